@@ -1,5 +1,5 @@
-//! A pass-through of the same build with nothing on: what Pingora itself costs. `scripts/bench` measures the gateway
-//! beside it. Must not do anything that a proxy need not.
+//! A pass-through of the same build with nothing on: what Pingora itself costs. `scripts/bench`
+//! measures the gateway beside it. Must not do anything that a proxy need not.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use async_trait::async_trait;
@@ -28,8 +28,15 @@ impl ProxyHttp for Bare {
 /// `bare LISTEN UPSTREAM`
 fn main() {
     let mut arguments = std::env::args().skip(1);
-    let (listen, upstream) = (arguments.next().expect("bare LISTEN UPSTREAM"), arguments.next().expect("an upstream"));
-    let conf = ServerConf { threads: 1, upstream_keepalive_pool_size: 1_024, ..ServerConf::default() };
+    let (listen, upstream) = (
+        arguments.next().expect("bare LISTEN UPSTREAM"),
+        arguments.next().expect("an upstream"),
+    );
+    let conf = ServerConf {
+        threads: 1,
+        upstream_keepalive_pool_size: 1_024,
+        ..ServerConf::default()
+    };
     let mut server = Server::new_with_opt_and_conf(None, conf);
     server.bootstrap();
     let mut service = http_proxy_service(&server.configuration, Bare(upstream));

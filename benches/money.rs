@@ -1,12 +1,19 @@
-//! What the money path costs: CPU time per request of a gateway that bills against one that does not, in one run.
-//! `scripts/bench-money` builds the two programs and runs this.
+//! What the money path costs: CPU time per request of a gateway that bills against one that does
+//! not, in one run. `scripts/bench-money` builds the two programs and runs this.
 //!
-//! `money BILLED UNBILLED [SECONDS [ROUNDS]]`: both gateways stand in front of one simulated vendor; whole answers and
-//! streams, by 16 connections, are driven through the one and the other in turns. What counts is the CPU time of the
-//! gateway's process, the settler's thread among it, until all that was settled is in the ledger. At the end the books
-//! are asked: as many debits as answers on the one side, none on the other. Must not time anything by the clock on the
-//! wall: the machine may be busy.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, clippy::disallowed_methods)]
+//! `money BILLED UNBILLED [SECONDS [ROUNDS]]`: both gateways stand in front of one simulated
+//! vendor; whole answers and streams, by 16 connections, are driven through the one and the other
+//! in turns. What counts is the CPU time of the gateway's process, the settler's thread among it,
+//! until all that was settled is in the ledger. At the end the books are asked: as many debits as
+//! answers on the one side, none on the other. Must not time anything by the clock on the wall: the
+//! machine may be busy.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::disallowed_methods
+)]
 
 #[allow(dead_code)]
 #[path = "../tests/gateway/client.rs"]
@@ -38,14 +45,31 @@ struct Gateway {
 }
 
 fn main() {
-    let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
-    let mut program = || PathBuf::from(arguments.next().expect("money BILLED UNBILLED [SECONDS [ROUNDS]]"));
+    let mut arguments = std::env::args()
+        .skip(1)
+        .filter(|argument| argument != "--bench");
+    let mut program = || {
+        PathBuf::from(
+            arguments
+                .next()
+                .expect("money BILLED UNBILLED [SECONDS [ROUNDS]]"),
+        )
+    };
     let (billed, unbilled) = (program(), program());
-    let mut number = |default| arguments.next().map_or(default, |text| text.parse::<u64>().expect("a number"));
+    let mut number = |default| {
+        arguments
+            .next()
+            .map_or(default, |text| text.parse::<u64>().expect("a number"))
+    };
     let (seconds, rounds) = (number(5), number(5));
     let (vendor, _simulator) = rig::simulator(Command::new(&billed), &[]);
-    let mut gateways = [Gateway::start(billed, vendor), Gateway::start(unbilled, vendor)];
-    println!("CPU per request, {CONNECTIONS} connections, {BODY_BYTES} byte requests, {seconds} s a turn\n");
+    let mut gateways = [
+        Gateway::start(billed, vendor),
+        Gateway::start(unbilled, vendor),
+    ];
+    println!(
+        "CPU per request, {CONNECTIONS} connections, {BODY_BYTES} byte requests, {seconds} s a turn\n"
+    );
     println!("| answers | round | requests | billed µs | unbilled µs | difference µs | ratio |");
     println!("|---|---:|---:|---:|---:|---:|---:|");
     for stream in [false, true] {
@@ -76,17 +100,40 @@ fn main() {
     }
     let [billed, unbilled] = gateways;
     let (debits, answered) = (billed.finish(), billed.answered);
-    assert_eq!(debits, answered, "the billed gateway did not debit each answer once");
+    assert_eq!(
+        debits, answered,
+        "the billed gateway did not debit each answer once"
+    );
     assert_eq!(unbilled.finish(), 0, "the other gateway billed");
-    println!("\n{answered} answers billed, {debits} debits; {} answers unbilled, 0 debits", unbilled.answered);
+    println!(
+        "\n{answered} answers billed, {debits} debits; {} answers unbilled, 0 debits",
+        unbilled.answered
+    );
 }
 
 /// `billed | unbilled | difference | ratio` of two costs in ns.
 fn row([billed, unbilled]: [u64; 2]) -> String {
-    let micros = |ns: i64| format!("{}{}.{}", if ns < 0 { "-" } else { "" }, ns.abs() / 1_000, ns.abs() % 1_000 / 100);
-    let (on, off) = (i64::try_from(billed).unwrap(), i64::try_from(unbilled).unwrap());
+    let micros = |ns: i64| {
+        format!(
+            "{}{}.{}",
+            if ns < 0 { "-" } else { "" },
+            ns.abs() / 1_000,
+            ns.abs() % 1_000 / 100
+        )
+    };
+    let (on, off) = (
+        i64::try_from(billed).unwrap(),
+        i64::try_from(unbilled).unwrap(),
+    );
     let percent = billed * 100 / unbilled.max(1);
-    format!("{} | {} | {} | {}.{:02}", micros(on), micros(off), micros(on - off), percent / 100, percent % 100)
+    format!(
+        "{} | {} | {} | {}.{:02}",
+        micros(on),
+        micros(off),
+        micros(on - off),
+        percent / 100,
+        percent % 100
+    )
 }
 
 impl Gateway {
@@ -94,14 +141,34 @@ impl Gateway {
         let dir = tempfile::tempdir().unwrap();
         let (edge, sidecar, admin) = (free_port(), free_port(), free_port());
         let file = dir.path().join("gateway.yaml");
-        std::fs::write(&file, rig::config(&dir.path().join("data"), [edge, sidecar, admin, vendor])).unwrap();
+        std::fs::write(
+            &file,
+            rig::config(&dir.path().join("data"), [edge, sidecar, admin, vendor]),
+        )
+        .unwrap();
         let mut command = Command::new(&program);
         command.arg("run").arg("-c").arg(&file);
-        let process = Process(command.env("RUST_LOG", "error").spawn().expect("start a gateway"));
-        let is_ready = || client::try_ask(admin, &Request::get("/readyz")).is_some_and(|answer| answer.status == 200);
+        let process = Process(
+            command
+                .env("RUST_LOG", "error")
+                .spawn()
+                .expect("start a gateway"),
+        );
+        let is_ready = || {
+            client::try_ask(admin, &Request::get("/readyz"))
+                .is_some_and(|answer| answer.status == 200)
+        };
         wait_for("to be ready", is_ready);
         let key = rig::funded_key(&program, &file, "bench@example.test", "9000000000");
-        Self { process, program, dir, edge, admin, key, answered: 0 }
+        Self {
+            process,
+            program,
+            dir,
+            edge,
+            admin,
+            key,
+            answered: 0,
+        }
     }
 
     fn command(&self, args: &[&str]) -> Value {
@@ -110,7 +177,10 @@ impl Gateway {
 
     fn request(&self, stream: bool) -> Vec<u8> {
         let body = |filler: usize| {
-            let text = format!("[[sim input=200 output=50 events=10]] {}", "x".repeat(filler));
+            let text = format!(
+                "[[sim input=200 output=50 events=10]] {}",
+                "x".repeat(filler)
+            );
             json!({
                 "model": MODEL, "max_tokens": 1_000, "stream": stream, "messages": [{"role": "user", "content": text}],
             })
@@ -118,10 +188,13 @@ impl Gateway {
         };
         let body = body(BODY_BYTES - body(0).len());
         assert_eq!(body.len(), BODY_BYTES);
-        Request::post("/v1/messages", body).bearer(&self.key).bytes()
+        Request::post("/v1/messages", body)
+            .bearer(&self.key)
+            .bytes()
     }
 
-    /// Drives the gateway with all connections for `time`: answers, and the CPU time in ns that they took.
+    /// Drives the gateway with all connections for `time`: answers, and the CPU time in ns that
+    /// they took.
     fn drive(&mut self, stream: bool, time: Duration) -> (u64, u64) {
         let (request, answers) = (self.request(stream), AtomicU64::new(0));
         let before = self.process.cpu_ns();
@@ -133,8 +206,17 @@ impl Gateway {
                     while Instant::now() < until {
                         assert!(connection.send(&request), "a gateway closed a connection");
                         let answer = connection.answer();
-                        assert_eq!((answer.status, answer.end()), (200, Some(End::Whole)), "{}", answer.text());
-                        assert!(!stream || answer.has("event: message_stop"), "{}", answer.text());
+                        assert_eq!(
+                            (answer.status, answer.end()),
+                            (200, Some(End::Whole)),
+                            "{}",
+                            answer.text()
+                        );
+                        assert!(
+                            !stream || answer.has("event: message_stop"),
+                            "{}",
+                            answer.text()
+                        );
                         answers.fetch_add(1, Ordering::Relaxed);
                         if answer.header("connection") == Some("close") {
                             connection = Connection::open(self.edge);
@@ -146,12 +228,17 @@ impl Gateway {
         // What the settler still has to do is part of the cost.
         wait_for("to settle", || {
             let metrics = client::ask(self.admin, &Request::get("/metrics")).text();
-            metrics.lines().any(|line| line == "gateway_journal_pending 0")
+            metrics
+                .lines()
+                .any(|line| line == "gateway_journal_pending 0")
         });
         let cpu_ns = self.process.cpu_ns() - before;
         let count = answers.into_inner();
         self.answered += count;
-        assert!(count > 0 && cpu_ns > 0, "nothing was measured: {count} answers, {cpu_ns} ns");
+        assert!(
+            count > 0 && cpu_ns > 0,
+            "nothing was measured: {count} answers, {cpu_ns} ns"
+        );
         (count, cpu_ns)
     }
 

@@ -1,11 +1,20 @@
-//! What a request costs where many edges share a store: commands, bytes, memory and CPU time of Redis, CPU time of the edge
-//! and of the sidecar, measured on this machine. `scripts/bench-redis` builds the program and runs this.
+//! What a request costs where many edges share a store: commands, bytes, memory and CPU time of
+//! Redis, CPU time of the edge and of the sidecar, measured on this machine. `scripts/bench-redis`
+//! builds the program and runs this.
 //!
-//! `shared PROGRAM [SECONDS [ROUNDS]]`: one edge, one sidecar and one Redis in front of a simulated vendor, and in turns
-//! with them one process with its own embedded store; whole answers and streams, by 16 connections. Redis is asked before and after what it has done, an idle time of the same length taken
-//! away, for edges and the sidecar also ask on their own. Turns end when the ledger has everything. At the end the books are
-//! asked: as many debits as answers. Must not time anything by the clock on the wall: the machine may be busy.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, clippy::disallowed_methods)]
+//! `shared PROGRAM [SECONDS [ROUNDS]]`: one edge, one sidecar and one Redis in front of a simulated
+//! vendor, and in turns with them one process with its own embedded store; whole answers and
+//! streams, by 16 connections. Redis is asked before and after what it has done, an idle time of
+//! the same length taken away, for edges and the sidecar also ask on their own. Turns end when the
+//! ledger has everything. At the end the books are asked: as many debits as answers. Must not time
+//! anything by the clock on the wall: the machine may be busy.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::disallowed_methods
+)]
 
 #[allow(dead_code)]
 #[path = "../tests/gateway/client.rs"]
@@ -79,14 +88,22 @@ struct Done {
 }
 
 fn main() {
-    let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
+    let mut arguments = std::env::args()
+        .skip(1)
+        .filter(|argument| argument != "--bench");
     let program = PathBuf::from(arguments.next().expect("shared PROGRAM [SECONDS [ROUNDS]]"));
-    let mut number = |default| arguments.next().map_or(default, |text| text.parse::<u64>().expect("a number"));
+    let mut number = |default| {
+        arguments
+            .next()
+            .map_or(default, |text| text.parse::<u64>().expect("a number"))
+    };
     let (seconds, rounds) = (number(5), number(3));
     let (vendor, _simulator) = rig::simulator(Command::new(&program), &[]);
     let mut embedded = Embedded::start(program.clone(), vendor);
     let mut fleet = Fleet::start(program, vendor);
-    println!("{CONNECTIONS} connections, {BODY_BYTES} byte requests, {ACCOUNTS} accounts, {seconds} s a turn\n");
+    println!(
+        "{CONNECTIONS} connections, {BODY_BYTES} byte requests, {ACCOUNTS} accounts, {seconds} s a turn\n"
+    );
     println!(
         "| answers | requests | Redis: calls of scripts | all commands | bytes in | bytes out | bytes kept | CPU µs | edge CPU µs | sidecar CPU µs | embedded CPU µs |"
     );
@@ -103,21 +120,34 @@ fn main() {
             let (requests, refused) = fleet.door.drive(stream, Duration::from_secs(seconds));
             let after = fleet.done();
             // Of all scripts one alone asks for this: the one that a request waits for.
-            let waited = [&before, &after].map(|done| done.commands.get("hlen").copied().unwrap_or(0));
+            let waited =
+                [&before, &after].map(|done| done.commands.get("hlen").copied().unwrap_or(0));
             let waited = waited[1] - waited[0];
-            assert!((requests..=requests + refused).contains(&waited), "{waited} round trips of {requests} requests");
+            assert!(
+                (requests..=requests + refused).contains(&waited),
+                "{waited} round trips of {requests} requests"
+            );
             // What is done of its own accord in as long a time is not the requests'.
             std::thread::sleep(began.elapsed());
             let idle = fleet.done();
             let alone = embedded.cpu_of_a_request(stream, Duration::from_secs(seconds));
-            println!("| {what} | {requests} | {} | {alone} |", row(requests, &before, &after, &idle));
+            println!(
+                "| {what} | {requests} | {} | {alone} |",
+                row(requests, &before, &after, &idle)
+            );
             commands = per_request(requests, &before, &after, &idle);
         }
-        let named: Vec<_> = commands.iter().filter(|(_, count)| count.as_str() != "0.00").collect();
+        let named: Vec<_> = commands
+            .iter()
+            .filter(|(_, count)| count.as_str() != "0.00")
+            .collect();
         println!("\n{what}, commands of a request: {named:?}\n");
     }
     println!("edge {} KiB resident", fleet.done().edge_resident_kib);
-    for (debits, answered) in [(fleet.finish(), fleet.door.answered), (embedded.finish(), embedded.door.answered)] {
+    for (debits, answered) in [
+        (fleet.finish(), fleet.door.answered),
+        (embedded.finish(), embedded.door.answered),
+    ] {
         assert_eq!(debits, answered, "not each answer was debited once");
         println!("{answered} answers, {debits} debits");
     }
@@ -135,8 +165,11 @@ fn each(requests: u64, of: impl Fn(&Done) -> u64, [before, after, idle]: [&Done;
 }
 
 fn row(requests: u64, before: &Done, after: &Done, idle: &Done) -> String {
-    let of = |count: &dyn Fn(&Done) -> u64| hundredths(each(requests, count, [before, after, idle]));
-    let cpu = |count: &dyn Fn(&Done) -> u64| hundredths(each(requests, count, [before, after, idle]) / 1_000);
+    let of =
+        |count: &dyn Fn(&Done) -> u64| hundredths(each(requests, count, [before, after, idle]));
+    let cpu = |count: &dyn Fn(&Done) -> u64| {
+        hundredths(each(requests, count, [before, after, idle]) / 1_000)
+    };
     let scripts = of(&|done| done.commands.get("evalsha").copied().unwrap_or(0));
     let all = of(&|done| done.commands.values().sum());
     // It is not given back when a request is over, so an idle time has nothing of it.
@@ -154,11 +187,24 @@ fn row(requests: u64, before: &Done, after: &Done, idle: &Done) -> String {
     .join(" | ")
 }
 
-fn per_request(requests: u64, before: &Done, after: &Done, idle: &Done) -> BTreeMap<String, String> {
+fn per_request(
+    requests: u64,
+    before: &Done,
+    after: &Done,
+    idle: &Done,
+) -> BTreeMap<String, String> {
     let count = |name: &String| {
-        hundredths(each(requests, |done| done.commands.get(name).copied().unwrap_or(0), [before, after, idle]))
+        hundredths(each(
+            requests,
+            |done| done.commands.get(name).copied().unwrap_or(0),
+            [before, after, idle],
+        ))
     };
-    after.commands.keys().map(|name| (name.clone(), count(name))).collect()
+    after
+        .commands
+        .keys()
+        .map(|name| (name.clone(), count(name)))
+        .collect()
 }
 
 fn is_ready(admin: u16) -> bool {
@@ -167,9 +213,19 @@ fn is_ready(admin: u16) -> bool {
 
 impl Ports {
     fn config(self, dir: &Path, role: &str) -> PathBuf {
-        let admin = if role == "edge" { self.edge_admin } else { self.sidecar_admin };
-        let text = rig::config(&dir.join(role), [self.edge, self.sidecar, admin, self.vendor]);
-        let store = format!("store: {{kind: redis, url: \"redis://127.0.0.1:{}\"}}", self.redis);
+        let admin = if role == "edge" {
+            self.edge_admin
+        } else {
+            self.sidecar_admin
+        };
+        let text = rig::config(
+            &dir.join(role),
+            [self.edge, self.sidecar, admin, self.vendor],
+        );
+        let store = format!(
+            "store: {{kind: redis, url: \"redis://127.0.0.1:{}\"}}",
+            self.redis
+        );
         let file = dir.join(format!("{role}.yaml"));
         std::fs::write(&file, text.replace("store: {kind: embedded}", &store)).unwrap();
         file
@@ -180,17 +236,32 @@ impl Door {
     /// With accounts that can pay, whose keys are known there.
     fn open(port: u16, admin: u16, program: &Path, config: &Path) -> Self {
         let account = |number| {
-            let key = rig::funded_key(program, config, &format!("bench-{number}@example.test"), "900000000");
+            let key = rig::funded_key(
+                program,
+                config,
+                &format!("bench-{number}@example.test"),
+                "900000000",
+            );
             let credits = Request::get("/v1/credits").bearer(&key);
-            wait_for("for a key to be known", || client::ask(port, &credits).status == 200);
+            wait_for("for a key to be known", || {
+                client::ask(port, &credits).status == 200
+            });
             key
         };
-        Self { port, admin, keys: (0..ACCOUNTS).map(account).collect(), answered: 0 }
+        Self {
+            port,
+            admin,
+            keys: (0..ACCOUNTS).map(account).collect(),
+            answered: 0,
+        }
     }
 
     fn request(stream: bool, key: &str) -> Vec<u8> {
         let body = |filler: usize| {
-            let text = format!("[[sim input=200 output=50 events=10]] {}", "x".repeat(filler));
+            let text = format!(
+                "[[sim input=200 output=50 events=10]] {}",
+                "x".repeat(filler)
+            );
             json!({
                 "model": MODEL, "max_tokens": 1_000, "stream": stream, "messages": [{"role": "user", "content": text}],
             })
@@ -201,10 +272,14 @@ impl Door {
         Request::post("/v1/messages", body).bearer(key).bytes()
     }
 
-    /// Drives it with all connections for `time`, and waits until the ledger has everything; how many answers, and
-    /// how many were refused.
+    /// Drives it with all connections for `time`, and waits until the ledger has everything; how
+    /// many answers, and how many were refused.
     fn drive(&mut self, stream: bool, time: Duration) -> (u64, u64) {
-        let requests: Vec<_> = self.keys.iter().map(|key| Self::request(stream, key)).collect();
+        let requests: Vec<_> = self
+            .keys
+            .iter()
+            .map(|key| Self::request(stream, key))
+            .collect();
         let (answers, until) = (AtomicU64::new(0), Instant::now() + time);
         let refused = AtomicU64::new(0);
         std::thread::scope(|scope| {
@@ -212,7 +287,10 @@ impl Door {
                 let (requests, answers, refused, edge) = (&requests, &answers, &refused, self.port);
                 scope.spawn(move || {
                     let mut connection = Connection::open(edge);
-                    let own = requests.iter().cycle().skip(number * ACCOUNTS / CONNECTIONS);
+                    let own = requests
+                        .iter()
+                        .cycle()
+                        .skip(number * ACCOUNTS / CONNECTIONS);
                     for request in own.take_while(|_| Instant::now() < until) {
                         assert!(connection.send(request), "a connection was closed");
                         let answer = connection.answer();
@@ -221,7 +299,12 @@ impl Door {
                             refused.fetch_add(1, Ordering::Relaxed);
                             continue;
                         }
-                        assert_eq!((answer.status, answer.end()), (200, Some(End::Whole)), "{}", answer.text());
+                        assert_eq!(
+                            (answer.status, answer.end()),
+                            (200, Some(End::Whole)),
+                            "{}",
+                            answer.text()
+                        );
                         answers.fetch_add(1, Ordering::Relaxed);
                     }
                 });
@@ -229,7 +312,9 @@ impl Door {
         });
         wait_for("to be in the ledger", || {
             let metrics = client::ask(self.admin, &Request::get("/metrics")).text();
-            metrics.lines().any(|line| line == "gateway_journal_pending 0")
+            metrics
+                .lines()
+                .any(|line| line == "gateway_journal_pending 0")
         });
         let count = answers.into_inner();
         let refused = refused.into_inner();
@@ -256,13 +341,25 @@ impl Embedded {
         let dir = tempfile::tempdir().unwrap();
         let [edge, sidecar, admin] = [free_port(), free_port(), free_port()];
         let file = dir.path().join("gateway.yaml");
-        std::fs::write(&file, rig::config(dir.path(), [edge, sidecar, admin, vendor])).unwrap();
+        std::fs::write(
+            &file,
+            rig::config(dir.path(), [edge, sidecar, admin, vendor]),
+        )
+        .unwrap();
         let mut command = Command::new(&program);
-        command.args(["run", "-c"]).arg(&file).env("RUST_LOG", "error");
+        command
+            .args(["run", "-c"])
+            .arg(&file)
+            .env("RUST_LOG", "error");
         let process = Process(command.spawn().expect("start the program"));
         wait_for("for the gateway to be ready", || is_ready(admin));
         let door = Door::open(edge, admin, &program, &file);
-        Self { process, program, dir, door }
+        Self {
+            process,
+            program,
+            dir,
+            door,
+        }
     }
 
     /// CPU µs of a request, without what an idle time of the same length has.
@@ -284,24 +381,61 @@ impl Fleet {
     fn start(program: PathBuf, vendor: u16) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let port = free_port;
-        let ports =
-            Ports { edge: port(), edge_admin: port(), sidecar: port(), sidecar_admin: port(), redis: port(), vendor };
+        let ports = Ports {
+            edge: port(),
+            edge_admin: port(),
+            sidecar: port(),
+            sidecar_admin: port(),
+            redis: port(),
+            vendor,
+        };
         let mut redis = Command::new("redis-server");
-        redis.args(["--port", &ports.redis.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "yes"]);
-        let redis = redis.arg("--dir").arg(dir.path()).stdout(Stdio::null()).spawn().expect("start redis-server");
+        redis.args([
+            "--port",
+            &ports.redis.to_string(),
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--appendonly",
+            "yes",
+        ]);
+        let redis = redis
+            .arg("--dir")
+            .arg(dir.path())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("start redis-server");
         let redis = Process(redis);
         wait_for("Redis to answer", || cli(ports.redis, &["PING"]) == "PONG");
         let start = |role: &str| {
             let mut command = Command::new(&program);
-            command.arg(role).arg("-c").arg(ports.config(dir.path(), role)).env("RUST_LOG", "error");
+            command
+                .arg(role)
+                .arg("-c")
+                .arg(ports.config(dir.path(), role))
+                .env("RUST_LOG", "error");
             Process(command.spawn().expect("start the program"))
         };
         let sidecar = start("sidecar");
         wait_for("the sidecar to be ready", || is_ready(ports.sidecar_admin));
         let edge = start("edge");
         wait_for("the edge to be ready", || is_ready(ports.edge_admin));
-        let door = Door::open(ports.edge, ports.edge_admin, &program, &dir.path().join("sidecar.yaml"));
-        Self { edge, sidecar, redis, program, dir, ports, door }
+        let door = Door::open(
+            ports.edge,
+            ports.edge_admin,
+            &program,
+            &dir.path().join("sidecar.yaml"),
+        );
+        Self {
+            edge,
+            sidecar,
+            redis,
+            program,
+            dir,
+            ports,
+            door,
+        }
     }
 
     /// The sidecar's, which has the ledger.
@@ -312,7 +446,9 @@ impl Fleet {
     fn done(&self) -> Done {
         let info = cli(self.ports.redis, &["INFO", "everything"]);
         let field = |name: &str| {
-            let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            let line = info
+                .lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
             line.unwrap_or_default().trim().to_owned()
         };
         let count = |name: &str| field(name).parse::<u64>().unwrap();
@@ -338,6 +474,10 @@ impl Fleet {
 }
 
 fn cli(port: u16, command: &[&str]) -> String {
-    let output = Command::new("redis-cli").args(["-p", &port.to_string()]).args(command).output().unwrap();
+    let output = Command::new("redis-cli")
+        .args(["-p", &port.to_string()])
+        .args(command)
+        .output()
+        .unwrap();
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }

@@ -1,15 +1,23 @@
-//! What the gateway adds: measured beside nothing, nginx and a bare Pingora pass-through, in turns, in one run.
-//! `scripts/bench` builds what is needed and runs this.
+//! What the gateway adds: measured beside nothing, nginx and a bare Pingora pass-through, in turns,
+//! in one run. `scripts/bench` builds what is needed and runs this.
 //!
-//! `speed GATEWAY BARE NGINX|- SECONDS ROUNDS JSON [peers]`: whoever is measured has a core of its own; the simulated vendor and
-//! the load share another. CPU is the process's own, from `/proc`; ratios are of medians of the same rounds. Must not
-//! judge: the table says what was seen, `scripts/bench` what is asked for.
+//! `speed GATEWAY BARE NGINX|- SECONDS ROUNDS JSON [peers]`: whoever is measured has a core of its
+//! own; the simulated vendor and the load share another. CPU is the process's own, from `/proc`;
+//! ratios are of medians of the same rounds. Must not judge: the table says what was seen,
+//! `scripts/bench` what is asked for.
 //!
-//! `speed vendors GATEWAY SECONDS ROUNDS`: the gateway in front of vendors that speak HTTP/1.1 and HTTP/2.
+//! `speed vendors GATEWAY SECONDS ROUNDS`: the gateway in front of vendors that speak HTTP/1.1 and
+//! HTTP/2.
 //!
-//! `speed instructions GATEWAY RECORD keep|write [PATTERN]`: how many instructions a request takes, beside what is recorded
-//! (`speed/instructions.rs`).
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, clippy::disallowed_methods)]
+//! `speed instructions GATEWAY RECORD keep|write [PATTERN]`: how many instructions a request takes,
+//! beside what is recorded (`speed/instructions.rs`).
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::disallowed_methods
+)]
 #![allow(clippy::float_arithmetic)]
 
 #[path = "speed/instructions.rs"]
@@ -40,21 +48,54 @@ struct Way {
     translated: bool,
 }
 
-const PASSED: Way = Way { name: "chat", path: "/v1/chat/completions", model: "beta-5.2", translated: false };
-const MESSAGES: Way =
-    Way { name: "messages", path: "/v1/messages", model: "alpha-haiku-4-5-20251001", translated: false };
-const CROSSED: Way =
-    Way {
-        name: "chat → messages", path: "/v1/chat/completions", model: "alpha-haiku-4-5-20251001", translated: true
-    };
-const CROSSED_BACK: Way = Way { name: "messages → chat", path: "/v1/messages", model: "beta-5.2", translated: true };
-const RESPONSES: Way = Way { name: "responses", path: "/v1/responses", model: "beta-5.5", translated: false };
-const RESPONSES_MESSAGES: Way =
-    Way { name: "responses → messages", path: "/v1/responses", model: "alpha-haiku-4-5-20251001", translated: true };
-const RESPONSES_CHAT: Way =
-    Way { name: "responses → chat", path: "/v1/responses", model: "beta-5.2", translated: true };
-const MESSAGES_RESPONSES: Way =
-    Way { name: "messages → responses", path: "/v1/messages", model: "beta-5.5", translated: true };
+const PASSED: Way = Way {
+    name: "chat",
+    path: "/v1/chat/completions",
+    model: "beta-5.2",
+    translated: false,
+};
+const MESSAGES: Way = Way {
+    name: "messages",
+    path: "/v1/messages",
+    model: "alpha-haiku-4-5-20251001",
+    translated: false,
+};
+const CROSSED: Way = Way {
+    name: "chat → messages",
+    path: "/v1/chat/completions",
+    model: "alpha-haiku-4-5-20251001",
+    translated: true,
+};
+const CROSSED_BACK: Way = Way {
+    name: "messages → chat",
+    path: "/v1/messages",
+    model: "beta-5.2",
+    translated: true,
+};
+const RESPONSES: Way = Way {
+    name: "responses",
+    path: "/v1/responses",
+    model: "beta-5.5",
+    translated: false,
+};
+const RESPONSES_MESSAGES: Way = Way {
+    name: "responses → messages",
+    path: "/v1/responses",
+    model: "alpha-haiku-4-5-20251001",
+    translated: true,
+};
+const RESPONSES_CHAT: Way = Way {
+    name: "responses → chat",
+    path: "/v1/responses",
+    model: "beta-5.2",
+    translated: true,
+};
+const MESSAGES_RESPONSES: Way = Way {
+    name: "messages → responses",
+    path: "/v1/messages",
+    model: "beta-5.5",
+    translated: true,
+};
 
 /// One row of the table.
 struct Case {
@@ -64,7 +105,11 @@ struct Case {
 }
 
 const fn case(way: Way, bytes: usize, connections: usize) -> Case {
-    Case { way, bytes, connections }
+    Case {
+        way,
+        bytes,
+        connections,
+    }
 }
 
 const CASES: [Case; 18] = [
@@ -90,8 +135,14 @@ const CASES: [Case; 18] = [
 
 /// Streams at one time, of so many events 20 ms apart.
 const EVENTS: usize = 100;
-const STREAMS: [(Way, usize); 6] =
-    [(PASSED, 50), (MESSAGES, 50), (CROSSED, 50), (RESPONSES, 50), (RESPONSES_MESSAGES, 50), (PASSED, 500)];
+const STREAMS: [(Way, usize); 6] = [
+    (PASSED, 50),
+    (MESSAGES, 50),
+    (CROSSED, 50),
+    (RESPONSES, 50),
+    (RESPONSES_MESSAGES, 50),
+    (PASSED, 500),
+];
 
 /// How many streams at one time are tried, until they are too many.
 const HELD: [usize; 6] = [100, 250, 500, 800, 1_000, 1_500];
@@ -103,11 +154,19 @@ struct Book(BTreeMap<(String, &'static str), BTreeMap<&'static str, Vec<f64>>>);
 
 impl Book {
     fn note(&mut self, case: &str, measure: &'static str, system: &'static str, value: f64) {
-        self.0.entry((case.to_owned(), measure)).or_default().entry(system).or_default().push(value);
+        self.0
+            .entry((case.to_owned(), measure))
+            .or_default()
+            .entry(system)
+            .or_default()
+            .push(value);
     }
 
     fn print(&self, systems: &[&'static str]) {
-        println!("\n| case | measure | {} | gateway ÷ nginx | gateway ÷ bare |", systems.join(" | "));
+        println!(
+            "\n| case | measure | {} | gateway ÷ nginx | gateway ÷ bare |",
+            systems.join(" | ")
+        );
         println!("|---|---|{}---:|---:|", "---:|".repeat(systems.len()));
         for ((case, measure), by_system) in &self.0 {
             let of = |system| by_system.get(system).map(|values| median(values));
@@ -115,9 +174,15 @@ impl Book {
                 (Some(one), Some(other)) if other > 0.0 => format!("{:.2}", one / other),
                 _ => String::new(),
             };
-            let cells = systems.iter().map(|system| of(system).map_or_else(String::new, |value| format!("{value:.1}")));
+            let cells = systems
+                .iter()
+                .map(|system| of(system).map_or_else(String::new, |value| format!("{value:.1}")));
             let cells = cells.collect::<Vec<_>>().join(" | ");
-            println!("| {case} | {measure} | {cells} | {} | {} |", ratio("nginx"), ratio("bare"));
+            println!(
+                "| {case} | {measure} | {cells} | {} | {} |",
+                ratio("nginx"),
+                ratio("bare")
+            );
         }
     }
 
@@ -134,16 +199,32 @@ fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let middle = sorted.len() / 2;
-    if sorted.len().is_multiple_of(2) { f64::midpoint(sorted[middle - 1], sorted[middle]) } else { sorted[middle] }
+    if sorted.len().is_multiple_of(2) {
+        f64::midpoint(sorted[middle - 1], sorted[middle])
+    } else {
+        sorted[middle]
+    }
 }
 
 fn main() -> ExitCode {
-    let arguments: Vec<_> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    let arguments: Vec<_> = std::env::args()
+        .skip(1)
+        .filter(|argument| argument != "--bench")
+        .collect();
     let words: Vec<_> = arguments.iter().map(String::as_str).collect();
     if let ["instructions", gateway, record, mode, pattern @ ..] = words.as_slice() {
         let pattern = pattern.first().copied().unwrap_or_default();
-        let is_good = instructions::run(Path::new(gateway), Path::new(record), *mode == "write", pattern);
-        return if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+        let is_good = instructions::run(
+            Path::new(gateway),
+            Path::new(record),
+            *mode == "write",
+            pattern,
+        );
+        return if is_good {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        };
     }
     if let ["vendors", gateway, seconds, rounds] = words.as_slice() {
         let seconds = Duration::from_secs(seconds.parse().expect("seconds"));
@@ -154,7 +235,8 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The gateway in front of vendors that speak HTTP/1.1 without TLS, HTTP/1.1 over TLS, and HTTP/2 over TLS.
+/// The gateway in front of vendors that speak HTTP/1.1 without TLS, HTTP/1.1 over TLS, and HTTP/2
+/// over TLS.
 fn compare_vendors(gateway: &Path, seconds: Duration, rounds: usize) {
     let dir = tempfile::tempdir().expect("a folder");
     let (plain, _plain) = system::simulator(gateway);
@@ -172,7 +254,12 @@ fn compare_vendors(gateway: &Path, seconds: Duration, rounds: usize) {
     for round in 0..rounds {
         for (bytes, connections) in [(1_024, 1), (1_024, 16), (1_024, 64), (1_048_576, 1)] {
             for system in in_turn(&systems, round) {
-                measure(&mut book, system, &case(PASSED, bytes, connections), seconds);
+                measure(
+                    &mut book,
+                    system,
+                    &case(PASSED, bytes, connections),
+                    seconds,
+                );
             }
         }
         for count in [50, 500] {
@@ -187,7 +274,11 @@ fn compare_vendors(gateway: &Path, seconds: Duration, rounds: usize) {
 
 fn compare(arguments: Vec<String>) {
     let mut arguments = arguments.into_iter();
-    let mut next = || arguments.next().expect("speed GATEWAY BARE NGINX|- SECONDS ROUNDS JSON");
+    let mut next = || {
+        arguments
+            .next()
+            .expect("speed GATEWAY BARE NGINX|- SECONDS ROUNDS JSON")
+    };
     let (gateway, bare, nginx) = (PathBuf::from(next()), PathBuf::from(next()), next());
     let seconds = Duration::from_secs(next().parse().expect("seconds"));
     let (rounds, out) = (next().parse::<usize>().expect("rounds"), next());
@@ -211,7 +302,9 @@ fn compare(arguments: Vec<String>) {
     }
     for round in 0..rounds {
         for case in &CASES {
-            for system in in_turn(&systems, round).filter(|system| system.takes(case.way, case.bytes, 0)) {
+            for system in
+                in_turn(&systems, round).filter(|system| system.takes(case.way, case.bytes, 0))
+            {
                 measure(&mut book, system, case, seconds);
             }
         }
@@ -226,8 +319,16 @@ fn compare(arguments: Vec<String>) {
         }
         println!("round {} of {rounds} done", round + 1);
     }
-    for system in systems.iter().filter(|system| system.takes(PASSED, 0, HELD[0])) {
-        book.note("streams held", "streams", system.name, streams_held(system) as f64);
+    for system in systems
+        .iter()
+        .filter(|system| system.takes(PASSED, 0, HELD[0]))
+    {
+        book.note(
+            "streams held",
+            "streams",
+            system.name,
+            streams_held(system) as f64,
+        );
     }
     book.print(&names);
     std::fs::write(out, format!("{:#}\n", book.json())).expect("write the JSON");
@@ -235,7 +336,11 @@ fn compare(arguments: Vec<String>) {
 
 /// Whoever comes first comes last in the next round.
 fn in_turn(systems: &[System], round: usize) -> Box<dyn Iterator<Item = &System> + '_> {
-    if round.is_multiple_of(2) { Box::new(systems.iter()) } else { Box::new(systems.iter().rev()) }
+    if round.is_multiple_of(2) {
+        Box::new(systems.iter())
+    } else {
+        Box::new(systems.iter().rev())
+    }
 }
 
 fn measure(book: &mut Book, system: &System, case: &Case, seconds: Duration) {
@@ -244,9 +349,24 @@ fn measure(book: &mut Book, system: &System, case: &Case, seconds: Duration) {
     let done = load.drive(case.connections, seconds);
     system.settle();
     let cpu = system.cpu_us() - before;
-    let name = format!("{} {} KB, {} conn", case.way.name, case.bytes / 1_024, case.connections);
-    book.note(&name, "CPU µs/request", system.name, cpu / done.count as f64);
-    book.note(&name, "req/s", system.name, done.count as f64 / done.took.as_secs_f64());
+    let name = format!(
+        "{} {} KB, {} conn",
+        case.way.name,
+        case.bytes / 1_024,
+        case.connections
+    );
+    book.note(
+        &name,
+        "CPU µs/request",
+        system.name,
+        cpu / done.count as f64,
+    );
+    book.note(
+        &name,
+        "req/s",
+        system.name,
+        done.count as f64 / done.took.as_secs_f64(),
+    );
     book.note(&name, "p50 µs", system.name, done.percentile(50));
     book.note(&name, "p99 µs", system.name, done.percentile(99));
 }
@@ -264,20 +384,39 @@ fn measure_streams(book: &mut Book, system: &System, way: Way, count: usize) {
     book.note(&name, "event lateness p50 µs", system.name, done.late(50));
     book.note(&name, "event lateness p99 µs", system.name, done.late(99));
     if count >= 500 {
-        book.note(&name, "RSS KB/stream", system.name, (done.peak_rss_mb - fresh).max(0.0) * 1_024.0 / count as f64);
+        book.note(
+            &name,
+            "RSS KB/stream",
+            system.name,
+            (done.peak_rss_mb - fresh).max(0.0) * 1_024.0 / count as f64,
+        );
     }
 }
 
 /// How many streams one core holds with 99 of 100 events less than [`LATE_US`] late.
 fn streams_held(system: &System) -> usize {
-    let holds = |count: &&usize| Streams::of(system, PASSED, **count, EVENTS).run(|| 0.0).late(99) < LATE_US;
-    HELD.iter().take_while(holds).last().copied().unwrap_or_default()
+    let holds = |count: &&usize| {
+        Streams::of(system, PASSED, **count, EVENTS)
+            .run(|| 0.0)
+            .late(99)
+            < LATE_US
+    };
+    HELD.iter()
+        .take_while(holds)
+        .last()
+        .copied()
+        .unwrap_or_default()
 }
 
 fn memory_and_start(book: &mut Book, systems: &[System]) {
     for system in systems.iter().filter(|system| system.process.is_some()) {
         book.note("start", "RSS MB", system.name, system.rss_mb());
         book.note("start", "program MB", system.name, system.program_mb());
-        book.note("start", "ms to the first answer", system.name, system.started_in.as_secs_f64() * 1_000.0);
+        book.note(
+            "start",
+            "ms to the first answer",
+            system.name,
+            system.started_in.as_secs_f64() * 1_000.0,
+        );
     }
 }

@@ -1,9 +1,14 @@
-//! The work of passing on and of translating, without a network, to be counted from outside: `scripts/bench-translation`
-//! runs each case under an instruction counter and prints the table.
+//! The work of passing on and of translating, without a network, to be counted from outside:
+//! `scripts/bench-translation` runs each case under an instruction counter and prints the table.
 //!
-//! `translation CASE REPETITIONS` does just that work, that many times. `translation list` names the cases, one a
-//! line: name, the case that it is compared with, unit, units in one repetition.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
+//! `translation CASE REPETITIONS` does just that work, that many times. `translation list` names
+//! the cases, one a line: name, the case that it is compared with, unit, units in one repetition.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout
+)]
 
 use bytes::Bytes;
 use model_gateway::protocol::Protocol;
@@ -75,11 +80,18 @@ struct Case {
 
 fn cases() -> Vec<Case> {
     let mut works = Vec::new();
-    works.extend(REQUEST_SIZES.map(|(size, bytes)| (format!("request-{size}"), Work::Request { bytes })));
-    works.extend(ANSWER_SIZES.map(|(size, bytes)| (format!("answer-{size}"), Work::Answer { bytes })));
+    works.extend(
+        REQUEST_SIZES.map(|(size, bytes)| (format!("request-{size}"), Work::Request { bytes })),
+    );
+    works.extend(
+        ANSWER_SIZES.map(|(size, bytes)| (format!("answer-{size}"), Work::Answer { bytes })),
+    );
     for (delta, name) in [(Delta::Text, "text"), (Delta::Arguments, "arguments")] {
         for (feed, pieces) in [(Feed::Events, "event"), (Feed::Pieces, "16K")] {
-            works.push((format!("stream-{name}-{pieces}"), Work::Stream { delta, feed }));
+            works.push((
+                format!("stream-{name}-{pieces}"),
+                Work::Stream { delta, feed },
+            ));
         }
     }
     let mut cases = Vec::new();
@@ -88,8 +100,18 @@ fn cases() -> Vec<Case> {
             let baseline = format!("{name}-{from}-passed");
             // Passed on first.
             for to in std::iter::once(from).chain(PROTOCOLS.into_iter().filter(|to| *to != from)) {
-                let name = if from == to { baseline.clone() } else { format!("{name}-{from}-to-{to}") };
-                cases.push(Case { name, baseline: baseline.clone(), work, from, to });
+                let name = if from == to {
+                    baseline.clone()
+                } else {
+                    format!("{name}-{from}-to-{to}")
+                };
+                cases.push(Case {
+                    name,
+                    baseline: baseline.clone(),
+                    work,
+                    from,
+                    to,
+                });
             }
         }
     }
@@ -98,10 +120,16 @@ fn cases() -> Vec<Case> {
 
 fn main() {
     // `cargo bench` adds a flag of its own.
-    let arguments: Vec<_> = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
+    let arguments: Vec<_> = std::env::args()
+        .skip(1)
+        .filter(|argument| !argument.starts_with("--"))
+        .collect();
     match arguments.as_slice() {
         [name, repetitions] => {
-            let case = cases().into_iter().find(|case| case.name == *name).expect("a case's name");
+            let case = cases()
+                .into_iter()
+                .find(|case| case.name == *name)
+                .expect("a case's name");
             case.run(repetitions.parse().expect("a number of repetitions"));
         }
         _ => {
@@ -156,19 +184,25 @@ impl Case {
                 let recall = self.recall(&models);
                 for _ in 0..repetitions {
                     match feed {
-                        Feed::Events => self.stream(recall.clone(), events.iter().map(String::as_bytes)),
-                        Feed::Pieces => self.stream(recall.clone(), joined.as_bytes().chunks(PIECE_BYTES)),
+                        Feed::Events => {
+                            self.stream(recall.clone(), events.iter().map(String::as_bytes))
+                        }
+                        Feed::Pieces => {
+                            self.stream(recall.clone(), joined.as_bytes().chunks(PIECE_BYTES))
+                        }
                     }
                 }
             }
         }
     }
 
-    /// As admission does it: the outline, the body in the vendor's words, and of a translated body its outline too.
+    /// As admission does it: the outline, the body in the vendor's words, and of a translated body
+    /// its outline too.
     fn request(&self, models: &Models, body: &Bytes) -> Bytes {
         let outline = request::read(self.from, body).unwrap();
         if self.from != self.to {
-            let translated = translate::request(&models.asked(self.from, self.to, body), false).unwrap();
+            let translated =
+                translate::request(&models.asked(self.from, self.to, body), false).unwrap();
             black_box(request::read(self.to, &translated.body).unwrap());
             return translated.body;
         }
@@ -206,19 +240,28 @@ impl Case {
         request::rewrite_stripped(body, &outline, &edits, stripped)
     }
 
-    /// A stream and an answer come from the vendor, so that the client speaks what they are said in.
+    /// A stream and an answer come from the vendor, so that the client speaks what they are said
+    /// in.
     fn recall(&self, models: &Models) -> Option<Recall> {
         (self.from != self.to).then(|| {
             let body = agent_request(self.to, 1 << 10);
-            translate::request(&models.asked(self.to, self.from, &body), false).unwrap().recall
+            translate::request(&models.asked(self.to, self.from, &body), false)
+                .unwrap()
+                .recall
         })
     }
 
     fn stream<'a>(&self, recall: Option<Recall>, pieces: impl Iterator<Item = &'a [u8]>) {
         let mut stream = match recall {
-            None => AnswerStream::Same(Box::new(StreamPass::new(self.from, "public-model", false, EVENT_BYTES_MAX))),
+            None => AnswerStream::Same(Box::new(StreamPass::new(
+                self.from,
+                "public-model",
+                false,
+                EVENT_BYTES_MAX,
+            ))),
             Some(recall) => {
-                let stream = StreamTranslation::new(self.from, self.to, recall, true, EVENT_BYTES_MAX);
+                let stream =
+                    StreamTranslation::new(self.from, self.to, recall, true, EVENT_BYTES_MAX);
                 AnswerStream::Translated(Box::new(stream))
             }
         };
@@ -228,7 +271,11 @@ impl Case {
             stream.push(black_box(piece), &mut out).unwrap();
             black_box(Bytes::from(out));
         }
-        assert!(stream.completed(), "{}: the stream was not completed", self.name);
+        assert!(
+            stream.completed(),
+            "{}: the stream was not completed",
+            self.name
+        );
         black_box(stream.usage());
     }
 }
@@ -253,7 +300,10 @@ impl Models {
                 structured: true,
                 server_tools: Vec::new(),
             }),
-            responses: Accepts::Responses(ResponsesModel { sampling: true, ..ResponsesModel::default() }),
+            responses: Accepts::Responses(ResponsesModel {
+                sampling: true,
+                ..ResponsesModel::default()
+            }),
         }
     }
 
@@ -290,10 +340,15 @@ impl Models {
     }
 }
 
-/// An agent's conversation about code, at most `bytes` long: system, tools, turns of a call and its result each.
+/// An agent's conversation about code, at most `bytes` long: system, tools, turns of a call and its
+/// result each.
 fn agent_request(surface: Protocol, bytes: usize) -> Bytes {
     // A small one is a first question, a large one has an agent's usual outfit.
-    let (prose_bytes, tools) = if bytes < 4 << 10 { (60, 1) } else { ((bytes / 12).min(12 << 10), 16) };
+    let (prose_bytes, tools) = if bytes < 4 << 10 {
+        (60, 1)
+    } else {
+        ((bytes / 12).min(12 << 10), 16)
+    };
     let mut conversation = Conversation::new(surface, prose_bytes, tools);
     let mut left = bytes.saturating_sub(conversation.bytes());
     for turn in 0.. {
@@ -301,7 +356,10 @@ fn agent_request(surface: Protocol, bytes: usize) -> Bytes {
         let code_bytes = [600, 2_400, 5_000, 900][turn % 4].min(left / 4);
         let mut messages = Vec::new();
         conversation.turn(turn, code_bytes, &mut messages);
-        let turn_bytes: usize = messages.iter().map(|message| message.to_string().len() + 1).sum();
+        let turn_bytes: usize = messages
+            .iter()
+            .map(|message| message.to_string().len() + 1)
+            .sum();
         if turn_bytes > left && turn > 0 {
             break;
         }
@@ -320,9 +378,16 @@ struct Conversation {
 
 impl Conversation {
     fn new(surface: Protocol, prose_bytes: usize, tools: usize) -> Self {
-        let tools = (0..tools).map(|index| tool(surface, index, prose_bytes.min(700))).collect();
+        let tools = (0..tools)
+            .map(|index| tool(surface, index, prose_bytes.min(700)))
+            .collect();
         let question = json!({"role": "user", "content": prose(prose_bytes.min(400), 1)});
-        Conversation { surface, system: prose(prose_bytes, 0), tools, messages: vec![question] }
+        Conversation {
+            surface,
+            system: prose(prose_bytes, 0),
+            tools,
+            messages: vec![question],
+        }
     }
 
     fn turn(&self, turn: usize, code_bytes: usize, messages: &mut Vec<Value>) {
@@ -358,7 +423,12 @@ impl Conversation {
     }
 
     fn body(&self) -> Value {
-        let Conversation { surface, system, tools, messages } = self;
+        let Conversation {
+            surface,
+            system,
+            tools,
+            messages,
+        } = self;
         match surface {
             Protocol::Chat => {
                 let mut all = vec![json!({"role": "system", "content": system})];
@@ -391,9 +461,14 @@ impl Conversation {
 
 fn tool(surface: Protocol, index: usize, prose_bytes: usize) -> Value {
     let member = |kind: &str| json!({"type": kind, "description": prose(prose_bytes / 6, index)});
-    let mut schema = json!({"type": "object", "properties": {"path": member("string")}, "required": ["path"]});
+    let mut schema =
+        json!({"type": "object", "properties": {"path": member("string")}, "required": ["path"]});
     if prose_bytes > 100 {
-        for (name, kind) in [("offset", "integer"), ("limit", "integer"), ("old_text", "string")] {
+        for (name, kind) in [
+            ("offset", "integer"),
+            ("limit", "integer"),
+            ("old_text", "string"),
+        ] {
             schema["properties"][name] = member(kind);
         }
         schema["additionalProperties"] = json!(false);
@@ -404,7 +479,9 @@ fn tool(surface: Protocol, index: usize, prose_bytes: usize) -> Value {
             let function = json!({"name": name, "description": description, "parameters": schema});
             json!({"type": "function", "function": function})
         }
-        Protocol::Messages => json!({"name": name, "description": description, "input_schema": schema}),
+        Protocol::Messages => {
+            json!({"name": name, "description": description, "input_schema": schema})
+        }
         Protocol::Responses => {
             json!({"type": "function", "name": name, "description": description, "parameters": schema, "strict": false})
         }
@@ -445,7 +522,10 @@ fn fill(bytes: usize, seed: usize, pieces: &[&str]) -> String {
     let mut text = String::new();
     for piece in pieces.iter().cycle().skip(seed % pieces.len()) {
         let left = bytes.saturating_sub(text.len());
-        let end = (0..=left.min(piece.len())).rev().find(|end| piece.is_char_boundary(*end)).unwrap_or(0);
+        let end = (0..=left.min(piece.len()))
+            .rev()
+            .find(|end| piece.is_char_boundary(*end))
+            .unwrap_or(0);
         text.push_str(piece.get(..end).unwrap_or_default());
         if text.len() == bytes || end < piece.len() {
             return text;
@@ -460,12 +540,14 @@ fn agent_answer(vendor: Protocol, bytes: usize) -> Bytes {
     let text = code(said * 2 / 3, 0) + &prose(said / 4, 1);
     let input = json!({"path": "src/main.rs", "old_text": code(said / 20, 2)});
     let body = match vendor {
-        Protocol::Chat => json!({"id": "chatcmpl-1", "object": "chat.completion", "created": 1_700_000_000,
+        Protocol::Chat => {
+            json!({"id": "chatcmpl-1", "object": "chat.completion", "created": 1_700_000_000,
             "model": "upstream-model", "choices": [{"index": 0, "message": {"role": "assistant", "content": text,
                 "refusal": null, "tool_calls": [{"id": "call_000000000000000000000001", "type": "function",
                     "function": {"name": "tool_0", "arguments": input.to_string()}}]},
                 "logprobs": null, "finish_reason": "tool_calls"}],
-            "usage": {"prompt_tokens": 500, "completion_tokens": 300, "total_tokens": 800}}),
+            "usage": {"prompt_tokens": 500, "completion_tokens": 300, "total_tokens": 800}})
+        }
         Protocol::Messages => {
             json!({"id": "msg_1", "type": "message", "role": "assistant", "model": "upstream-model",
             "content": [{"type": "text", "text": text}, {"type": "tool_use", "id": "toolu_000000000000000000000001",
@@ -473,16 +555,22 @@ fn agent_answer(vendor: Protocol, bytes: usize) -> Bytes {
             "usage": {"input_tokens": 500, "output_tokens": 300}})
         }
         Protocol::Responses => {
-            let part = json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []});
+            let part =
+                json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []});
             let said = json!({"id": "msg_1", "type": "message", "status": "completed", "role": "assistant", "content": [part]});
             let call = responses_call("completed", &input.to_string());
-            responses_envelope("completed", &json!([said, call]), &json!({"input_tokens": 500, "output_tokens": 300}))
+            responses_envelope(
+                "completed",
+                &json!([said, call]),
+                &json!({"input_tokens": 500, "output_tokens": 300}),
+            )
         }
     };
     body.to_string().into()
 }
 
-/// The events of a stream, [`EVENTS`] of them deltas of about 20 bytes. Written by hand as the vendors order members.
+/// The events of a stream, [`EVENTS`] of them deltas of about 20 bytes. Written by hand as the
+/// vendors order members.
 fn stream(vendor: Protocol, delta: Delta) -> Vec<String> {
     match vendor {
         Protocol::Chat => chat_stream(delta),
@@ -515,7 +603,11 @@ fn chat_stream(delta: Delta) -> Vec<String> {
              \"logprobs\":null,\"finish_reason\":{finish}}}],\"usage\":{usage}}}\n\n"
         )
     };
-    let mut events = vec![chunk("{\"role\":\"assistant\",\"content\":\"\",\"refusal\":null}", "null", "null")];
+    let mut events = vec![chunk(
+        "{\"role\":\"assistant\",\"content\":\"\",\"refusal\":null}",
+        "null",
+        "null",
+    )];
     if delta == Delta::Arguments {
         let call = "{\"tool_calls\":[{\"index\":0,\"id\":\"call_000000000000000000000001\",\"type\":\"function\",\
                     \"function\":{\"name\":\"tool_0\",\"arguments\":\"\"}}]}";
@@ -526,17 +618,28 @@ fn chat_stream(delta: Delta) -> Vec<String> {
         let delta = match delta {
             Delta::Text => format!("{{\"content\":{text}}}"),
             Delta::Arguments => {
-                format!("{{\"tool_calls\":[{{\"index\":0,\"function\":{{\"arguments\":{text}}}}}]}}")
+                format!(
+                    "{{\"tool_calls\":[{{\"index\":0,\"function\":{{\"arguments\":{text}}}}}]}}"
+                )
             }
         };
         events.push(chunk(&delta, "null", "null"));
     }
-    let finish = if delta == Delta::Text { "\"stop\"" } else { "\"tool_calls\"" };
+    let finish = if delta == Delta::Text {
+        "\"stop\""
+    } else {
+        "\"tool_calls\""
+    };
     events.push(chunk("{}", finish, "null"));
-    let mut last =
-        String::from("data: {\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":1700000000,");
+    let mut last = String::from(
+        "data: {\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":1700000000,",
+    );
     let usage = "{\"prompt_tokens\":500,\"completion_tokens\":50000,\"total_tokens\":50500}";
-    write!(last, "\"model\":\"upstream-model\",\"choices\":[],\"usage\":{usage}}}\n\n").unwrap();
+    write!(
+        last,
+        "\"model\":\"upstream-model\",\"choices\":[],\"usage\":{usage}}}\n\n"
+    )
+    .unwrap();
     events.extend([last, "data: [DONE]\n\n".to_owned()]);
     events
 }
@@ -552,23 +655,36 @@ fn messages_stream(delta: Delta) -> Vec<String> {
             "{\"type\":\"tool_use\",\"id\":\"toolu_000000000000000000000001\",\"name\":\"tool_0\",\"input\":{}}"
         }
     };
-    let block = format!("{{\"type\":\"content_block_start\",\"index\":0,\"content_block\":{block}}}");
-    let mut events = vec![event("message_start", start), event("content_block_start", &block)];
+    let block =
+        format!("{{\"type\":\"content_block_start\",\"index\":0,\"content_block\":{block}}}");
+    let mut events = vec![
+        event("message_start", start),
+        event("content_block_start", &block),
+    ];
     for index in 0..EVENTS {
         let text = Value::String(delta_text(delta, index));
         let delta = match delta {
             Delta::Text => format!("{{\"type\":\"text_delta\",\"text\":{text}}}"),
-            Delta::Arguments => format!("{{\"type\":\"input_json_delta\",\"partial_json\":{text}}}"),
+            Delta::Arguments => {
+                format!("{{\"type\":\"input_json_delta\",\"partial_json\":{text}}}")
+            }
         };
         let data = format!("{{\"type\":\"content_block_delta\",\"index\":0,\"delta\":{delta}}}");
         events.push(event("content_block_delta", &data));
     }
-    let reason = if delta == Delta::Text { "end_turn" } else { "tool_use" };
+    let reason = if delta == Delta::Text {
+        "end_turn"
+    } else {
+        "tool_use"
+    };
     let end = format!(
         "{{\"type\":\"message_delta\",\"delta\":{{\"stop_reason\":\"{reason}\",\"stop_sequence\":null}},\
          \"usage\":{{\"output_tokens\":50000}}}}"
     );
-    events.push(event("content_block_stop", "{\"type\":\"content_block_stop\",\"index\":0}"));
+    events.push(event(
+        "content_block_stop",
+        "{\"type\":\"content_block_stop\",\"index\":0}",
+    ));
     events.push(event("message_delta", &end));
     events.push(event("message_stop", "{\"type\":\"message_stop\"}"));
     events
@@ -601,12 +717,19 @@ fn responses_stream(delta: Delta) -> Vec<String> {
     let part = |text: &str| json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []});
     let item = |status: &str, text: &str| match delta {
         Delta::Text => {
-            let content = if text.is_empty() { json!([]) } else { json!([part(text)]) };
+            let content = if text.is_empty() {
+                json!([])
+            } else {
+                json!([part(text)])
+            };
             json!({"id": "msg_1", "type": "message", "status": status, "role": "assistant", "content": content})
         }
         Delta::Arguments => responses_call(status, text),
     };
-    event("output_item.added", &format!("\"output_index\":0,\"item\":{}", item("in_progress", "")));
+    event(
+        "output_item.added",
+        &format!("\"output_index\":0,\"item\":{}", item("in_progress", "")),
+    );
     let (id, kind, place) = match delta {
         Delta::Text => ("msg_1", "output_text", ",\"content_index\":0"),
         Delta::Arguments => ("fc_1", "function_call_arguments", ""),
@@ -623,14 +746,33 @@ fn responses_stream(delta: Delta) -> Vec<String> {
             &format!("{at},\"delta\":{text},\"logprobs\":[],\"obfuscation\":\"aK3xQ9mZ7t\""),
         );
     }
-    let member = if delta == Delta::Text { "text" } else { "arguments" };
-    event(&format!("{kind}.done"), &format!("{at},\"{member}\":{}", Value::String(all.clone())));
+    let member = if delta == Delta::Text {
+        "text"
+    } else {
+        "arguments"
+    };
+    event(
+        &format!("{kind}.done"),
+        &format!("{at},\"{member}\":{}", Value::String(all.clone())),
+    );
     if delta == Delta::Text {
-        event("content_part.done", &format!("{at},\"part\":{}", part(&all)));
+        event(
+            "content_part.done",
+            &format!("{at},\"part\":{}", part(&all)),
+        );
     }
     let done = item("completed", &all);
-    event("output_item.done", &format!("\"output_index\":0,\"item\":{done}"));
+    event(
+        "output_item.done",
+        &format!("\"output_index\":0,\"item\":{done}"),
+    );
     let usage = json!({"input_tokens": 500, "output_tokens": 50_000, "total_tokens": 50_500});
-    event("completed", &format!("\"response\":{}", responses_envelope("completed", &json!([done]), &usage)));
+    event(
+        "completed",
+        &format!(
+            "\"response\":{}",
+            responses_envelope("completed", &json!([done]), &usage)
+        ),
+    );
     events
 }

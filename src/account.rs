@@ -1,9 +1,10 @@
 //! Accounts, their API keys and their dashboard sessions: who may call, and who pays.
 //!
-//! The edge needs [`Accounts::authenticate`] alone. Whose a key is may be remembered (`store/lately.rs`): what this process
-//! changes (a revocation, a suspension) counts at the next request, what another one does a millisecond later at most.
-//! Must not know HTTP or money.
-//! Next: `account/key.rs` (the form of a key), `account/sign_up.rs`, `account/session.rs`, `store/app.rs` (the rows).
+//! The edge needs [`Accounts::authenticate`] alone. Whose a key is may be remembered
+//! (`store/lately.rs`): what this process changes (a revocation, a suspension) counts at the next
+//! request, what another one does a millisecond later at most. Must not know HTTP or money. Next:
+//! `account/key.rs` (the form of a key), `account/sign_up.rs`, `account/session.rs`, `store/app.rs`
+//! (the rows).
 
 mod audit;
 mod delete;
@@ -25,11 +26,16 @@ pub use invite::{INVITE_MS_MAX, INVITES_AT_ONCE_MAX, Invite, InviteState};
 #[cfg(test)]
 pub use key::generate as generate_key;
 pub use key::parse as parse_key;
-pub use password::{LEAST_CHARS as PASSWORD_LEAST_CHARS, MOST_CHARS as PASSWORD_MOST_CHARS, random as random_password};
+pub use password::{
+    LEAST_CHARS as PASSWORD_LEAST_CHARS, MOST_CHARS as PASSWORD_MOST_CHARS,
+    random as random_password,
+};
 pub use session::{NewSession, Origin, OwnSession, Session, csrf_token, session_id};
 pub use settings::{KeySettings, RateSettings};
 pub use shared::SharedKeys;
-pub use sign_up::{NewAccount, SignedUp, Stranger, complete_sign_ups, open_by, sign_up, sign_up_with};
+pub use sign_up::{
+    NewAccount, SignedUp, Stranger, complete_sign_ups, open_by, sign_up, sign_up_with,
+};
 
 use crate::config::RATE_MAX;
 use crate::store::StoreError;
@@ -217,12 +223,15 @@ pub struct NewKey {
 
 impl Accounts {
     /// # Errors
-    /// `app.db` in `data_dir` cannot be opened or brought up to date, or has no account although the ledger has entries.
+    /// `app.db` in `data_dir` cannot be opened or brought up to date, or has no account although
+    /// the ledger has entries.
     pub fn open(data_dir: &Path) -> Result<Self, StoreError> {
         if let Some(fault) = missing::app(data_dir)? {
             return Err(StoreError::Unusable(fault));
         }
-        Ok(Self { db: Arc::new(AppDb::open(data_dir)?) })
+        Ok(Self {
+            db: Arc::new(AppDb::open(data_dir)?),
+        })
     }
 
     /// The hot path. Form and checksum are judged first: noise never reaches the store.
@@ -233,7 +242,11 @@ impl Accounts {
         if !parse_key(key) {
             return Err(Refusal::BadKey);
         }
-        let owner = self.db.key_owner(&key::hash(key)).map_err(Refusal::Unavailable)?.ok_or(Refusal::BadKey)?;
+        let owner = self
+            .db
+            .key_owner(&key::hash(key))
+            .map_err(Refusal::Unavailable)?
+            .ok_or(Refusal::BadKey)?;
         match KeyStatus::of(&owner.status) {
             KeyStatus::Revoked => return Err(Refusal::BadKey),
             KeyStatus::Disabled => return Err(Refusal::KeyDisabled),
@@ -245,7 +258,8 @@ impl Accounts {
             key_id: Arc::clone(&owner.key),
             key_shown: Arc::clone(&owner.shown),
             settings: Arc::new(KeySettings::read(&owner.settings).map_err(Refusal::Unavailable)?),
-            account_rates: RateSettings::read(&owner.account_rates).map_err(Refusal::Unavailable)?,
+            account_rates: RateSettings::read(&owner.account_rates)
+                .map_err(Refusal::Unavailable)?,
         };
         principal.in_time(now_ms)
     }
@@ -266,9 +280,16 @@ impl Accounts {
     ///
     /// # Errors
     /// The store failed.
-    pub fn search(&self, prefix: &str, after: Option<&str>, limit: u32) -> Result<Vec<Account>, StoreError> {
+    pub fn search(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<Account>, StoreError> {
         let prefix = prefix.trim().to_ascii_lowercase();
-        let rows = self.db.accounts_like(&prefix, after.unwrap_or_default(), limit)?;
+        let rows = self
+            .db
+            .accounts_like(&prefix, after.unwrap_or_default(), limit)?;
         Ok(rows.into_iter().map(Account::from).collect())
     }
 
@@ -280,15 +301,22 @@ impl Accounts {
         Ok(self.db.accounts()?.into_iter().map(Account::from).collect())
     }
 
-    /// A page of accounts in the order in which they were made: at most `limit`, after the one with the id `after`.
+    /// A page of accounts in the order in which they were made: at most `limit`, after the one with
+    /// the id `after`.
     ///
     /// # Errors
     /// The store failed.
     pub fn page(&self, after: Option<&str>, limit: u32) -> Result<Vec<Account>, StoreError> {
-        Ok(self.db.accounts_after(after.unwrap_or_default(), limit)?.into_iter().map(Account::from).collect())
+        Ok(self
+            .db
+            .accounts_after(after.unwrap_or_default(), limit)?
+            .into_iter()
+            .map(Account::from)
+            .collect())
     }
 
-    /// Says whether there is such an account. A suspended account's keys are refused from the next request on.
+    /// Says whether there is such an account. A suspended account's keys are refused from the next
+    /// request on.
     ///
     /// # Errors
     /// The store failed.
@@ -296,12 +324,16 @@ impl Accounts {
         self.db.set_active(id, status == Status::Active, None)
     }
 
-    /// The account, where the password is its own. As slow for an unknown e-mail as for a wrong password; call it on a
-    /// blocking thread.
+    /// The account, where the password is its own. As slow for an unknown e-mail as for a wrong
+    /// password; call it on a blocking thread.
     ///
     /// # Errors
     /// The store or the hash failed.
-    pub fn check_password(&self, email: &str, password: &str) -> Result<Option<Account>, AccountError> {
+    pub fn check_password(
+        &self,
+        email: &str,
+        password: &str,
+    ) -> Result<Option<Account>, AccountError> {
         let found = match normal_email(email) {
             Ok(email) => self.db.account_by_email(&email)?,
             Err(_) => None,
@@ -319,11 +351,17 @@ impl Accounts {
         }
     }
 
-    /// Makes a key for an account (by id). Only its hash is kept: the text in the answer is all there will ever be.
+    /// Makes a key for an account (by id). Only its hash is kept: the text in the answer is all
+    /// there will ever be.
     ///
     /// # Errors
     /// A bad name, no such account, too many live keys, or the store failed.
-    pub fn create_key(&self, account: &str, name: &str, now_ms: i64) -> Result<NewKey, AccountError> {
+    pub fn create_key(
+        &self,
+        account: &str,
+        name: &str,
+        now_ms: i64,
+    ) -> Result<NewKey, AccountError> {
         self.create_key_with(account, name, &KeySettings::default(), now_ms)
     }
 
@@ -340,7 +378,9 @@ impl Accounts {
     ) -> Result<NewKey, AccountError> {
         settings.check()?;
         let name = name.trim();
-        if !(1..=KEY_NAME_CHARS_MAX).contains(&name.chars().count()) || name.chars().any(char::is_control) {
+        if !(1..=KEY_NAME_CHARS_MAX).contains(&name.chars().count())
+            || name.chars().any(char::is_control)
+        {
             return Err(AccountError::BadKeyName);
         }
         let key = key::generate().map_err(AccountError::Random)?;
@@ -355,7 +395,11 @@ impl Accounts {
             settings: settings.text(),
         };
         match self.db.insert_key(&row, &key.hash, LIVE_KEYS_MAX)? {
-            Inserted::Done => Ok(NewKey { key_id: row.id, key: key.text, name: row.name }),
+            Inserted::Done => Ok(NewKey {
+                key_id: row.id,
+                key: key.text,
+                name: row.name,
+            }),
             Inserted::NoAccount => Err(AccountError::NoAccount),
             Inserted::LimitReached => Err(AccountError::TooManyKeys),
         }
@@ -373,13 +417,21 @@ impl Accounts {
     ///
     /// # Errors
     /// The store failed.
-    pub fn key(&self, account: Option<&str>, key_id: &str) -> Result<Option<(String, Key)>, StoreError> {
-        let row = self.db.key(key_id)?.filter(|row| account.is_none_or(|account| account == row.account));
-        row.map(|row| Ok((row.account.clone(), Key::read(row)?))).transpose()
+    pub fn key(
+        &self,
+        account: Option<&str>,
+        key_id: &str,
+    ) -> Result<Option<(String, Key)>, StoreError> {
+        let row = self
+            .db
+            .key(key_id)?
+            .filter(|row| account.is_none_or(|account| account == row.account));
+        row.map(|row| Ok((row.account.clone(), Key::read(row)?)))
+            .transpose()
     }
 
-    /// Changes what is set for a live key, from the next request on; only one of `account`'s, where that is given. Of two
-    /// changes at one time none undoes the other. Returns what is set now.
+    /// Changes what is set for a live key, from the next request on; only one of `account`'s, where
+    /// that is given. Of two changes at one time none undoes the other. Returns what is set now.
     ///
     /// # Errors
     /// There is no such live key, the settings are none, or the store failed.
@@ -398,12 +450,13 @@ impl Accounts {
         changed.ok_or(AccountError::NoKey)?
     }
 
-    /// Makes a key with the name and the settings of another, which works on for `overlap_ms` (or until it would have
-    /// expired by itself, whichever is first). What is counted against limits is counted for each apart.
+    /// Makes a key with the name and the settings of another, which works on for `overlap_ms` (or
+    /// until it would have expired by itself, whichever is first). What is counted against limits
+    /// is counted for each apart.
     ///
     /// # Errors
-    /// There is no such live key, too many live keys, or the store failed; where the old key could not be changed, the
-    /// new one is revoked again.
+    /// There is no such live key, too many live keys, or the store failed; where the old key could
+    /// not be changed, the new one is revoked again.
     pub fn rotate_key(
         &self,
         account: Option<&str>,
@@ -418,7 +471,11 @@ impl Accounts {
         let new = self.create_key_with(&account, &old.name, &old.settings, now_ms)?;
         let ends = now_ms.saturating_add(overlap_ms.max(0));
         let expire = |settings: &mut KeySettings| {
-            settings.expires_at_ms = Some(settings.expires_at_ms.map_or(ends, |expires| expires.min(ends)));
+            settings.expires_at_ms = Some(
+                settings
+                    .expires_at_ms
+                    .map_or(ends, |expires| expires.min(ends)),
+            );
         };
         if let Err(error) = self.change_key(Some(&account), key_id, expire) {
             self.revoke_key(Some(&account), &new.key_id, now_ms)?;
@@ -439,13 +496,17 @@ impl Accounts {
     ///
     /// # Errors
     /// A rate is beyond what can be counted, or the store failed.
-    pub fn set_account_rates(&self, account: &str, rates: &RateSettings) -> Result<bool, AccountError> {
+    pub fn set_account_rates(
+        &self,
+        account: &str,
+        rates: &RateSettings,
+    ) -> Result<bool, AccountError> {
         rates.check()?;
         Ok(self.db.set_account_rates(account, &rates.text())?)
     }
 
-    /// Refuses a key until it is enabled again, or enables it. False where there is no such live key: a revocation is
-    /// for ever.
+    /// Refuses a key until it is enabled again, or enables it. False where there is no such live
+    /// key: a revocation is for ever.
     ///
     /// # Errors
     /// The store failed.
@@ -457,15 +518,26 @@ impl Accounts {
     ///
     /// # Errors
     /// The store failed.
-    pub fn set_own_key_enabled(&self, account: &str, key_id: &str, enabled: bool) -> Result<bool, StoreError> {
+    pub fn set_own_key_enabled(
+        &self,
+        account: &str,
+        key_id: &str,
+        enabled: bool,
+    ) -> Result<bool, StoreError> {
         self.db.set_key_active(Some(account), key_id, enabled, None)
     }
 
-    /// Revokes a key for ever; only one of `account`'s, where that is given. False where there is no such live key.
+    /// Revokes a key for ever; only one of `account`'s, where that is given. False where there is
+    /// no such live key.
     ///
     /// # Errors
     /// The store failed.
-    pub fn revoke_key(&self, account: Option<&str>, key_id: &str, now_ms: i64) -> Result<bool, StoreError> {
+    pub fn revoke_key(
+        &self,
+        account: Option<&str>,
+        key_id: &str,
+        now_ms: i64,
+    ) -> Result<bool, StoreError> {
         self.db.revoke_key(account, key_id, now_ms, None)
     }
 }
@@ -477,14 +549,24 @@ impl From<AccountRow> for Account {
             (false, true) => Status::Active,
             (false, false) => Status::Suspended,
         };
-        Self { id: row.id, email: row.email, role: row.role, status, created_at_ms: row.created_at_ms }
+        Self {
+            id: row.id,
+            email: row.email,
+            role: row.role,
+            status,
+            created_at_ms: row.created_at_ms,
+        }
     }
 }
 
 impl Principal {
     /// Itself, unless its key has expired.
     fn in_time(self, now_ms: i64) -> Result<Self, Refusal> {
-        if self.settings.has_expired(now_ms) { Err(Refusal::KeyExpired) } else { Ok(self) }
+        if self.settings.has_expired(now_ms) {
+            Err(Refusal::KeyExpired)
+        } else {
+            Ok(self)
+        }
     }
 }
 
@@ -506,7 +588,12 @@ impl Key {
 fn normal_email(text: &str) -> Result<String, AccountError> {
     let email = text.trim().to_ascii_lowercase();
     let (local, domain) = email.split_once('@').ok_or(AccountError::BadEmail)?;
-    let plain = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'@');
+    let plain = |part: &str| {
+        !part.is_empty()
+            && part
+                .bytes()
+                .all(|byte| byte.is_ascii_graphic() && byte != b'@')
+    };
     if email.len() > EMAIL_BYTES_MAX || !plain(local) || !plain(domain) {
         return Err(AccountError::BadEmail);
     }

@@ -1,7 +1,8 @@
-//! Words about addresses: whose one is, which networks are believed, and whom a request comes from behind a proxy.
+//! Words about addresses: whose one is, which networks are believed, and whom a request comes from
+//! behind a proxy.
 //!
-//! What a header says counts only where the peer that sent it is trusted, and only back to the first hop that is not.
-//! Must not know what the answer is used for.
+//! What a header says counts only where the peer that sent it is trusted, and only back to the
+//! first hop that is not. Must not know what the answer is used for.
 
 use http::HeaderMap;
 use http::header::{FORWARDED, HeaderName};
@@ -52,10 +53,17 @@ impl FromStr for Network {
         let is_number = |length: &&str| length.bytes().all(|byte| byte.is_ascii_digit());
         let length = match length {
             None => width,
-            Some(length) => Some(length).filter(is_number).and_then(|length| length.parse().ok()).ok_or(NotANetwork)?,
+            Some(length) => Some(length)
+                .filter(is_number)
+                .and_then(|length| length.parse().ok())
+                .ok_or(NotANetwork)?,
         };
         let free_bits = u32::checked_sub(width, length).ok_or(NotANetwork)?;
-        Ok(Self { first: cut(bits, free_bits), free_bits, is_v4 })
+        Ok(Self {
+            first: cut(bits, free_bits),
+            free_bits,
+            is_v4,
+        })
     }
 }
 
@@ -80,7 +88,9 @@ fn bits(address: IpAddr) -> (u128, bool) {
 
 /// Without the last `free` bits.
 fn cut(bits: u128, free: u32) -> u128 {
-    bits.checked_shr(free).and_then(|bits| bits.checked_shl(free)).unwrap_or(0)
+    bits.checked_shr(free)
+        .and_then(|bits| bits.checked_shl(free))
+        .unwrap_or(0)
 }
 
 /// Proxies that are believed; nobody by default.
@@ -99,7 +109,8 @@ pub struct Caller {
     pub address: IpAddr,
     /// The client speaks TLS to a proxy that is trusted.
     pub is_https: bool,
-    /// The address is that of a trusted proxy, which names nobody else: whose request it is, is not known.
+    /// The address is that of a trusted proxy, which names nobody else: whose request it is, is not
+    /// known.
     pub is_unnamed: bool,
 }
 
@@ -113,20 +124,38 @@ impl Trusted {
         self.0.iter().any(|network| network.contains(address))
     }
 
-    /// Whom a request comes from that `peer` sent with this header: the nearest address that is not a trusted proxy's,
-    /// as told by trusted proxies alone. Where they tell none that can be read, the last of them itself.
+    /// Whom a request comes from that `peer` sent with this header: the nearest address that is not
+    /// a trusted proxy's, as told by trusted proxies alone. Where they tell none that can be read,
+    /// the last of them itself.
     pub fn caller(&self, peer: IpAddr, header: &HeaderMap) -> Caller {
         let mut address = peer.to_canonical();
         if !self.has(address) {
-            return Caller { address, is_https: false, is_unnamed: false };
+            return Caller {
+                address,
+                is_https: false,
+                is_unnamed: false,
+            };
         }
-        // Either, never a mixture: a proxy that writes the one passes the other on as the client made it up.
-        let name = if header.contains_key(FORWARDED_FOR) { FORWARDED_FOR } else { FORWARDED };
+        // Either, never a mixture: a proxy that writes the one passes the other on as the client
+        // made it up.
+        let name = if header.contains_key(FORWARDED_FOR) {
+            FORWARDED_FOR
+        } else {
+            FORWARDED
+        };
         let is_standard = name == FORWARDED;
         let hops = hops(header, &name).take(HOPS_MAX);
-        let told = hops.map(|hop| if is_standard { parameter(hop, "for") } else { Some(hop) });
+        let told = hops.map(|hop| {
+            if is_standard {
+                parameter(hop, "for")
+            } else {
+                Some(hop)
+            }
+        });
         for hop in told {
-            let Some(told) = hop.and_then(host) else { break };
+            let Some(told) = hop.and_then(host) else {
+                break;
+            };
             address = told;
             if !self.has(address) {
                 break;
@@ -134,21 +163,34 @@ impl Trusted {
         }
         let proto = match hops_last(header, &FORWARDED_PROTO) {
             Some(proto) => Some(proto),
-            None if is_standard => hops_last(header, &FORWARDED).and_then(|hop| parameter(hop, "proto")),
+            None if is_standard => {
+                hops_last(header, &FORWARDED).and_then(|hop| parameter(hop, "proto"))
+            }
             None => None,
         };
         let is_https = proto.is_some_and(|proto| proto.eq_ignore_ascii_case("https"));
-        Caller { address, is_https, is_unnamed: self.has(address) }
+        Caller {
+            address,
+            is_https,
+            is_unnamed: self.has(address),
+        }
     }
 }
 
-/// The elements of all fields of that name, the last first. What is no text, or ends inside quotes, is one that ends the
-/// list; those behind it stand, for a proxy appends to whatever its client wrote.
+/// The elements of all fields of that name, the last first. What is no text, or ends inside quotes,
+/// is one that ends the list; those behind it stand, for a proxy appends to whatever its client
+/// wrote.
 fn hops<'a>(header: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
     let fields = header.get_all(name).iter().rev();
     let hops = fields.flat_map(|field| field.as_bytes().rsplit(|byte| *byte == b','));
     let text = hops.map(|hop| std::str::from_utf8(hop).unwrap_or(NO_HOP).trim());
-    text.map(|hop| if hop.bytes().filter(|byte| *byte == b'"').count() % 2 == 0 { hop } else { NO_HOP })
+    text.map(|hop| {
+        if hop.bytes().filter(|byte| *byte == b'"').count() % 2 == 0 {
+            hop
+        } else {
+            NO_HOP
+        }
+    })
 }
 
 fn hops_last<'a>(header: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
@@ -158,15 +200,26 @@ fn hops_last<'a>(header: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
 /// `for` of `for="[2001:db8::1]:47";proto=https`, without the quotes.
 fn parameter<'a>(hop: &'a str, name: &str) -> Option<&'a str> {
     let pairs = hop.split(';').filter_map(|pair| pair.split_once('='));
-    let (_, value) = pairs.into_iter().find(|(key, _)| key.trim().eq_ignore_ascii_case(name))?;
+    let (_, value) = pairs
+        .into_iter()
+        .find(|(key, _)| key.trim().eq_ignore_ascii_case(name))?;
     Some(value.trim().trim_matches('"'))
 }
 
-/// An address as proxies write it: alone, in brackets, or with a port. Names such as `unknown` are none.
+/// An address as proxies write it: alone, in brackets, or with a port. Names such as `unknown` are
+/// none.
 fn host(text: &str) -> Option<IpAddr> {
-    let alone = || text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text).parse().ok();
+    let alone = || {
+        text.strip_prefix('[')
+            .and_then(|rest| rest.strip_suffix(']'))
+            .unwrap_or(text)
+            .parse()
+            .ok()
+    };
     let with_port = || text.parse::<SocketAddr>().ok().map(|address| address.ip());
-    alone().or_else(with_port).map(|address: IpAddr| address.to_canonical())
+    alone()
+        .or_else(with_port)
+        .map(|address: IpAddr| address.to_canonical())
 }
 
 #[cfg(test)]
@@ -179,16 +232,23 @@ mod tests {
     }
 
     fn trusted(networks: &[&str]) -> Trusted {
-        networks.iter().map(|text| text.parse::<Network>().unwrap()).collect()
+        networks
+            .iter()
+            .map(|text| text.parse::<Network>().unwrap())
+            .collect()
     }
 
     fn caller(peer: &str, pairs: &[(&'static str, &'static str)]) -> (String, bool) {
         let mut header = HeaderMap::new();
         for (name, value) in pairs {
-            header.append(HeaderName::from_static(name), HeaderValue::from_static(value));
+            header.append(
+                HeaderName::from_static(name),
+                HeaderValue::from_static(value),
+            );
         }
-        let Caller { address, is_https, .. } =
-            trusted(&["10.0.0.0/8", "fd00::/8", "192.0.2.7"]).caller(ip(peer), &header);
+        let Caller {
+            address, is_https, ..
+        } = trusted(&["10.0.0.0/8", "fd00::/8", "192.0.2.7"]).caller(ip(peer), &header);
         (address.to_string(), is_https)
     }
 
@@ -215,13 +275,31 @@ mod tests {
 
     #[test]
     fn a_network_has_its_addresses_and_no_others() {
-        let has = |network: &str, address: &str| network.parse::<Network>().unwrap().contains(ip(address));
+        let has = |network: &str, address: &str| {
+            network.parse::<Network>().unwrap().contains(ip(address))
+        };
         assert!(has("10.1.2.3/8", "10.255.0.1") && !has("10.0.0.0/8", "11.0.0.0"));
         assert!(has("192.0.2.7", "192.0.2.7") && !has("192.0.2.7", "192.0.2.6"));
         assert!(has("192.0.2.6/31", "::ffff:192.0.2.7") && !has("192.0.2.6/31", "192.0.2.8"));
-        assert!(has("2001:db8::/33", "2001:db8:7fff::1") && !has("2001:db8::/33", "2001:db8:8000::1"));
-        assert!(has("0.0.0.0/0", "203.0.113.1") && !has("0.0.0.0/0", "2001:db8::1") && has("::/0", "2001:db8::1"));
-        for bad in ["", "10.0.0.0/33", "10.0.0.0/", "10.0.0.0/+8", "10.0.0.0/-1", "::/129", "10.0.0/8", "host", "/8"] {
+        assert!(
+            has("2001:db8::/33", "2001:db8:7fff::1") && !has("2001:db8::/33", "2001:db8:8000::1")
+        );
+        assert!(
+            has("0.0.0.0/0", "203.0.113.1")
+                && !has("0.0.0.0/0", "2001:db8::1")
+                && has("::/0", "2001:db8::1")
+        );
+        for bad in [
+            "",
+            "10.0.0.0/33",
+            "10.0.0.0/",
+            "10.0.0.0/+8",
+            "10.0.0.0/-1",
+            "::/129",
+            "10.0.0/8",
+            "host",
+            "/8",
+        ] {
             assert_eq!(bad.parse::<Network>(), Err(NotANetwork), "{bad}");
         }
         assert!("::/0".parse::<Network>().unwrap().is_everything());
@@ -230,55 +308,115 @@ mod tests {
 
     #[test]
     fn who_is_not_trusted_is_not_believed() {
-        let lies =
-            [("x-forwarded-for", "203.0.113.9"), ("x-forwarded-proto", "https"), ("forwarded", "for=203.0.113.9")];
-        assert_eq!(caller("198.51.100.1", &lies), ("198.51.100.1".into(), false));
+        let lies = [
+            ("x-forwarded-for", "203.0.113.9"),
+            ("x-forwarded-proto", "https"),
+            ("forwarded", "for=203.0.113.9"),
+        ];
+        assert_eq!(
+            caller("198.51.100.1", &lies),
+            ("198.51.100.1".into(), false)
+        );
         let nobody = Trusted::default().caller(ip("10.0.0.1"), &HeaderMap::new());
-        assert_eq!(nobody, Caller { address: ip("10.0.0.1"), is_https: false, is_unnamed: false });
+        assert_eq!(
+            nobody,
+            Caller {
+                address: ip("10.0.0.1"),
+                is_https: false,
+                is_unnamed: false
+            }
+        );
     }
 
     #[test]
     fn the_nearest_address_that_is_not_a_proxys_is_the_clients() {
         let told = |list| address("10.0.0.1", &[("x-forwarded-for", list)]);
         assert_eq!(told("203.0.113.9"), "203.0.113.9");
-        assert_eq!(told("127.0.0.1, 203.0.113.9"), "203.0.113.9", "what the client made up is before it");
-        assert_eq!(told("203.0.113.9, 192.0.2.7,10.9.9.9"), "203.0.113.9", "a chain of proxies");
-        assert_eq!(told("10.0.0.3, 10.0.0.2"), "10.0.0.3", "nobody but proxies: the farthest");
+        assert_eq!(
+            told("127.0.0.1, 203.0.113.9"),
+            "203.0.113.9",
+            "what the client made up is before it"
+        );
+        assert_eq!(
+            told("203.0.113.9, 192.0.2.7,10.9.9.9"),
+            "203.0.113.9",
+            "a chain of proxies"
+        );
+        assert_eq!(
+            told("10.0.0.3, 10.0.0.2"),
+            "10.0.0.3",
+            "nobody but proxies: the farthest"
+        );
         assert_eq!(told("203.0.113.9:4711"), "203.0.113.9");
         assert_eq!(told("[2001:db8::1]:4711"), "2001:db8::1");
         assert_eq!(told("::ffff:203.0.113.9"), "203.0.113.9");
-        for nothing in ["", "unknown", "203.0.113.9, unknown", "203.0.113.9,", "203.0.113.9 198.51.100.1"] {
+        for nothing in [
+            "",
+            "unknown",
+            "203.0.113.9, unknown",
+            "203.0.113.9,",
+            "203.0.113.9 198.51.100.1",
+        ] {
             assert_eq!(told(nothing), "10.0.0.1", "{nothing:?}");
         }
-        let two = [("x-forwarded-for", "198.51.100.1"), ("x-forwarded-for", "203.0.113.9")];
-        assert_eq!(address("10.0.0.1", &two), "203.0.113.9", "two fields are one list");
+        let two = [
+            ("x-forwarded-for", "198.51.100.1"),
+            ("x-forwarded-for", "203.0.113.9"),
+        ];
+        assert_eq!(
+            address("10.0.0.1", &two),
+            "203.0.113.9",
+            "two fields are one list"
+        );
         assert_eq!(address("fd00::1", &[]), "fd00::1");
     }
 
     #[test]
     fn what_a_client_wrote_hides_no_address_that_a_proxy_appended() {
         let told = |name: &'static str, list: &[u8]| {
-            let header =
-                HeaderMap::from_iter([(HeaderName::from_static(name), HeaderValue::from_bytes(list).unwrap())]);
-            trusted(&["10.0.0.0/8"]).caller(ip("10.0.0.1"), &header).address.to_string()
+            let header = HeaderMap::from_iter([(
+                HeaderName::from_static(name),
+                HeaderValue::from_bytes(list).unwrap(),
+            )]);
+            trusted(&["10.0.0.0/8"])
+                .caller(ip("10.0.0.1"), &header)
+                .address
+                .to_string()
         };
         assert_eq!(told("x-forwarded-for", b"\xe9, 203.0.113.9"), "203.0.113.9");
-        assert_eq!(told("x-forwarded-for", b"203.0.113.9, \xe9"), "10.0.0.1", "that one is the nearest");
+        assert_eq!(
+            told("x-forwarded-for", b"203.0.113.9, \xe9"),
+            "10.0.0.1",
+            "that one is the nearest"
+        );
         let named = br#"for=203.0.113.9, host="a,for=198.51.100.8";for=203.0.113.9"#;
-        assert_eq!(told("forwarded", named), "10.0.0.1", "half of a quoted text tells nothing");
+        assert_eq!(
+            told("forwarded", named),
+            "10.0.0.1",
+            "half of a quoted text tells nothing"
+        );
     }
 
     #[test]
     fn who_is_named_by_nobody_is_told_from_the_proxy_itself() {
         let is_unnamed = |peer, told: &str| {
-            let header = HeaderMap::from_iter([(FORWARDED_FOR, HeaderValue::from_str(told).unwrap())]);
-            trusted(&["10.0.0.0/8"]).caller(ip(peer), &header).is_unnamed
+            let header =
+                HeaderMap::from_iter([(FORWARDED_FOR, HeaderValue::from_str(told).unwrap())]);
+            trusted(&["10.0.0.0/8"])
+                .caller(ip(peer), &header)
+                .is_unnamed
         };
         for told in ["", "unknown", "10.0.0.2", "203.0.113.9, unknown"] {
             assert!(is_unnamed("10.0.0.1", told), "{told:?}");
         }
-        assert!(!is_unnamed("10.0.0.1", "203.0.113.9") && !is_unnamed("10.0.0.1", "127.0.0.1, 10.0.0.2"));
-        assert!(!is_unnamed("198.51.100.1", ""), "one who is not trusted is known");
+        assert!(
+            !is_unnamed("10.0.0.1", "203.0.113.9")
+                && !is_unnamed("10.0.0.1", "127.0.0.1, 10.0.0.2")
+        );
+        assert!(
+            !is_unnamed("198.51.100.1", ""),
+            "one who is not trusted is known"
+        );
     }
 
     #[test]
@@ -287,7 +425,9 @@ mod tests {
         let told = |hops: usize| {
             let mut header = HeaderMap::new();
             header.insert(FORWARDED_FOR, list(hops).parse().unwrap());
-            trusted(&["10.0.0.0/8"]).caller(ip("10.0.0.1"), &header).address
+            trusted(&["10.0.0.0/8"])
+                .caller(ip("10.0.0.1"), &header)
+                .address
         };
         assert_eq!(told(HOPS_MAX - 1), ip("203.0.113.9"));
         assert_eq!(told(HOPS_MAX), ip("10.0.0.2"));
@@ -296,11 +436,23 @@ mod tests {
     #[test]
     fn the_standards_own_header_is_read_where_the_other_is_missing() {
         let told = |value| caller("10.0.0.1", &[("forwarded", value)]);
-        assert_eq!(told("for=203.0.113.9;proto=https;by=10.0.0.1"), ("203.0.113.9".into(), true));
-        assert_eq!(told("For=\"[2001:db8::1]:4711\""), ("2001:db8::1".into(), false));
-        assert_eq!(told("for=127.0.0.1, for=203.0.113.9, for=192.0.2.7;proto=http"), ("203.0.113.9".into(), false));
+        assert_eq!(
+            told("for=203.0.113.9;proto=https;by=10.0.0.1"),
+            ("203.0.113.9".into(), true)
+        );
+        assert_eq!(
+            told("For=\"[2001:db8::1]:4711\""),
+            ("2001:db8::1".into(), false)
+        );
+        assert_eq!(
+            told("for=127.0.0.1, for=203.0.113.9, for=192.0.2.7;proto=http"),
+            ("203.0.113.9".into(), false)
+        );
         assert_eq!(told("for=_hidden;proto=https"), ("10.0.0.1".into(), true));
-        let both = [("forwarded", "for=127.0.0.1;proto=https"), ("x-forwarded-for", "203.0.113.9")];
+        let both = [
+            ("forwarded", "for=127.0.0.1;proto=https"),
+            ("x-forwarded-for", "203.0.113.9"),
+        ];
         assert_eq!(caller("10.0.0.1", &both), ("203.0.113.9".into(), false));
     }
 

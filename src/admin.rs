@@ -1,9 +1,10 @@
 //! The administrators' HTTP interface: accounts, keys and postings, on the private admin listener.
 //!
-//! This file is the list of routes and of what stands in front of them. A request is let in by `admin/door.rs`, and
-//! answered by `admin/money.rs` (what posts to the ledger) or `admin/accounts.rs` (the rest); what fails becomes an
-//! answer in `admin/problem.rs`. The command line shows the same documents (`admin/document.rs`). Must not decide what
-//! the ledger's rules allow, and must never be reachable through the edge.
+//! This file is the list of routes and of what stands in front of them. A request is let in by
+//! `admin/door.rs`, and answered by `admin/money.rs` (what posts to the ledger) or
+//! `admin/accounts.rs` (the rest); what fails becomes an answer in `admin/problem.rs`. The command
+//! line shows the same documents (`admin/document.rs`). Must not decide what the ledger's rules
+//! allow, and must never be reachable through the edge.
 
 mod accounts;
 pub mod document;
@@ -29,7 +30,8 @@ use tokio::sync::Semaphore;
 /// A posting is a few members.
 const BODY_BYTES_MAX: usize = 65_536;
 
-/// From a request's header to its answer: above the five seconds for which a commit waits for another process.
+/// From a request's header to its answer: above the five seconds for which a commit waits for
+/// another process.
 const REQUEST_SECONDS_MAX: u64 = 20;
 
 /// Writes at one time, those that wait for another's commit among them; past it, 503.
@@ -44,7 +46,11 @@ struct App {
 
 /// All routes, below `/admin/v1`.
 pub fn router(accounts: Accounts, billing: Billing) -> Router {
-    let app = Arc::new(App { accounts, billing, writes: Arc::new(Semaphore::new(WRITES_MAX)) });
+    let app = Arc::new(App {
+        accounts,
+        billing,
+        writes: Arc::new(Semaphore::new(WRITES_MAX)),
+    });
     let routes = Router::new()
         .route("/accounts", get(accounts::list))
         .route("/accounts/{account}", get(accounts::show))
@@ -61,7 +67,10 @@ pub fn router(accounts: Accounts, billing: Billing) -> Router {
         .method_not_allowed_fallback(|| async { Problem::WrongMethod })
         // In front of them, the last one outermost.
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
-        .layer(from_fn_with_state(Arc::clone(&app), door::administrators_only))
+        .layer(from_fn_with_state(
+            Arc::clone(&app),
+            door::administrators_only,
+        ))
         .layer(from_fn(bounded))
         .with_state(app);
     Router::new().nest("/admin/v1", routes)
@@ -72,24 +81,30 @@ async fn bounded(request: Request, next: Next) -> Response {
     let limit = Duration::from_secs(REQUEST_SECONDS_MAX);
     let answered = tokio::time::timeout(limit, next.run(request)).await;
     let mut response = answered.unwrap_or_else(|_| Problem::TimedOut.into_response());
-    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+        .headers_mut()
+        .insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }
 
 impl App {
-    /// Runs what may wait for a commit on a thread where nobody else waits with it. The permit goes with the work: a
-    /// client that leaves makes no room for another write.
+    /// Runs what may wait for a commit on a thread where nobody else waits with it. The permit goes
+    /// with the work: a client that leaves makes no room for another write.
     async fn write<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(&Self) -> Result<T, Problem> + Send + 'static,
     ) -> Result<T, Problem> {
-        let permit = Arc::clone(&self.writes).try_acquire_owned().map_err(|_| Problem::Busy)?;
+        let permit = Arc::clone(&self.writes)
+            .try_acquire_owned()
+            .map_err(|_| Problem::Busy)?;
         let app = Arc::clone(self);
         let work = move || {
             let outcome = work(&app);
             drop(permit);
             outcome
         };
-        tokio::task::spawn_blocking(work).await.map_err(|error| Problem::Inside(error.to_string()))?
+        tokio::task::spawn_blocking(work)
+            .await
+            .map_err(|error| Problem::Inside(error.to_string()))?
     }
 }

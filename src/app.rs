@@ -1,4 +1,5 @@
-//! Settings → stores → services → servers, and the way down again. The only file that knows both faces.
+//! Settings → stores → services → servers, and the way down again. The only file that knows both
+//! faces.
 //!
 //! Must not handle requests. Next: `app/sidecar.rs` (the sidecar as a process of its own).
 
@@ -55,7 +56,8 @@ use tokio::net::{TcpListener, TcpSocket};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
     Fresh,
-    /// As the successor of a running one, which hands its listening sockets over when it gets SIGQUIT.
+    /// As the successor of a running one, which hands its listening sockets over when it gets
+    /// SIGQUIT.
     Upgrade,
 }
 
@@ -67,13 +69,15 @@ impl Start {
 
 /// How often the way down looks whether all is done.
 const DRAIN_LOOK: Duration = Duration::from_millis(10);
-/// How often the watch looks whether the way down has begun: each look wakes a process that may have nothing to do.
+/// How often the watch looks whether the way down has begun: each look wakes a process that may
+/// have nothing to do.
 const LIFE_LOOK: Duration = Duration::from_millis(50);
 /// How often the sidecar looks whether it has a successor.
 const SUCCESSION_LOOK: Duration = Duration::from_millis(250);
 /// How long nothing must have been asked before a process that has handed over ends.
 const LATE_REQUESTS: Duration = Duration::from_secs(3);
-/// How long a shared store's answer is waited for where a request waits for it, and where none does.
+/// How long a shared store's answer is waited for where a request waits for it, and where none
+/// does.
 const ADMIT_PATIENCE: Duration = Duration::from_millis(200);
 const SETTLE_PATIENCE: Duration = Duration::from_secs(2);
 /// How long a public address may still be another's at the start.
@@ -88,10 +92,12 @@ const ACCESS_LOG_PATIENCE: Duration = Duration::from_secs(1);
 const TRACES_PATIENCE: Duration = Duration::from_secs(1);
 /// Connections to vendors that are kept for reuse.
 const UPSTREAM_POOL: usize = 1_024;
-/// Bytes that wait to be sent on a client's connection. An answer's header and its body leave at one time where they fit:
-/// Pingora's own 1 460 bytes take hardly more than the header. A stream's header never waits.
+/// Bytes that wait to be sent on a client's connection. An answer's header and its body leave at
+/// one time where they fit: Pingora's own 1 460 bytes take hardly more than the header. A stream's
+/// header never waits.
 const CLIENT_WRITES: usize = 8_192;
-/// Bytes that TLS reads ahead on a client's connection. Plain HTTP has buffers of its own for all that it reads.
+/// Bytes that TLS reads ahead on a client's connection. Plain HTTP has buffers of its own for all
+/// that it reads.
 const CLIENT_READS: usize = 16_384;
 /// Streams that a client's HTTP/2 connection may have open.
 const H2_STREAMS: u32 = 100;
@@ -161,10 +167,21 @@ pub fn run(config_file: &Path, mut settings: Settings, start: Start) -> anyhow::
     let settings = Arc::new(ArcSwap::from_pointee(settings));
     let (keys, till) = (Keys::Here(accounts.clone()), Till::Here(billing.clone()));
     let (connector, acceptor) = local_link();
-    let (server, life) = edge(config_file, &settings, keys, till, Beside::Sidecar(connector), start)?;
+    let (server, life) = edge(
+        config_file,
+        &settings,
+        keys,
+        till,
+        Beside::Sidecar(connector),
+        start,
+    )?;
     let interface = admin_interface(&settings.load(), &accounts, &billing);
     let pages = Sidecar::new(accounts, billing, settings).beside(Arc::clone(&life.fleet));
-    start_private(Some((pages, acceptor)), own_state(life.clone()).merge(interface), life.clone())?;
+    start_private(
+        Some((pages, acceptor)),
+        own_state(life.clone()).merge(interface),
+        life.clone(),
+    )?;
     serve(server, life, early)
 }
 
@@ -181,12 +198,20 @@ pub fn run_edge(config_file: &Path, settings: Settings, start: Start) -> anyhow:
     // Each thread with a runtime of its own has a connection of its own.
     let store = |patience| SharedStore::new(address.clone(), patience);
     let breaker = Arc::new(Breaker::open());
-    let watch = Arc::new(StoreWatch::start(&address, Arc::clone(&breaker), settings.allow_volatile)?);
+    let watch = Arc::new(StoreWatch::start(
+        &address,
+        Arc::clone(&breaker),
+        settings.allow_volatile,
+    )?);
     // What requests wait for: keys, balances, holds.
     let asked = SharedStore::guarded(address.clone(), ADMIT_PATIENCE, breaker);
     let keys = SharedKeys::start(asked.clone(), store(SETTLE_PATIENCE))?;
     let stores = (asked, store(SETTLE_PATIENCE));
-    let (data_dir, models, limits) = (&settings.data_dir, settings.catalog.models(), &settings.limits);
+    let (data_dir, models, limits) = (
+        &settings.data_dir,
+        settings.catalog.models(),
+        &settings.limits,
+    );
     let shared = match start {
         Start::Fresh => SharedBilling::serve(data_dir, stores, models, limits)?,
         Start::Upgrade => SharedBilling::succeed(data_dir, stores, models, limits)?,
@@ -198,7 +223,14 @@ pub fn run_edge(config_file: &Path, settings: Settings, start: Start) -> anyhow:
     };
     till.take_settings(&settings, clock::now_ms())?;
     let settings = Arc::new(ArcSwap::from_pointee(settings));
-    let (server, life) = edge(config_file, &settings, Keys::Shared(keys), till, Beside::Store(watch), start)?;
+    let (server, life) = edge(
+        config_file,
+        &settings,
+        Keys::Shared(keys),
+        till,
+        Beside::Store(watch),
+        start,
+    )?;
     start_private(None, own_state(life.clone()), life.clone())?;
     serve(server, life, early)
 }
@@ -234,26 +266,53 @@ fn edge(
     if billing::UNBILLED {
         log::warn!("this program bills nothing: it was built to be measured");
         anyhow::ensure!(
-            settings.load().edge.iter().all(|address| address.ip().is_loopback()),
+            settings
+                .load()
+                .edge
+                .iter()
+                .all(|address| address.ip().is_loopback()),
             "listen on listen.edge: a program that bills nothing takes loopback addresses alone"
         );
     }
     let data_dir = settings.load().data_dir.clone();
-    let idempotency = Idempotency::start(&data_dir, &billing, Arc::clone(settings), clock::now_ms())?;
+    let idempotency =
+        Idempotency::start(&data_dir, &billing, Arc::clone(settings), clock::now_ms())?;
     let access = access_log(&settings.load())?;
-    let certificate = settings.load().tls.as_ref().map(Certificate::read).transpose()?;
+    let certificate = settings
+        .load()
+        .tls
+        .as_ref()
+        .map(Certificate::read)
+        .transpose()?;
     let traces = Traces::start(settings.load().traces.as_ref()).context("send traces")?;
-    let recorders = Recorders { access: access.clone(), traces: traces.clone() };
-    let gateway = Gateway::new(Arc::clone(settings), keys, billing.clone(), idempotency, recorders);
+    let recorders = Recorders {
+        access: access.clone(),
+        traces: traces.clone(),
+    };
+    let gateway = Gateway::new(
+        Arc::clone(settings),
+        keys,
+        billing.clone(),
+        idempotency,
+        recorders,
+    );
     let (gateway, store) = match beside {
         Beside::Sidecar(connector) => (gateway.beside(connector), None),
         Beside::Store(watch) => (gateway, Some(watch)),
     };
-    gateway.watch_upstreams().context("watch the vendors' endpoints")?;
+    gateway
+        .watch_upstreams()
+        .context("watch the vendors' endpoints")?;
     let shares = DescriptorShares::new(descriptors::raise_limit(), pressure::open_files());
     shares.log(settings.load().limits.connections);
-    let connections = Connections::new(Arc::clone(settings), gateway.recorders.clone(), shares.clients);
-    gateway.watch_pressure(Arc::clone(&connections)).context("watch this process's memory")?;
+    let connections = Connections::new(
+        Arc::clone(settings),
+        gateway.recorders.clone(),
+        shares.clients,
+    );
+    gateway
+        .watch_pressure(Arc::clone(&connections))
+        .context("watch this process's memory")?;
     let till = billing.clone();
     series::create(&settings.load());
     let tell_billing = Box::new(move |new: &Settings| {
@@ -262,7 +321,13 @@ fn edge(
     });
     let life = Life {
         settings: Arc::clone(settings),
-        reload: Reload::new(config_file, settings, certificate.clone(), Some(access.clone()), tell_billing),
+        reload: Reload::new(
+            config_file,
+            settings,
+            certificate.clone(),
+            Some(access.clone()),
+            tell_billing,
+        ),
         billing,
         store,
         ready: Arc::default(),
@@ -275,7 +340,13 @@ fn edge(
         traces,
         fleet: Arc::clone(&gateway.fleet),
     };
-    let server = edge_server(&settings.load(), gateway, (connections, shares), certificate.as_ref(), start)?;
+    let server = edge_server(
+        &settings.load(),
+        gateway,
+        (connections, shares),
+        certificate.as_ref(),
+        start,
+    )?;
     watch_phases(&server, Arc::clone(&life.succeeded))?;
     Ok((server, life))
 }
@@ -294,8 +365,11 @@ fn serve(server: Server, life: Life, early: Early) -> ! {
     if let Err(error) = start_watch(life.clone()) {
         log::error!("start the watch: {error}; the way down takes the whole drain time");
     }
-    // Returns when the grace period is over; the watch ends the process before, once all is settled.
-    server.run(RunArgs { shutdown_signal: Box::new(Orders::new(life.clone(), early)) });
+    // Returns when the grace period is over; the watch ends the process before, once all is
+    // settled.
+    server.run(RunArgs {
+        shutdown_signal: Box::new(Orders::new(life.clone(), early)),
+    });
     finish(&life, life.shutdown.cut())
 }
 
@@ -312,18 +386,26 @@ fn edge_server(
     let conf = ServerConf {
         threads,
         upgrade_sock,
-        upstream_keepalive_pool_size: UPSTREAM_POOL.min(usize::try_from(shares.upstream / 2).unwrap_or(UPSTREAM_POOL)),
+        upstream_keepalive_pool_size: UPSTREAM_POOL
+            .min(usize::try_from(shares.upstream / 2).unwrap_or(UPSTREAM_POOL)),
         // The watch ends the process before: Pingora would drop what still runs.
         grace_period_seconds: Some(GRACE_SECONDS),
         graceful_shutdown_timeout_seconds: Some(1),
         max_retries: retries_max(),
         ..ServerConf::default()
     };
-    let options = Opt { upgrade: start == Start::Upgrade, ..Opt::default() };
+    let options = Opt {
+        upgrade: start == Start::Upgrade,
+        ..Opt::default()
+    };
     let mut server = Server::new_with_opt_and_conf(options, conf);
     match start {
-        // Pingora would try again for ever, beside a health check that finds whoever has the address.
-        Start::Fresh => settings.edge.iter().try_for_each(|address| wait_for_address("listen.edge", *address))?,
+        // Pingora would try again for ever, beside a health check that finds whoever has the
+        // address.
+        Start::Fresh => settings
+            .edge
+            .iter()
+            .try_for_each(|address| wait_for_address("listen.edge", *address))?,
         Start::Upgrade => {}
     }
     // A successor gets the listening sockets here.
@@ -334,14 +416,21 @@ fn edge_server(
     options.h2c = settings.tls.is_none();
     options.h2_idle_timeout = Some(Duration::from_secs(settings.limits.keepalive_seconds));
     // Pingora counts the requests after the first.
-    options.keepalive_request_limit = u32::try_from(settings.limits.keepalive_requests.saturating_sub(1)).ok();
+    options.keepalive_request_limit =
+        u32::try_from(settings.limits.keepalive_requests.saturating_sub(1)).ok();
     proxy.server_options = Some(options);
     proxy.h2_options = Some(h2_options(&settings.limits));
     panics::install_hook();
     let app = Guarded::new(PanicGuard::new(proxy, recorders), Arc::clone(&connections));
     let mut service = Service::new("edge".to_owned(), app);
-    service.endpoints().set_pre_tls_callback(Arc::new(BeforeTls(connections)));
-    let reads = if certificate.is_some() { CLIENT_READS } else { 0 };
+    service
+        .endpoints()
+        .set_pre_tls_callback(Arc::new(BeforeTls(connections)));
+    let reads = if certificate.is_some() {
+        CLIENT_READS
+    } else {
+        0
+    };
     for address in &settings.edge {
         let buffers = L4BufferSettings::new(reads, CLIENT_WRITES);
         let mut listener = ListenerConfig::tcp(address.to_string()).l4_buffer(buffers);
@@ -358,9 +447,9 @@ fn edge_server(
     Ok(server)
 }
 
-/// The config as it stands now: it may have been changed while this process waited, and what its predecessor sold last
-/// counts. A file that is no good changes nothing, and nothing changes the folder that was waited for, nor what the books were
-/// opened with.
+/// The config as it stands now: it may have been changed while this process waited, and what its
+/// predecessor sold last counts. A file that is no good changes nothing, and nothing changes the
+/// folder that was waited for, nor what the books were opened with.
 fn of_today(config_file: &Path, before: Settings) -> Settings {
     match crate::config::load(config_file) {
         Ok(mut now) if now.data_dir == before.data_dir => {
@@ -378,13 +467,17 @@ fn of_today(config_file: &Path, before: Settings) -> Settings {
     }
 }
 
-/// Makes sure that an address can be listened on alone: one that has just handed over may be about to close it.
+/// Makes sure that an address can be listened on alone: one that has just handed over may be about
+/// to close it.
 fn wait_for_address(key: &str, address: SocketAddr) -> anyhow::Result<()> {
     let began = Instant::now();
     loop {
         match std::net::TcpListener::bind(address) {
             Ok(_) => return Ok(()),
-            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse && began.elapsed() < ADDRESS_PATIENCE => {
+            Err(error)
+                if error.kind() == std::io::ErrorKind::AddrInUse
+                    && began.elapsed() < ADDRESS_PATIENCE =>
+            {
                 std::thread::sleep(DRAIN_LOOK);
             }
             Err(error) => return Err(error).with_context(|| format!("listen on {key} {address}")),
@@ -407,54 +500,73 @@ fn h2_options(limits: &Limits) -> H2Options {
 /// A thread that tells when, after a hand-over, the edge has stopped accepting.
 fn watch_phases(server: &Server, succeeded: Arc<AtomicBool>) -> anyhow::Result<()> {
     let mut phases = server.watch_execution_phase();
-    std::thread::Builder::new().name("phases".into()).spawn(move || {
-        let mut handed_over = false;
-        while let Ok(phase) = phases.blocking_recv() {
-            match phase {
-                ExecutionPhase::GracefulUpgradeCloseTimeout => handed_over = true,
-                ExecutionPhase::ShutdownStarted if handed_over => succeeded.store(true, Ordering::Release),
-                _ => {}
+    std::thread::Builder::new()
+        .name("phases".into())
+        .spawn(move || {
+            let mut handed_over = false;
+            while let Ok(phase) = phases.blocking_recv() {
+                match phase {
+                    ExecutionPhase::GracefulUpgradeCloseTimeout => handed_over = true,
+                    ExecutionPhase::ShutdownStarted if handed_over => {
+                        succeeded.store(true, Ordering::Release)
+                    }
+                    _ => {}
+                }
             }
-        }
-    })?;
+        })?;
     Ok(())
 }
 
-/// Serves the admin pages, and those of the sidecar where it is part of this process, on a thread and runtime of their
-/// own, so that a slow page costs no request.
-fn start_private(sidecar: Option<(Sidecar, LocalAcceptor)>, admin: axum::Router, life: Life) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+/// Serves the admin pages, and those of the sidecar where it is part of this process, on a thread
+/// and runtime of their own, so that a slow page costs no request.
+fn start_private(
+    sidecar: Option<(Sidecar, LocalAcceptor)>,
+    admin: axum::Router,
+    life: Life,
+) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     let settings = life.settings.load_full();
     let (admin_listener, pages) = runtime.block_on(async {
-        let pages =
-            sidecar.map(|sidecar| anyhow::Ok((bind("listen.sidecar", settings.sidecar)?, sidecar))).transpose()?;
+        let pages = sidecar
+            .map(|sidecar| anyhow::Ok((bind("listen.sidecar", settings.sidecar)?, sidecar)))
+            .transpose()?;
         anyhow::Ok((bind("listen.admin", settings.admin)?, pages))
     })?;
-    std::thread::Builder::new().name("sidecar".into()).spawn(move || {
-        runtime.block_on(async {
-            // The audit log says from where an administrator asked.
-            let admin = admin.into_make_service_with_connect_info::<SocketAddr>();
-            let admin = axum::serve(admin_listener, admin).with_graceful_shutdown(life.clone().succeeded());
-            let dashboard = async {
-                match pages {
-                    Some((listener, (sidecar, edge))) => {
-                        pages::serve(listener, Some(edge), sidecar, life.succeeded()).await
+    std::thread::Builder::new()
+        .name("sidecar".into())
+        .spawn(move || {
+            runtime.block_on(async {
+                // The audit log says from where an administrator asked.
+                let admin = admin.into_make_service_with_connect_info::<SocketAddr>();
+                let admin = axum::serve(admin_listener, admin)
+                    .with_graceful_shutdown(life.clone().succeeded());
+                let dashboard = async {
+                    match pages {
+                        Some((listener, (sidecar, edge))) => {
+                            pages::serve(listener, Some(edge), sidecar, life.succeeded()).await
+                        }
+                        None => Ok(()),
                     }
-                    None => Ok(()),
+                };
+                if let Err(error) = tokio::try_join!(dashboard, async { admin.await }) {
+                    log::error!("serve the sidecar: {error}");
                 }
-            };
-            if let Err(error) = tokio::try_join!(dashboard, async { admin.await }) {
-                log::error!("serve the sidecar: {error}");
-            }
-        });
-    })?;
+            });
+        })?;
     Ok(())
 }
 
-/// A predecessor still has the address while its successor begins: they share it until that closes its own.
+/// A predecessor still has the address while its successor begins: they share it until that closes
+/// its own.
 fn bind(what: &'static str, address: SocketAddr) -> anyhow::Result<TcpListener> {
     let listen = || {
-        let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        let socket = if address.is_ipv4() {
+            TcpSocket::new_v4()?
+        } else {
+            TcpSocket::new_v6()?
+        };
         socket.set_reuseaddr(true)?;
         socket.set_reuseport(true)?;
         socket.bind(address)?;
@@ -472,7 +584,10 @@ fn own_state(life: Life) -> axum::Router {
         let billing = life.billing.clone();
         async move {
             billing.observe(clock::now_ms());
-            ([("content-type", "text/plain; version=0.0.4")], METRICS.text())
+            (
+                [("content-type", "text/plain; version=0.0.4")],
+                METRICS.text(),
+            )
         }
     };
     axum::Router::new()
@@ -482,28 +597,48 @@ fn own_state(life: Life) -> axum::Router {
         .route("/readyz", get(ready))
 }
 
-/// A thread that tells when the edge listens, and ends the process once a drain is done: Pingora by itself would sleep
-/// through its whole grace period, and then cut what still runs.
+/// A thread that tells when the edge listens, and ends the process once a drain is done: Pingora by
+/// itself would sleep through its whole grace period, and then cut what still runs.
 fn start_watch(life: Life) -> anyhow::Result<()> {
-    std::thread::Builder::new().name("watch".into()).spawn(move || {
-        let settings = life.settings.load_full();
-        while !settings.edge.iter().all(|address| TcpStream::connect(address).is_ok()) {
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        life.ready.store(true, Ordering::Release);
-        let edge = settings.edge.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-        log::info!("listening on {edge} (edge), {} (sidecar), {} (admin)", settings.sidecar, settings.admin);
-        while !life.draining.load(Ordering::Acquire) && !life.succeeded.load(Ordering::Acquire) {
-            std::thread::sleep(LIFE_LOOK);
-        }
-        let cut = life.wait_for_requests(&life.settings.load().limits);
-        finish(&life, cut)
-    })?;
+    std::thread::Builder::new()
+        .name("watch".into())
+        .spawn(move || {
+            let settings = life.settings.load_full();
+            while !settings
+                .edge
+                .iter()
+                .all(|address| TcpStream::connect(address).is_ok())
+            {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            life.ready.store(true, Ordering::Release);
+            let edge = settings
+                .edge
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+                .join(", ");
+            log::info!(
+                "listening on {edge} (edge), {} (sidecar), {} (admin)",
+                settings.sidecar,
+                settings.admin
+            );
+            while !life.draining.load(Ordering::Acquire) && !life.succeeded.load(Ordering::Acquire)
+            {
+                std::thread::sleep(LIFE_LOOK);
+            }
+            let cut = life.wait_for_requests(&life.settings.load().limits);
+            finish(&life, cut)
+        })?;
     Ok(())
 }
 
-/// Settles what is settled, and ends the process. `cut`: the requests that did not end by themselves.
-#[expect(clippy::disallowed_methods, reason = "the one end: everything that ended is in the ledger by now")]
+/// Settles what is settled, and ends the process. `cut`: the requests that did not end by
+/// themselves.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one end: everything that ended is in the ledger by now"
+)]
 fn finish(life: &Life, cut: usize) -> ! {
     life.billing.finish();
     life.access.flush(ACCESS_LOG_PATIENCE);
@@ -516,10 +651,14 @@ fn finish(life: &Life, cut: usize) -> ! {
 }
 
 impl Life {
-    /// Waits until nothing runs, for as long as it may: what a successor has left here may take its whole time, unless
-    /// this process is told to end. Then requests that still run end themselves at the drain's end. Returns how many were cut.
+    /// Waits until nothing runs, for as long as it may: what a successor has left here may take its
+    /// whole time, unless this process is told to end. Then requests that still run end themselves
+    /// at the drain's end. Returns how many were cut.
     fn wait_for_requests(&self, limits: &Limits) -> usize {
-        let (drain, total) = (Duration::from_secs(limits.drain_seconds), Duration::from_secs(limits.total_seconds));
+        let (drain, total) = (
+            Duration::from_secs(limits.drain_seconds),
+            Duration::from_secs(limits.total_seconds),
+        );
         let began = Instant::now();
         let (mut quiet_since, mut told_at) = (Instant::now(), None);
         loop {
@@ -529,8 +668,16 @@ impl Life {
                 quiet_since = now;
             }
             // After a hand-over a connection that was just accepted may still be about to ask.
-            let quiet_for = if draining { Duration::ZERO } else { LATE_REQUESTS };
-            let told_at = if draining { *told_at.get_or_insert(now) } else { began };
+            let quiet_for = if draining {
+                Duration::ZERO
+            } else {
+                LATE_REQUESTS
+            };
+            let told_at = if draining {
+                *told_at.get_or_insert(now)
+            } else {
+                began
+            };
             let end = told_at + if draining { drain } else { total };
             if draining {
                 self.shutdown.set_cutoff(end);

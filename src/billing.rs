@@ -1,9 +1,10 @@
 //! Money's service: quote → hold → settle or release; balances, receipts, grants; replay at start.
 //!
-//! The order that makes a bill right: a hold before the vendor is called, the ending in the journal before the client
-//! gets the last byte, the ledger within milliseconds. Read `billing/pricing.rs` (how much), `billing/rules.rs` (what
-//! bounds it), `billing/holds.rs` (may it), `billing/journal.rs` and `billing/settler.rs` (it counts once, whatever
-//! dies); where many edges share one store, `billing/shared.rs`. Must not know HTTP.
+//! The order that makes a bill right: a hold before the vendor is called, the ending in the journal
+//! before the client gets the last byte, the ledger within milliseconds. Read `billing/pricing.rs`
+//! (how much), `billing/rules.rs` (what bounds it), `billing/holds.rs` (may it),
+//! `billing/journal.rs` and `billing/settler.rs` (it counts once, whatever dies); where many edges
+//! share one store, `billing/shared.rs`. Must not know HTTP.
 
 pub mod activity;
 mod backup;
@@ -60,7 +61,8 @@ use std::sync::{Arc, Mutex};
 pub use till::Till;
 pub use verify::{Finding, Verdict, verify_accounts, verify_missing};
 
-/// This program was built to be measured: it bills nothing, and `app.rs` lets it listen on loopback addresses alone.
+/// This program was built to be measured: it bills nothing, and `app.rs` lets it listen on loopback
+/// addresses alone.
 pub const UNBILLED: bool = cfg!(feature = "unbilled");
 
 /// The service; cheap to clone.
@@ -141,7 +143,12 @@ impl Billing {
     /// The ledger cannot be opened.
     pub fn open_beside(data_dir: &Path, shared: Option<Address>) -> Result<Self, StoreError> {
         let ledger = Arc::new(Ledger::open(data_dir)?);
-        Ok(Self(Arc::new(Inner { ledger, data_dir: data_dir.to_owned(), serving: None, shared })))
+        Ok(Self(Arc::new(Inner {
+            ledger,
+            data_dir: data_dir.to_owned(),
+            serving: None,
+            shared,
+        })))
     }
 
     /// As [`Billing::open_beside`], whatever ledger it is: for whoever only looks.
@@ -150,7 +157,12 @@ impl Billing {
     /// The ledger cannot be opened.
     pub fn open_to_audit(data_dir: &Path, shared: Option<Address>) -> Result<Self, StoreError> {
         let ledger = Arc::new(Ledger::open_to_audit(data_dir)?);
-        Ok(Self(Arc::new(Inner { ledger, data_dir: data_dir.to_owned(), serving: None, shared })))
+        Ok(Self(Arc::new(Inner {
+            ledger,
+            data_dir: data_dir.to_owned(),
+            serving: None,
+            shared,
+        })))
     }
 
     /// Accepts the ledger in `data_dir` as it is, after a restore.
@@ -165,13 +177,15 @@ impl Billing {
     /// For the gateway: replays what dead processes left, then serves.
     ///
     /// # Errors
-    /// The ledger or the journal cannot be opened, or a replay cannot be entered, or another process serves.
+    /// The ledger or the journal cannot be opened, or a replay cannot be entered, or another
+    /// process serves.
     pub fn serve(data_dir: &Path, limits: &Limits) -> Result<Self, StoreError> {
         sqlite::create_dir(data_dir)?;
         Self::serve_with(data_dir, limits, Settler::start, owner::begin(data_dir)?)
     }
 
-    /// As [`Billing::serve`], for the successor of a process that serves: waits until that hands over.
+    /// As [`Billing::serve`], for the successor of a process that serves: waits until that hands
+    /// over.
     ///
     /// # Errors
     /// As [`Billing::serve`]; the predecessor did not hand over.
@@ -180,8 +194,8 @@ impl Billing {
         Self::serve_with(data_dir, limits, Settler::start, owner::succeed(data_dir)?)
     }
 
-    /// As [`Billing::serve`], but nothing reaches the ledger by itself: every turn of the settler is a call of
-    /// [`Billing::turn`], and no clock is read but the caller's. For simulations.
+    /// As [`Billing::serve`], but nothing reaches the ledger by itself: every turn of the settler
+    /// is a call of [`Billing::turn`], and no clock is read but the caller's. For simulations.
     ///
     /// # Errors
     /// As [`Billing::serve`].
@@ -195,7 +209,10 @@ impl Billing {
     /// # Errors
     /// The ledger refuses what was to be entered.
     pub fn turn(&self, now_ms: i64) -> Result<bool, StoreError> {
-        self.0.serving.as_ref().map_or(Ok(false), |serving| serving.settler.turn(now_ms))
+        self.0
+            .serving
+            .as_ref()
+            .map_or(Ok(false), |serving| serving.settler.turn(now_ms))
     }
 
     fn serve_with(
@@ -206,13 +223,18 @@ impl Billing {
     ) -> Result<Self, StoreError> {
         let ledger = Arc::new(Ledger::open(data_dir)?);
         enter_left_behind(&ledger, data_dir, &ledger.boots()?)?;
-        let journal = Journal::begin(data_dir, limits.journal_segment_bytes, limits.journal_reserve_bytes)?;
+        let journal = Journal::begin(
+            data_dir,
+            limits.journal_segment_bytes,
+            limits.journal_reserve_bytes,
+        )?;
         let journal = Arc::new(journal.synced(limits.journal_sync));
         let mut mirror = HeldMirror::begin(data_dir)?;
         mirror.forget_boots(&journal::live_boots(data_dir)?)?;
         let holds = Arc::new(Holds::new(journal.boot()));
         let count = |limit: u64| usize::try_from(limit).unwrap_or(usize::MAX);
-        // Every open request ends once: with admission stopped at `journal_pending`, this can never be full.
+        // Every open request ends once: with admission stopped at `journal_pending`, this can never
+        // be full.
         let capacity = count(limits.open_requests.saturating_add(limits.journal_pending));
         let work = Work {
             ledger: Arc::clone(&ledger),
@@ -233,7 +255,12 @@ impl Billing {
             most_open_per_account: AtomicU64::new(limits.open_requests_per_account),
             most_pending: count(limits.journal_pending),
         };
-        Ok(Self(Arc::new(Inner { ledger, data_dir: data_dir.to_owned(), serving: Some(serving), shared: None })))
+        Ok(Self(Arc::new(Inner {
+            ledger,
+            data_dir: data_dir.to_owned(),
+            serving: Some(serving),
+            shared: None,
+        })))
     }
 
     /// Makes the prices of `models` durable, before the first request under them.
@@ -241,20 +268,31 @@ impl Billing {
     /// # Errors
     /// The ledger cannot be written.
     pub fn keep_prices(&self, models: &[Arc<Model>], now_ms: i64) -> Result<(), StoreError> {
-        models.iter().try_for_each(|model| self.0.ledger.keep_price(&model.price, now_ms))
+        models
+            .iter()
+            .try_for_each(|model| self.0.ledger.keep_price(&model.price, now_ms))
     }
 
-    /// Sets aside the worst case of a request, lowering its output limit to what the account can pay unless `exact`.
-    /// Returns the hold and the output limit it pays for.
+    /// Sets aside the worst case of a request, lowering its output limit to what the account can
+    /// pay unless `exact`. Returns the hold and the output limit it pays for.
     ///
     /// # Errors
     /// [`Refused`]; nothing is held then.
-    pub fn reserve(&self, opening: Opening, quote: &Quote, exact: bool, now_ms: i64) -> Result<(Hold, u64), Refused> {
+    pub fn reserve(
+        &self,
+        opening: Opening,
+        quote: &Quote,
+        exact: bool,
+        now_ms: i64,
+    ) -> Result<(Hold, u64), Refused> {
         let Some(serving) = &self.0.serving else {
             return Err(Refused::Unavailable("this process does not serve".into()));
         };
         if UNBILLED {
-            return Ok((Hold::unbilled(Till::Here(self.clone()), opening), quote.output_limit));
+            return Ok((
+                Hold::unbilled(Till::Here(self.clone()), opening),
+                quote.output_limit,
+            ));
         }
         if serving.settler.state.closing.load(Ordering::Acquire) {
             return Err(Refused::Unavailable("the process is ending".into()));
@@ -272,38 +310,64 @@ impl Billing {
         }
         let most_open = serving.most_open_per_account.load(Ordering::Relaxed);
         let decide = |standing: &Standing| decide(standing, quote, exact, most_open, now_ms);
-        let Some((parts, limit, meters)) = serving.holds.reserve(&self.0.ledger, &opening.asker(), now_ms, decide)?
+        let Some((parts, limit, meters)) =
+            serving
+                .holds
+                .reserve(&self.0.ledger, &opening.asker(), now_ms, decide)?
         else {
             return self.reserve_as_guest(serving, opening, quote, exact, now_ms);
         };
-        let hold = Hold::open(Till::Here(self.clone()), opening, quote.service, parts, now_ms)
-            .map_err(|error| Refused::Unavailable(format!("write the journal: {error}")))?;
+        let hold = Hold::open(
+            Till::Here(self.clone()),
+            opening,
+            quote.service,
+            parts,
+            now_ms,
+        )
+        .map_err(|error| Refused::Unavailable(format!("write the journal: {error}")))?;
         Ok((hold.metered(meters), limit))
     }
 
-    /// Of new limits what a process that serves can take: the others were what it was made to measure for.
+    /// Of new limits what a process that serves can take: the others were what it was made to
+    /// measure for.
     pub fn take_limits(&self, limits: &Limits) {
         if let Some(serving) = &self.0.serving {
-            serving.most_open_per_account.store(limits.open_requests_per_account, Ordering::Relaxed);
+            serving
+                .most_open_per_account
+                .store(limits.open_requests_per_account, Ordering::Relaxed);
         }
     }
 
-    /// What a key has spent in the period that `now_ms` lies in, all in all, and when it was last used: as the ledger has
-    /// it, which is a few milliseconds late.
+    /// What a key has spent in the period that `now_ms` lies in, all in all, and when it was last
+    /// used: as the ledger has it, which is a few milliseconds late.
     ///
     /// # Errors
     /// The ledger cannot be read.
-    pub fn key_spend(&self, key_id: &str, period: Period, now_ms: i64) -> Result<KeySpend, StoreError> {
-        self.0.ledger.key_spend(key_id, period.first_day(now_ms), "")
+    pub fn key_spend(
+        &self,
+        key_id: &str,
+        period: Period,
+        now_ms: i64,
+    ) -> Result<KeySpend, StoreError> {
+        self.0
+            .ledger
+            .key_spend(key_id, period.first_day(now_ms), "")
     }
 
-    /// Opens the ledger account with its sign-up grant. The grant goes by the reference `trial:<account>`: doing it
-    /// again changes nothing.
+    /// Opens the ledger account with its sign-up grant. The grant goes by the reference
+    /// `trial:<account>`: doing it again changes nothing.
     ///
     /// # Errors
     /// The ledger cannot be written.
-    pub fn open_account(&self, account: &str, trial: Option<Trial>, now_ms: i64) -> Result<(), StoreError> {
-        self.0.ledger.open_account(account, trial.map(|trial| trial.ends_at_ms), now_ms)?;
+    pub fn open_account(
+        &self,
+        account: &str,
+        trial: Option<Trial>,
+        now_ms: i64,
+    ) -> Result<(), StoreError> {
+        self.0
+            .ledger
+            .open_account(account, trial.map(|trial| trial.ends_at_ms), now_ms)?;
         if let Some(trial) = trial {
             self.0.ledger.post(&Post {
                 kind: "trial",
@@ -324,13 +388,16 @@ impl Billing {
             Some(serving) => serving.holds.standing(&self.0.ledger, account, now_ms)?,
             None => {
                 let told = self.told_by_others(account)?;
-                let held = told.iter().fold(Parts::default(), |held, claim| held.plus(claim.held));
+                let held = told
+                    .iter()
+                    .fold(Parts::default(), |held, claim| held.plus(claim.held));
                 let row = self.0.ledger.account(account, "")?;
                 row.map(|row| Standing::of(row, held, Parts::default(), 0, now_ms))
             }
         };
-        let standing =
-            standing.ok_or_else(|| StoreError::Unusable(format!("account {account} is not in the ledger")))?;
+        let standing = standing.ok_or_else(|| {
+            StoreError::Unusable(format!("account {account} is not in the ledger"))
+        })?;
         Ok(standing.shown(now_ms))
     }
 
@@ -339,20 +406,32 @@ impl Billing {
     /// # Errors
     /// The ledger cannot be read.
     pub fn receipt(&self, account: &str, request_id: &str) -> Result<Option<Receipt>, StoreError> {
-        self.0.ledger.ending(account, request_id)?.map(|entry| self.explain(entry)).transpose()
+        self.0
+            .ledger
+            .ending(account, request_id)?
+            .map(|entry| self.explain(entry))
+            .transpose()
     }
 
-    /// The request ended, and not as nothing: it was an answer, or a part of one that its client left.
+    /// The request ended, and not as nothing: it was an answer, or a part of one that its client
+    /// left.
     ///
     /// # Errors
     /// The ledger cannot be read.
     pub fn was_debited(&self, account: &str, request_id: &str) -> Result<bool, StoreError> {
-        Ok(self.0.ledger.ending(account, request_id)?.is_some_and(|entry| entry.kind == "debit"))
+        Ok(self
+            .0
+            .ledger
+            .ending(account, request_id)?
+            .is_some_and(|entry| entry.kind == "debit"))
     }
 
     /// The name of this process's journal; empty where it does not serve.
     pub fn boot(&self) -> &str {
-        self.0.serving.as_ref().map_or("", |serving| serving.journal.boot())
+        self.0
+            .serving
+            .as_ref()
+            .map_or("", |serving| serving.journal.boot())
     }
 
     /// Processes of whose requests the ledger may not know the end yet, this one among them.
@@ -367,16 +446,29 @@ impl Billing {
     ///
     /// # Errors
     /// The ledger cannot be read.
-    pub fn receipts(&self, account: &str, before: Option<i64>, limit: u32) -> Result<Vec<Receipt>, StoreError> {
+    pub fn receipts(
+        &self,
+        account: &str,
+        before: Option<i64>,
+        limit: u32,
+    ) -> Result<Vec<Receipt>, StoreError> {
         let entries = self.0.ledger.entries(account, true, before, limit)?;
-        entries.into_iter().map(|entry| self.explain(entry)).collect()
+        entries
+            .into_iter()
+            .map(|entry| self.explain(entry))
+            .collect()
     }
 
     /// The account's entries of every kind, paged as [`Billing::receipts`].
     ///
     /// # Errors
     /// The ledger cannot be read.
-    pub fn entries(&self, account: &str, before: Option<i64>, limit: u32) -> Result<Vec<Entry>, StoreError> {
+    pub fn entries(
+        &self,
+        account: &str,
+        before: Option<i64>,
+        limit: u32,
+    ) -> Result<Vec<Entry>, StoreError> {
         self.0.ledger.entries(account, false, before, limit)
     }
 
@@ -400,8 +492,9 @@ impl Billing {
             seq: entry.seq,
             request_id: entry.reference,
             at_ms: entry.at_ms,
-            price: price
-                .ok_or_else(|| StoreError::Unusable(format!("entry {}: its price version is missing", entry.seq)))?,
+            price: price.ok_or_else(|| {
+                StoreError::Unusable(format!("entry {}: its price version is missing", entry.seq))
+            })?,
             detail,
             credits: Micro::ZERO.minus(entry.d_paid).minus(entry.d_trial),
             writeoff: entry.writeoff,
@@ -412,7 +505,8 @@ impl Billing {
     /// Recomputes every debit and checks every invariant.
     ///
     /// # Errors
-    /// The ledger (or the shared store) cannot be read; what is wrong in it is not an error but a finding.
+    /// The ledger (or the shared store) cannot be read; what is wrong in it is not an error but a
+    /// finding.
     pub fn verify(&self, now_ms: i64) -> Result<Verdict, StoreError> {
         let mut verdict = verify::verify(&self.0.ledger, &self.0.data_dir, now_ms)?;
         if let Some(address) = &self.0.shared {
@@ -421,8 +515,8 @@ impl Billing {
         Ok(verdict)
     }
 
-    /// Makes the sums anew that pages and limits read, from the entries; entries and balances stay as they are. Says how
-    /// many were wrong, as far as they are counted.
+    /// Makes the sums anew that pages and limits read, from the entries; entries and balances stay
+    /// as they are. Says how many were wrong, as far as they are counted.
     ///
     /// # Errors
     /// The ledger cannot be written; then nothing is changed.
@@ -430,12 +524,14 @@ impl Billing {
         Ok(self.0.ledger.rebuild_sums(verify::SUMS_MAX)?.len())
     }
 
-    /// Enters what a journal folder left behind holds. Returns (endings that were new, unreadable lines).
+    /// Enters what a journal folder left behind holds. Returns (endings that were new, unreadable
+    /// lines).
     ///
     /// # Errors
     /// The folder cannot be read or the ledger not written.
     pub fn replay(&self, dir: &Path) -> Result<(usize, usize), StoreError> {
-        // Claimed until all is entered: of a running process's journal, what is still open is not over.
+        // Claimed until all is entered: of a running process's journal, what is still open is not
+        // over.
         let left = journal::claim_left(dir)?;
         let (endings, unreadable) = left.endings()?;
         Ok((enter(&self.0.ledger, &endings)?, unreadable))
@@ -443,11 +539,19 @@ impl Billing {
 
     /// Refreshes the gauges that are read rather than kept.
     pub fn observe(&self, now_ms: i64) {
-        let Some(serving) = &self.0.serving else { return };
+        let Some(serving) = &self.0.serving else {
+            return;
+        };
         let state = &serving.settler.state;
         let oldest = state.oldest_ms.load(Ordering::Relaxed);
-        METRICS.journal_pending.set(i64::try_from(state.pending.load(Ordering::Relaxed)).unwrap_or(i64::MAX));
-        METRICS.journal_oldest_seconds.set(if oldest == 0 { 0 } else { now_ms.saturating_sub(oldest) / 1_000 });
+        METRICS
+            .journal_pending
+            .set(i64::try_from(state.pending.load(Ordering::Relaxed)).unwrap_or(i64::MAX));
+        METRICS.journal_oldest_seconds.set(if oldest == 0 {
+            0
+        } else {
+            now_ms.saturating_sub(oldest) / 1_000
+        });
     }
 
     /// The ledger takes what is settled, and the journal what begins.
@@ -457,8 +561,8 @@ impl Billing {
         })
     }
 
-    /// What a process had applied means nothing once its journal is gone; one that left a journal is forgotten after its
-    /// replay.
+    /// What a process had applied means nothing once its journal is gone; one that left a journal
+    /// is forgotten after its replay.
     fn forget_own_boot(&self, serving: &Serving) -> Result<(), StoreError> {
         let boot = serving.journal.boot().to_owned();
         if journal::boots(&self.0.data_dir)?.contains(&boot) {
@@ -472,20 +576,32 @@ impl Billing {
         if let Some(serving) = &self.0.serving {
             serving.settler.finish();
             serving.journal.close();
-            if let Err(error) = self.forget_own_boot(serving).and_then(|()| self.0.ledger.checkpoint()) {
+            if let Err(error) = self
+                .forget_own_boot(serving)
+                .and_then(|()| self.0.ledger.checkpoint())
+            {
                 log::warn!("{error}; the log beside the file has it all");
             }
         }
     }
 }
 
-/// Brings the journals of dead processes into the ledger, then forgets what those among `known` had set aside.
+/// Brings the journals of dead processes into the ledger, then forgets what those among `known` had
+/// set aside.
 fn enter_left_behind(ledger: &Ledger, data_dir: &Path, known: &[String]) -> Result<(), StoreError> {
     replay_left_behind(ledger, data_dir)?;
     // Who has a journal lives, or is not entered yet; looked at after `known` was.
     let with_journal = journal::boots(data_dir)?;
-    let gone: Vec<_> = known.iter().filter(|boot| !with_journal.contains(boot)).cloned().collect();
-    if gone.is_empty() { Ok(()) } else { ledger.forget_boots(&gone) }
+    let gone: Vec<_> = known
+        .iter()
+        .filter(|boot| !with_journal.contains(boot))
+        .cloned()
+        .collect();
+    if gone.is_empty() {
+        Ok(())
+    } else {
+        ledger.forget_boots(&gone)
+    }
 }
 
 /// Brings the journals of dead processes into the ledger.
@@ -493,9 +609,15 @@ fn replay_left_behind(ledger: &Ledger, data_dir: &Path) -> Result<(), StoreError
     for left in journal::left_behind(data_dir)? {
         left.give_up_reserve();
         let (endings, unreadable) = left.endings()?;
-        let interrupted = endings.iter().filter(|ending| ending.detail.outcome == Outcome::Interrupted).count();
+        let interrupted = endings
+            .iter()
+            .filter(|ending| ending.detail.outcome == Outcome::Interrupted)
+            .count();
         let new = enter(ledger, &endings)?;
-        METRICS.interrupted.with_label_values::<&str>(&[]).inc_by(interrupted as u64);
+        METRICS
+            .interrupted
+            .with_label_values::<&str>(&[])
+            .inc_by(interrupted as u64);
         log::warn!(
             "replayed the journal of boot {}: {} endings, {new} of them new, {interrupted} interrupted, {unreadable} lines unreadable",
             left.boot,

@@ -1,8 +1,8 @@
 //! What may be asked for and what it costs: models, their routes to vendors, and their prices.
 //!
-//! Immutable once built from the config; a reload builds a new one and a running request keeps the one it was
-//! admitted under. Must not do I/O. Next: `catalog/endpoint.rs` (a vendor's addresses), `catalog/names.rs` (aliases),
-//! `catalog/price.rs` (what a price list says).
+//! Immutable once built from the config; a reload builds a new one and a running request keeps the
+//! one it was admitted under. Must not do I/O. Next: `catalog/endpoint.rs` (a vendor's addresses),
+//! `catalog/names.rs` (aliases), `catalog/price.rs` (what a price list says).
 
 mod endpoint;
 #[cfg(test)]
@@ -13,7 +13,9 @@ mod price;
 use crate::protocol::Protocol;
 use crate::protocol::request::Outline;
 use crate::protocol::rules::known::{KnownCapabilities, RepairRules};
-use crate::protocol::rules::{Accepts, ChatModel, ResponsesModel, ThinkingType, ToolsWithReasoning};
+use crate::protocol::rules::{
+    Accepts, ChatModel, ResponsesModel, ThinkingType, ToolsWithReasoning,
+};
 pub use endpoint::{Auth, Endpoint, HealthCheck, HttpVersion};
 pub use names::AliasPattern;
 pub use price::{Factors, Features, Price, Rates, Span, Tier, factor_of};
@@ -35,7 +37,8 @@ pub struct Catalog {
 #[derive(Debug)]
 pub struct Model {
     pub id: String,
-    /// Other names that clients may use, as written in the config: exact names and names with one `*`.
+    /// Other names that clients may use, as written in the config: exact names and names with one
+    /// `*`.
     pub aliases: Vec<String>,
     pub vendor: Arc<Vendor>,
     /// The name the vendor knows it by.
@@ -47,7 +50,8 @@ pub struct Model {
     /// What of it requests that keep their protocol are repaired by; nothing where `repair: false`.
     pub repairs: KnownCapabilities,
     pub price: Arc<Price>,
-    /// Ids of the models that are asked in this one's place where it does not answer, in their order.
+    /// Ids of the models that are asked in this one's place where it does not answer, in their
+    /// order.
     pub fallback: Vec<String>,
     /// The same model where its chat vendor serves it by the responses protocol too.
     pub by_responses: Option<Arc<Model>>,
@@ -65,14 +69,23 @@ impl Model {
 
     /// A request of this surface is passed on, with a few edits; any other is translated.
     pub fn passes(&self, surface: Protocol) -> bool {
-        let says_all = !matches!(&self.accepts, Accepts::Responses(ResponsesModel { functions_only: true, .. }));
+        let says_all = !matches!(
+            &self.accepts,
+            Accepts::Responses(ResponsesModel {
+                functions_only: true,
+                ..
+            })
+        );
         self.protocol() == surface && says_all
     }
 
-    /// Of the two protocols that a vendor may serve the model by, the one for this request: the caller's own, but where
-    /// chat's would switch its reasoning off. It hangs on the request alone, and may be another one for the next turn.
+    /// Of the two protocols that a vendor may serve the model by, the one for this request: the
+    /// caller's own, but where chat's would switch its reasoning off. It hangs on the request
+    /// alone, and may be another one for the next turn.
     pub fn door(self: &Arc<Self>, surface: Protocol, asked: &Outline) -> &Arc<Model> {
-        let (Some(by_responses), Accepts::Chat(model)) = (&self.by_responses, &self.accepts) else { return self };
+        let (Some(by_responses), Accepts::Chat(model)) = (&self.by_responses, &self.accepts) else {
+            return self;
+        };
         let asked = &asked.features;
         let reasons_better = model.tools_with_reasoning != ToolsWithReasoning::Any;
         match surface {
@@ -105,15 +118,19 @@ impl Model {
         }
     }
 
-    /// It may reason without showing all of it, so that what it shows tells little of what it generates.
+    /// It may reason without showing all of it, so that what it shows tells little of what it
+    /// generates.
     pub fn hides_reasoning(&self) -> bool {
         match &self.accepts {
             Accepts::Messages(model) => {
-                model.thinks_by_default || model.thinking_types.iter().any(|kind| *kind != ThinkingType::Disabled)
+                model.thinks_by_default
+                    || model
+                        .thinking_types
+                        .iter()
+                        .any(|kind| *kind != ThinkingType::Disabled)
             }
-            Accepts::Chat(ChatModel { reasoning, .. }) | Accepts::Responses(ResponsesModel { reasoning, .. }) => {
-                *reasoning
-            }
+            Accepts::Chat(ChatModel { reasoning, .. })
+            | Accepts::Responses(ResponsesModel { reasoning, .. }) => *reasoning,
         }
     }
 }
@@ -136,14 +153,19 @@ pub struct Vendor {
 impl Vendor {
     /// Every endpoint has a path for this call.
     pub fn serves(&self, usual_path: &str) -> bool {
-        self.endpoints.iter().all(|endpoint| endpoint.target(usual_path).is_some())
+        self.endpoints
+            .iter()
+            .all(|endpoint| endpoint.target(usual_path).is_some())
     }
 }
 
 impl Catalog {
     pub fn new(models: Vec<Model>) -> Self {
         let models: Vec<_> = models.into_iter().map(Arc::new).collect();
-        let by_id = models.iter().map(|model| (model.id.clone(), Arc::clone(model))).collect();
+        let by_id = models
+            .iter()
+            .map(|model| (model.id.clone(), Arc::clone(model)))
+            .collect();
         let (mut by_alias, mut by_pattern) = (HashMap::new(), Vec::new());
         for model in &models {
             for alias in &model.aliases {
@@ -154,7 +176,12 @@ impl Catalog {
             }
         }
         by_pattern.sort_by_key(|(pattern, _)| std::cmp::Reverse(pattern.length()));
-        Self { models, by_id, by_alias, by_pattern }
+        Self {
+            models,
+            by_id,
+            by_alias,
+            by_pattern,
+        }
     }
 
     /// The model with this id.
@@ -164,8 +191,16 @@ impl Catalog {
 
     /// The model with this name: by id, else by exact alias, else by the longest alias with a `*`.
     pub fn find(&self, name: &str) -> Option<&Arc<Model>> {
-        let by_pattern = || self.by_pattern.iter().find(|(pattern, _)| pattern.matches(name)).map(|(_, model)| model);
-        self.by_id.get(name).or_else(|| self.by_alias.get(name)).or_else(by_pattern)
+        let by_pattern = || {
+            self.by_pattern
+                .iter()
+                .find(|(pattern, _)| pattern.matches(name))
+                .map(|(_, model)| model)
+        };
+        self.by_id
+            .get(name)
+            .or_else(|| self.by_alias.get(name))
+            .or_else(by_pattern)
     }
 
     pub fn models(&self) -> &[Arc<Model>] {

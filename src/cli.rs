@@ -1,7 +1,7 @@
 //! The command line: which command, on which config file.
 //!
-//! Exit codes: 0 done, 1 failed, 2 wrong usage, 64 faults in the config file. Data goes to stdout, everything else to
-//! stderr. Must not do the work itself.
+//! Exit codes: 0 done, 1 failed, 2 wrong usage, 64 faults in the config file. Data goes to stdout,
+//! everything else to stderr. Must not do the work itself.
 
 mod account;
 mod audit;
@@ -31,13 +31,25 @@ use vendors::VendorsCommand;
 #[command(version, about)]
 struct Arguments {
     /// The config file.
-    #[arg(short, long, global = true, env = "GATEWAY_CONFIG", default_value = "conf/gateway.yaml")]
+    #[arg(
+        short,
+        long,
+        global = true,
+        env = "GATEWAY_CONFIG",
+        default_value = "conf/gateway.yaml"
+    )]
     config: PathBuf,
     /// Print one JSON document on stdout.
     #[arg(long, global = true)]
     json: bool,
     /// Kill this process at a named point, for tests.
-    #[arg(long, global = true, env = "GW_FAIL", hide = true, value_name = "NAME[:N]")]
+    #[arg(
+        long,
+        global = true,
+        env = "GW_FAIL",
+        hide = true,
+        value_name = "NAME[:N]"
+    )]
     fail: Option<failpoint::Plan>,
     #[command(subcommand)]
     command: Command,
@@ -47,7 +59,8 @@ struct Arguments {
 enum Command {
     /// Run the whole service: edge, dashboard and embedded store in one process.
     Run {
-        /// Take over from the gateway that runs, when that gets SIGQUIT: no connection is refused, no stream cut.
+        /// Take over from the gateway that runs, when that gets SIGQUIT: no connection is refused,
+        /// no stream cut.
         #[arg(long)]
         upgrade: bool,
         /// Start with the ledger as it is, after an older `ledger.db` was restored on purpose.
@@ -63,13 +76,15 @@ enum Command {
         #[arg(long)]
         upgrade: bool,
     },
-    /// Run the ledger, the dashboard and what edges ask of them, beside a shared store (`store.kind: redis`).
+    /// Run the ledger, the dashboard and what edges ask of them, beside a shared store
+    /// (`store.kind: redis`).
     Sidecar {
         /// As of `run`.
         #[arg(long)]
         accept_older_ledger: bool,
     },
-    /// Simulate the vendors on one port: chat completions, messages and responses. For tests and load.
+    /// Simulate the vendors on one port: chat completions, messages and responses. For tests and
+    /// load.
     Simulate(simulator::Arguments),
     /// Validate the config file: print every fault, or the URLs that the gateway will call.
     Check,
@@ -119,37 +134,63 @@ pub fn main() -> ExitCode {
 }
 
 fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    let Arguments { config: file, json, fail, command } = arguments;
+    let Arguments {
+        config: file,
+        json,
+        fail,
+        command,
+    } = arguments;
     fail.iter().for_each(failpoint::arm);
     match command {
-        Command::Run { upgrade, accept_older_ledger } => {
+        Command::Run {
+            upgrade,
+            accept_older_ledger,
+        } => {
             let settings = config::load(&file)?;
             accept_ledger(&settings, accept_older_ledger)?;
             app::run(&file, settings, app::Start::of(upgrade))?;
         }
-        Command::Edge { command: Some(command), .. } => {
+        Command::Edge {
+            command: Some(command),
+            ..
+        } => {
             return edge::run(&command, &config::load_for_command(&file)?, json);
         }
-        Command::Edge { command: None, upgrade } => {
+        Command::Edge {
+            command: None,
+            upgrade,
+        } => {
             app::run_edge(&file, config::load(&file)?, app::Start::of(upgrade))?;
         }
-        Command::Sidecar { accept_older_ledger } => {
+        Command::Sidecar {
+            accept_older_ledger,
+        } => {
             let settings = config::load(&file)?;
             accept_ledger(&settings, accept_older_ledger)?;
             app::sidecar(&file, settings)?;
         }
         Command::Simulate(arguments) => simulate(arguments)?,
         Command::Check => check(&file, json)?,
-        Command::Schema { reference: true } => write!(std::io::stdout(), "{}", config::reference())?,
-        Command::Schema { reference: false } => writeln!(std::io::stdout(), "{:#}", config::schema())?,
+        Command::Schema { reference: true } => {
+            write!(std::io::stdout(), "{}", config::reference())?
+        }
+        Command::Schema { reference: false } => {
+            writeln!(std::io::stdout(), "{:#}", config::schema())?
+        }
         Command::Account(command) => {
-            with_store(&config::load_for_command(&file)?, json, |context| account::run_account(command, context))?
+            with_store(&config::load_for_command(&file)?, json, |context| {
+                account::run_account(command, context)
+            })?
         }
-        Command::Key(command) => {
-            with_store(&config::load_for_command(&file)?, json, |context| account::run_key(command, context))?
+        Command::Key(command) => with_store(&config::load_for_command(&file)?, json, |context| {
+            account::run_key(command, context)
+        })?,
+        Command::Audit(command) => {
+            return audit::run(command, &config::load_for_command(&file)?, json);
         }
-        Command::Audit(command) => return audit::run(command, &config::load_for_command(&file)?, json),
-        Command::Ledger(command) => return ledger::run(command, &config::load_for_command(&file)?, json),
+        Command::Ledger(command) => {
+            return ledger::run(command, &config::load_for_command(&file)?, json);
+        }
         Command::Vendors(command) => return vendors::run(&command, &config::load(&file)?, json),
         Command::Models(command) => models::run(&command, &file, json)?,
     }
@@ -164,18 +205,36 @@ fn accept_ledger(settings: &Settings, is_asked: bool) -> anyhow::Result<()> {
 }
 
 fn simulate(arguments: simulator::Arguments) -> anyhow::Result<()> {
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(simulator::run(arguments))
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?
+        .block_on(simulator::run(arguments))
 }
 
 fn check(file: &Path, json: bool) -> anyhow::Result<()> {
     let settings = config::load(file)?;
-    let models: Vec<_> = settings.catalog.models().iter().map(|model| model.id.as_str()).collect();
+    let models: Vec<_> = settings
+        .catalog
+        .models()
+        .iter()
+        .map(|model| model.id.as_str())
+        .collect();
     let mut out = std::io::stdout().lock();
     if json {
         let calls = vendors::calls(&settings.catalog);
-        writeln!(out, "{}", serde_json::json!({"faults": [], "models": models, "calls": calls}))?;
+        writeln!(
+            out,
+            "{}",
+            serde_json::json!({"faults": [], "models": models, "calls": calls})
+        )?;
     } else {
-        writeln!(out, "{}: no faults; {} models: {}", file.display(), models.len(), models.join(", "))?;
+        writeln!(
+            out,
+            "{}: no faults; {} models: {}",
+            file.display(),
+            models.len(),
+            models.join(", ")
+        )?;
         vendors::print_calls(&mut out, &settings.catalog)?;
     }
     Ok(())
@@ -189,5 +248,11 @@ fn with_store(
     let accounts = Accounts::open(&settings.data_dir)?;
     let billing = Billing::open_beside(&settings.data_dir, settings.store.address())?;
     let now_ms = clock::now_ms();
-    run(&account::Context { accounts: &accounts, billing: &billing, settings, json, now_ms })
+    run(&account::Context {
+        accounts: &accounts,
+        billing: &billing,
+        settings,
+        json,
+        now_ms,
+    })
 }

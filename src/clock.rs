@@ -5,7 +5,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Milliseconds since 1970 UTC.
 #[expect(clippy::disallowed_methods, reason = "the one source")]
 pub fn now_ms() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
@@ -16,20 +18,33 @@ pub fn now_seconds() -> u64 {
 
 /// `ms` since 1970 UTC as RFC 3339, to the millisecond: `2026-11-21T12:00:00.000Z`.
 pub fn rfc3339(ms: i64) -> String {
-    jiff::Timestamp::from_millisecond(ms).map_or_else(|_| String::from("invalid"), |at| format!("{at:.3}"))
+    jiff::Timestamp::from_millisecond(ms)
+        .map_or_else(|_| String::from("invalid"), |at| format!("{at:.3}"))
 }
 
-/// A date of an HTTP header (`Sun, 06 Nov 1994 08:49:37 GMT`), in ms since 1970; `None` for what is none.
+/// A date of an HTTP header (`Sun, 06 Nov 1994 08:49:37 GMT`), in ms since 1970; `None` for what is
+/// none.
 pub fn http_date_ms(text: &str) -> Option<i64> {
-    jiff::fmt::rfc2822::parse(text.trim()).ok().map(|at| at.timestamp().as_millisecond())
+    jiff::fmt::rfc2822::parse(text.trim())
+        .ok()
+        .map(|at| at.timestamp().as_millisecond())
 }
 
-/// The moment at which a day (`2026-11-21`, UTC) begins, in ms since 1970; `None` for what is no day.
+/// The moment at which a day (`2026-11-21`, UTC) begins, in ms since 1970; `None` for what is no
+/// day.
 pub fn day_start_ms(date: &str) -> Option<i64> {
     // Nothing but the form that is shown: the library reads others too.
-    let plain = date.len() == 10 && date.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
+    let plain = date.len() == 10
+        && date
+            .bytes()
+            .all(|byte| byte.is_ascii_digit() || byte == b'-');
     let date: jiff::civil::Date = plain.then(|| date.parse().ok()).flatten()?;
-    Some(date.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp().as_millisecond())
+    Some(
+        date.to_zoned(jiff::tz::TimeZone::UTC)
+            .ok()?
+            .timestamp()
+            .as_millisecond(),
+    )
 }
 
 #[cfg(test)]
@@ -38,8 +53,18 @@ mod tests {
 
     #[test]
     fn a_header_s_date_is_read() {
-        assert_eq!(http_date_ms("Sun, 06 Nov 1994 08:49:37 GMT"), Some(784_111_777_000));
-        for bad in ["", "30", "1.5", "tomorrow", "1994-11-06T08:49:37Z", "Sun, 06 Nov 1994 08:49:37"] {
+        assert_eq!(
+            http_date_ms("Sun, 06 Nov 1994 08:49:37 GMT"),
+            Some(784_111_777_000)
+        );
+        for bad in [
+            "",
+            "30",
+            "1.5",
+            "tomorrow",
+            "1994-11-06T08:49:37Z",
+            "Sun, 06 Nov 1994 08:49:37",
+        ] {
             assert_eq!(http_date_ms(bad), None, "{bad}");
         }
     }
@@ -47,8 +72,19 @@ mod tests {
     #[test]
     fn a_day_begins_at_midnight_utc() {
         assert_eq!(day_start_ms("1970-01-02"), Some(86_400_000));
-        assert_eq!(day_start_ms("2026-11-21").map(rfc3339).as_deref(), Some("2026-11-21T00:00:00.000Z"));
-        for bad in ["", "2026-02-30", "2026-11", "2026-11-21T00:00", "20261121", "21.11.2026", "9999999999"] {
+        assert_eq!(
+            day_start_ms("2026-11-21").map(rfc3339).as_deref(),
+            Some("2026-11-21T00:00:00.000Z")
+        );
+        for bad in [
+            "",
+            "2026-02-30",
+            "2026-11",
+            "2026-11-21T00:00",
+            "20261121",
+            "21.11.2026",
+            "9999999999",
+        ] {
             assert_eq!(day_start_ms(bad), None, "{bad}");
         }
     }

@@ -1,7 +1,9 @@
-//! From the file to settings: resolved, typed, and judged as a whole, with all faults reported together.
+//! From the file to settings: resolved, typed, and judged as a whole, with all faults reported
+//! together.
 //!
 //! The only place that reads the environment and the config file. Must not open sockets or stores.
-//! Next: `config/raw.rs` (the keys), `config/vendors.rs`, `config/price.rs`, `config/read.rs` (how faults find their lines).
+//! Next: `config/raw.rs` (the keys), `config/vendors.rs`, `config/price.rs`, `config/read.rs` (how
+//! faults find their lines).
 
 mod aliases;
 mod capabilities;
@@ -30,7 +32,10 @@ use crate::telemetry::traces;
 pub use command::{CommandSettings, load_for_command};
 pub use cors::CorsOrigins;
 pub use import::ConfigNames;
-pub use raw::{ATTEMPTS_MAX, DRAIN_SECONDS_MAX, Limits, RATE_MAX, RateLimits, Rates, SignupMode, TOTAL_SECONDS_MAX};
+pub use raw::{
+    ATTEMPTS_MAX, DRAIN_SECONDS_MAX, Limits, RATE_MAX, RateLimits, Rates, SignupMode,
+    TOTAL_SECONDS_MAX,
+};
 pub use source::{Source, Stamp};
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -114,9 +119,9 @@ impl Store {
         match self {
             Self::Embedded => None,
             Self::Redis(url) => Some(Address::One(url.reveal().to_owned())),
-            Self::RedisCluster(nodes) => {
-                Some(Address::Cluster(nodes.iter().map(|node| node.reveal().to_owned()).collect()))
-            }
+            Self::RedisCluster(nodes) => Some(Address::Cluster(
+                nodes.iter().map(|node| node.reveal().to_owned()).collect(),
+            )),
             Self::RedisSentinel(sentinel) => Some(Address::Sentinel(sentinel.clone())),
         }
     }
@@ -143,9 +148,18 @@ pub struct Faults {
 impl fmt::Display for Faults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = self.faults.len();
-        write!(f, "{}: {count} fault{}", self.file.display(), if count == 1 { "" } else { "s" })?;
+        write!(
+            f,
+            "{}: {count} fault{}",
+            self.file.display(),
+            if count == 1 { "" } else { "s" }
+        )?;
         for Fault { line, key, message } in &self.faults {
-            let key = if key.is_empty() { String::new() } else { format!("{key}: ") };
+            let key = if key.is_empty() {
+                String::new()
+            } else {
+                format!("{key}: ")
+            };
             write!(f, "\n{}:{line}: {key}{message}", self.file.display())?;
         }
         Ok(())
@@ -160,15 +174,29 @@ pub fn load(file: &Path) -> Result<Settings, Faults> {
     let mut sources = vec![Source::of(file)];
     let outcome = std::fs::read_to_string(file).map_err(|error| {
         let message = format!("cannot read the config file: {error}");
-        vec![Fault { line: 0, key: String::new(), message }]
+        vec![Fault {
+            line: 0,
+            key: String::new(),
+            message,
+        }]
     });
     match outcome.and_then(|text| judge(&text, &environment, &mut sources)) {
-        Ok(settings) => Ok(Settings { sources, ..settings }),
-        Err(faults) => Err(Faults { file: file.to_owned(), faults, sources }),
+        Ok(settings) => Ok(Settings {
+            sources,
+            ..settings
+        }),
+        Err(faults) => Err(Faults {
+            file: file.to_owned(),
+            faults,
+            sources,
+        }),
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "the one place where the environment is read")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one place where the environment is read"
+)]
 fn environment(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
@@ -192,7 +220,11 @@ pub fn parse(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Setting
 }
 
 /// The same; files that it names are added to `sources`.
-fn judge(text: &str, env: &dyn Fn(&str) -> Option<String>, sources: &mut Vec<Source>) -> Result<Settings, Vec<Fault>> {
+fn judge(
+    text: &str,
+    env: &dyn Fn(&str) -> Option<String>,
+    sources: &mut Vec<Source>,
+) -> Result<Settings, Vec<Fault>> {
     let (config, lines) = read::read(text, env)?;
     let mut judge = Judge::new(lines);
     let settings = judge.settings(config);
@@ -212,7 +244,8 @@ fn destination(access_log: Option<&str>) -> Destination {
     }
 }
 
-/// Collects what is wrong while settings are being made; a faulty part becomes `None`, and the rest is judged on.
+/// Collects what is wrong while settings are being made; a faulty part becomes `None`, and the rest
+/// is judged on.
 struct Judge {
     lines: read::Node,
     faults: Vec<Fault>,
@@ -223,12 +256,21 @@ struct Judge {
 
 impl Judge {
     fn new(lines: read::Node) -> Self {
-        Self { lines, faults: Vec::new(), sources: Vec::new(), withholds_vendor_keys: false }
+        Self {
+            lines,
+            faults: Vec::new(),
+            sources: Vec::new(),
+            withholds_vendor_keys: false,
+        }
     }
 
     fn fault(&mut self, key: impl Into<String>, message: impl Into<String>) {
         let key = key.into();
-        self.faults.push(Fault { line: self.lines.line_of(&key), key, message: message.into() });
+        self.faults.push(Fault {
+            line: self.lines.line_of(&key),
+            key,
+            message: message.into(),
+        });
     }
 
     fn settings(&mut self, config: raw::Config) -> Option<Settings> {
@@ -253,7 +295,10 @@ impl Judge {
         }
         for (key, value, least, most) in config.limits.bounds() {
             if !(least..=most).contains(&value) {
-                self.fault(format!("limits.{key}"), format!("{value} is not within {least} to {most}"));
+                self.fault(
+                    format!("limits.{key}"),
+                    format!("{value} is not within {least} to {most}"),
+                );
             }
         }
         if !config.base_url.starts_with("http://") && !config.base_url.starts_with("https://") {
@@ -271,8 +316,16 @@ impl Judge {
         let version_headers = version_headers(&config.limits, &vendors);
         let catalog = self.catalog(config.models, &vendors);
         let cors = self.cors(&config.cors);
-        let traces = config.telemetry.traces.and_then(|traces| self.traces(&traces));
-        for file in config.listen.tls.iter().flat_map(|tls| [&tls.cert, &tls.key]) {
+        let traces = config
+            .telemetry
+            .traces
+            .and_then(|traces| self.traces(&traces));
+        for file in config
+            .listen
+            .tls
+            .iter()
+            .flat_map(|tls| [&tls.cert, &tls.key])
+        {
             self.sources.push(Source::of(Path::new(file)));
         }
         Some(Settings {
@@ -280,7 +333,10 @@ impl Judge {
             trust_proxy,
             sidecar: sidecar?,
             admin: admin?,
-            tls: config.listen.tls.map(|tls| (tls.cert.into(), tls.key.into())),
+            tls: config
+                .listen
+                .tls
+                .map(|tls| (tls.cert.into(), tls.key.into())),
             base_url: config.base_url.trim_end_matches('/').to_owned(),
             data_dir: config.data_dir.into(),
             store: store?,
@@ -314,7 +370,9 @@ impl Judge {
 
     fn traces(&mut self, traces: &raw::Traces) -> Option<traces::Plan> {
         let sample = self.amount("telemetry.traces.sample", &traces.sample)?;
-        let share = u32::try_from(sample.get()).ok().filter(|share| *share <= traces::ALL);
+        let share = u32::try_from(sample.get())
+            .ok()
+            .filter(|share| *share <= traces::ALL);
         if share.is_none() {
             self.fault("telemetry.traces.sample", "must be a share, from 0 to 1");
         }
@@ -324,22 +382,41 @@ impl Judge {
             self.fault("telemetry.traces.endpoint", says);
         }
         let endpoint = endpoint?;
-        let path = if endpoint.path.is_empty() { "/".to_owned() } else { endpoint.path };
-        let host = if endpoint.host.contains(':') { format!("[{}]", endpoint.host) } else { endpoint.host };
+        let path = if endpoint.path.is_empty() {
+            "/".to_owned()
+        } else {
+            endpoint.path
+        };
+        let host = if endpoint.host.contains(':') {
+            format!("[{}]", endpoint.host)
+        } else {
+            endpoint.host
+        };
         let authority = format!("{host}:{}", endpoint.port);
-        Some(traces::Plan { authority, path, share: share?, to_vendors: traces.to_vendors })
+        Some(traces::Plan {
+            authority,
+            path,
+            share: share?,
+            to_vendors: traces.to_vendors,
+        })
     }
 
     fn proxies(&mut self, listed: &[String]) -> Trusted {
         if listed.len() > PROXIES_MAX {
-            self.fault("listen.trust_proxy", format!("{} are more than {PROXIES_MAX}", listed.len()));
+            self.fault(
+                "listen.trust_proxy",
+                format!("{} are more than {PROXIES_MAX}", listed.len()),
+            );
         }
         let mut proxies = Vec::new();
         for (index, text) in listed.iter().enumerate() {
             let key = format!("listen.trust_proxy[{index}]");
             match text.parse::<Network>() {
                 Ok(network) if network.is_everything() => {
-                    self.fault(key, "is every address there is: whoever asks could say to be anybody");
+                    self.fault(
+                        key,
+                        "is every address there is: whoever asks could say to be anybody",
+                    );
                 }
                 Ok(network) => proxies.push(network),
                 Err(error) => self.fault(key, format!("{error}: {text:?}")),
@@ -363,14 +440,21 @@ impl Judge {
     }
 
     fn rates(&mut self, key: &str, rates: &raw::Rates) {
-        let raw::Rates { requests_per_minute, tokens_per_minute, concurrent } = *rates;
+        let raw::Rates {
+            requests_per_minute,
+            tokens_per_minute,
+            concurrent,
+        } = *rates;
         let named = [
             ("requests_per_minute", requests_per_minute),
             ("tokens_per_minute", tokens_per_minute),
             ("concurrent", concurrent),
         ];
         for (name, _) in named.into_iter().filter(|(_, rate)| *rate > RATE_MAX) {
-            self.fault(format!("{key}.{name}"), format!("must be at most {RATE_MAX}; 0 is no limit"));
+            self.fault(
+                format!("{key}.{name}"),
+                format!("must be at most {RATE_MAX}; 0 is no limit"),
+            );
         }
     }
 
@@ -379,13 +463,26 @@ impl Judge {
         // Six decimals of a day are finer than a tenth of a second: the amounts' own reader serves.
         let days = self.amount("signup.trial_days", &signup.trial_days)?;
         let trial_ms = days.get().saturating_mul(864) / 10;
-        let trial_budget_per_day = self.amount("signup.trial_budget_per_day", &signup.trial_budget_per_day)?;
+        let trial_budget_per_day =
+            self.amount("signup.trial_budget_per_day", &signup.trial_budget_per_day)?;
         let trial_credits = trial_credits?;
-        if trial_budget_per_day.is_positive() && trial_ms > 0 && trial_budget_per_day < trial_credits {
-            self.fault("signup.trial_budget_per_day", "does not suffice for one trial: nobody could sign up");
+        if trial_budget_per_day.is_positive()
+            && trial_ms > 0
+            && trial_budget_per_day < trial_credits
+        {
+            self.fault(
+                "signup.trial_budget_per_day",
+                "does not suffice for one trial: nobody could sign up",
+            );
         }
         let one_account_per_mailbox = signup.one_account_per_mailbox;
-        Some(Signup { mode: signup.mode, trial_credits, trial_ms, trial_budget_per_day, one_account_per_mailbox })
+        Some(Signup {
+            mode: signup.mode,
+            trial_credits,
+            trial_ms,
+            trial_budget_per_day,
+            one_account_per_mailbox,
+        })
     }
 
     fn secret(&mut self, key: &str, text: &str) -> Option<Secret> {
@@ -394,7 +491,8 @@ impl Judge {
         };
         self.sources.push(Source::of(Path::new(path)));
         match std::fs::read_to_string(path) {
-            // An empty variable switches a vendor off; an empty file is one that was not written to its end.
+            // An empty variable switches a vendor off; an empty file is one that was not written to
+            // its end.
             Ok(text) if text.trim().is_empty() => {
                 self.fault(key, format!("{path} is empty"));
                 None
@@ -412,7 +510,10 @@ impl Judge {
         for (index, model) in models.iter().enumerate() {
             let key = format!("models[{index}].fallback");
             if model.fallback.len() > FALLBACKS_MAX {
-                self.fault(key.clone(), format!("at most {FALLBACKS_MAX} models may be listed"));
+                self.fault(
+                    key.clone(),
+                    format!("at most {FALLBACKS_MAX} models may be listed"),
+                );
             }
             let mut seen = HashSet::from([model.id.as_str()]);
             for (place, id) in model.fallback.iter().enumerate() {
@@ -431,7 +532,11 @@ impl Judge {
         }
     }
 
-    fn catalog(&mut self, models: Vec<raw::Model>, vendors: &HashMap<String, VendorEntry>) -> Catalog {
+    fn catalog(
+        &mut self,
+        models: Vec<raw::Model>,
+        vendors: &HashMap<String, VendorEntry>,
+    ) -> Catalog {
         self.fallbacks(&models);
         self.aliases(&models);
         let mut ids = HashSet::new();
@@ -439,46 +544,77 @@ impl Judge {
         for (index, model) in models.into_iter().enumerate() {
             let key = format!("models[{index}]");
             if !ids.insert(model.id.clone()) {
-                self.fault(format!("{key}.id"), format!("{:?} is listed twice", model.id));
+                self.fault(
+                    format!("{key}.id"),
+                    format!("{:?} is listed twice", model.id),
+                );
             }
             let plain = |c: char| c.is_ascii_alphanumeric() || "._:-/@".contains(c);
             if model.id.is_empty() || model.id.len() > 128 || !model.id.chars().all(plain) {
-                self.fault(format!("{key}.id"), "must be 1 to 128 letters, digits and . _ : - / @");
+                self.fault(
+                    format!("{key}.id"),
+                    "must be 1 to 128 letters, digits and . _ : - / @",
+                );
             }
             if model.upstream_model.is_empty() || !model.upstream_model.chars().all(plain) {
-                self.fault(format!("{key}.upstream_model"), "must be letters, digits and . _ : - / @");
+                self.fault(
+                    format!("{key}.upstream_model"),
+                    "must be letters, digits and . _ : - / @",
+                );
             }
             if model.max_output_tokens == 0 || model.context_tokens == 0 {
-                self.fault(key.clone(), "context_tokens and max_output_tokens must be above 0");
+                self.fault(
+                    key.clone(),
+                    "context_tokens and max_output_tokens must be above 0",
+                );
             }
             if model.max_output_tokens > 100_000_000 || model.context_tokens > 100_000_000 {
-                self.fault(key.clone(), "context_tokens and max_output_tokens must be at most 100000000");
+                self.fault(
+                    key.clone(),
+                    "context_tokens and max_output_tokens must be at most 100000000",
+                );
             }
             let price = self.price(&format!("{key}.price"), &model.price, model.context_tokens);
             match vendors.get(&model.vendor) {
                 None => {
                     let meant = suggest::hint(&model.vendor, vendors.keys().map(String::as_str));
-                    self.fault(format!("{key}.vendor"), format!("no vendor is named {:?}{meant}", model.vendor));
+                    self.fault(
+                        format!("{key}.vendor"),
+                        format!("no vendor is named {:?}{meant}", model.vendor),
+                    );
                 }
                 Some(VendorEntry { vendor: None, .. }) => {}
-                Some(VendorEntry { vendor: Some(vendor), preset }) => {
+                Some(VendorEntry {
+                    vendor: Some(vendor),
+                    preset,
+                }) => {
                     self.route(&key, &model, vendor);
                     let known = preset.map(|preset| preset.capabilities_of(&model.upstream_model));
-                    usable.extend(price.map(|price| self::model(model, vendor, price, known.as_ref())));
+                    usable.extend(
+                        price.map(|price| self::model(model, vendor, price, known.as_ref())),
+                    );
                 }
             }
         }
         if usable.is_empty() && self.faults.is_empty() {
-            self.fault("models", "no model can be served: every vendor's api_key is empty");
+            self.fault(
+                "models",
+                "no model can be served: every vendor's api_key is empty",
+            );
         }
         Catalog::new(usable)
     }
 
     /// Checks the keys of a model that its vendor's protocol or endpoints do not support.
     fn route(&mut self, key: &str, model: &raw::Model, vendor: &Vendor) {
-        let also = model.upstream_protocol.map(|raw::UpstreamProtocol::Responses| Protocol::Responses);
+        let also = model
+            .upstream_protocol
+            .map(|raw::UpstreamProtocol::Responses| Protocol::Responses);
         if also.is_some() && vendor.protocol == Protocol::Messages {
-            self.fault(format!("{key}.upstream_protocol"), "a messages vendor has no other protocol");
+            self.fault(
+                format!("{key}.upstream_protocol"),
+                "a messages vendor has no other protocol",
+            );
         } else if also.is_some() && !vendor.endpoints.iter().all(Endpoint::has_other_paths) {
             let message = "cannot be used: the `path` of the vendor's endpoint does not end in /chat/completions, so the \
                            path of responses is unknown";
@@ -495,7 +631,8 @@ impl Judge {
     }
 }
 
-/// What a model accepts, with the web search of its vendor where that has a price, and without it where it has none.
+/// What a model accepts, with the web search of its vendor where that has a price, and without it
+/// where it has none.
 fn sold(mut accepts: Accepts, price: &Price) -> Accepts {
     if let Accepts::Messages(model) = &mut accepts {
         model.set_search(price.features.web_search.is_some());
@@ -504,7 +641,12 @@ fn sold(mut accepts: Accepts, price: &Price) -> Accepts {
 }
 
 /// `known`: the capabilities that the vendor's preset has for the model.
-fn model(mut model: raw::Model, vendor: &Arc<Vendor>, price: Price, known: Option<&raw::Capabilities>) -> Model {
+fn model(
+    mut model: raw::Model,
+    vendor: &Arc<Vendor>,
+    price: Price,
+    known: Option<&raw::Capabilities>,
+) -> Model {
     let price = Arc::new(price);
     if let Some(known) = known {
         model.capabilities = std::mem::take(&mut model.capabilities).or(known);
@@ -516,7 +658,10 @@ fn model(mut model: raw::Model, vendor: &Arc<Vendor>, price: Price, known: Optio
         upstream_model: model.upstream_model.clone(),
         context_tokens: model.context_tokens,
         max_output_tokens: model.max_output_tokens,
-        accepts: sold(capabilities::read(&model.id, protocol, &model.capabilities), &price),
+        accepts: sold(
+            capabilities::read(&model.id, protocol, &model.capabilities),
+            &price,
+        ),
         repairs: match model.repair {
             true => capabilities::known(&model.id, protocol, &model.capabilities),
             false => KnownCapabilities::NONE,
@@ -527,14 +672,24 @@ fn model(mut model: raw::Model, vendor: &Arc<Vendor>, price: Price, known: Optio
     };
     let has_both = model.upstream_protocol.is_some() && vendor.protocol == Protocol::Chat;
     let by_responses = has_both.then(|| Arc::new(by(Protocol::Responses)));
-    Model { by_responses, ..by(vendor.protocol) }
+    Model {
+        by_responses,
+        ..by(vendor.protocol)
+    }
 }
 
 fn version_headers(limits: &Limits, vendors: &HashMap<String, VendorEntry>) -> Vec<String> {
-    let headers = vendors.values().filter_map(|judged| judged.vendor.as_ref()?.version_header.as_ref());
+    let headers = vendors
+        .values()
+        .filter_map(|judged| judged.vendor.as_ref()?.version_header.as_ref());
     let own = headers.map(|(name, _)| name.clone());
     let mut names: Vec<_> = own
-        .chain(limits.version_header_aliases.iter().map(|name| name.to_ascii_lowercase()))
+        .chain(
+            limits
+                .version_header_aliases
+                .iter()
+                .map(|name| name.to_ascii_lowercase()),
+        )
         .chain(["compat-version".to_owned()])
         .collect();
     names.sort();

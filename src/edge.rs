@@ -1,8 +1,8 @@
 //! The spine: one request, in the order in which Pingora lives it.
 //!
-//! Each hook is a few lines and names the file that does the work: `edge/admit.rs` → `edge/intake.rs` →
-//! `edge/upstream.rs` → `edge/reply.rs` → `edge/meter.rs`, with `edge/reject.rs` wherever something fails. Must not
-//! decide anything itself.
+//! Each hook is a few lines and names the file that does the work: `edge/admit.rs` →
+//! `edge/intake.rs` → `edge/upstream.rs` → `edge/reply.rs` → `edge/meter.rs`, with `edge/reject.rs`
+//! wherever something fails. Must not decide anything itself.
 
 mod activity;
 mod admit;
@@ -126,11 +126,14 @@ impl Gateway {
     /// Reaches the sidecar in memory for as long as it accepts, at `listen.sidecar` otherwise.
     #[must_use]
     pub fn beside(self, sidecar: LocalConnector) -> Self {
-        Self { sidecar: Some(upstream::LocalSidecar::new(sidecar)), ..self }
+        Self {
+            sidecar: Some(upstream::LocalSidecar::new(sidecar)),
+            ..self
+        }
     }
 
-    /// Keeps an eye on this process's memory and files, on a thread of its own. Where files are short, idle ones of
-    /// `connections` are closed.
+    /// Keeps an eye on this process's memory and files, on a thread of its own. Where files are
+    /// short, idle ones of `connections` are closed.
     ///
     /// # Errors
     /// The thread cannot be had.
@@ -147,11 +150,13 @@ impl Gateway {
     }
 }
 
-/// How often Pingora may ask for another peer: every address of every endpoint, and one repeat on a fresh connection, for
-/// each model that may answer. Whether it does, `edge/upstream.rs` decides.
+/// How often Pingora may ask for another peer: every address of every endpoint, and one repeat on a
+/// fresh connection, for each model that may answer. Whether it does, `edge/upstream.rs` decides.
 pub fn retries_max() -> usize {
     let attempts = usize::try_from(ATTEMPTS_MAX).unwrap_or(1);
-    let of_one_model = attempts.saturating_mul(upstream::ADDRESSES_PER_ENDPOINT).saturating_add(1);
+    let of_one_model = attempts
+        .saturating_mul(upstream::ADDRESSES_PER_ENDPOINT)
+        .saturating_add(1);
     of_one_model.saturating_mul(FALLBACKS_MAX + 1)
 }
 
@@ -205,7 +210,11 @@ impl ProxyHttp for Gateway {
         let settings = self.settings.load();
         // Before the hop is ended: a client may have named what its proxy says in `connection`.
         ctx.caller = connections::caller(session, &settings.trust_proxy);
-        ctx.trace = self.recorders.traces.plan().and_then(|plan| Trace::begin(plan, &session.req_header().headers));
+        ctx.trace = self
+            .recorders
+            .traces
+            .plan()
+            .and_then(|plan| Trace::begin(plan, &session.req_header().headers));
         if self.recorders.access.is_on() {
             let head = session.req_header();
             let method = loggable_method(head.method.as_str().as_bytes());
@@ -216,8 +225,11 @@ impl ProxyHttp for Gateway {
         let stays = !closes && !self.billing.is_guest() && !self.shutdown.is_lame_duck();
         session.set_keepalive(stays.then_some(settings.limits.keepalive_seconds));
         session.set_read_timeout(Some(Duration::from_secs(settings.limits.body_read_seconds)));
-        session.set_write_timeout(Some(Duration::from_secs(settings.limits.client_write_seconds)));
-        if let pingora::protocols::http::ServerSession::H1(h1) = session.downstream_session.as_mut() {
+        session.set_write_timeout(Some(Duration::from_secs(
+            settings.limits.client_write_seconds,
+        )));
+        if let pingora::protocols::http::ServerSession::H1(h1) = session.downstream_session.as_mut()
+        {
             // Else the bytes of a second request would abort the answer to the first.
             h1.set_pipelining_enabled(true);
         }
@@ -239,7 +251,11 @@ impl ProxyHttp for Gateway {
     }
 
     /// 3. Where to, at each attempt.
-    async fn upstream_peer(&self, _session: &mut Session, ctx: &mut Context) -> Result<Box<HttpPeer>> {
+    async fn upstream_peer(
+        &self,
+        _session: &mut Session,
+        ctx: &mut Context,
+    ) -> Result<Box<HttpPeer>> {
         upstream::peer(self, ctx).await
     }
 
@@ -303,7 +319,8 @@ impl ProxyHttp for Gateway {
         reply::body(ctx, body, end).map(|()| None)
     }
 
-    /// 7b. The vendor's trailers, which are not passed on: where they come instead of an end of the body, that end is now.
+    /// 7b. The vendor's trailers, which are not passed on: where they come instead of an end of the
+    /// body, that end is now.
     async fn response_trailer_filter(
         &self,
         _session: &mut Session,
@@ -356,23 +373,35 @@ impl ProxyHttp for Gateway {
     }
 
     /// 9. Nothing is left to try.
-    async fn fail_to_proxy(&self, session: &mut Session, error: &Error, ctx: &mut Context) -> FailToProxy {
+    async fn fail_to_proxy(
+        &self,
+        session: &mut Session,
+        error: &Error,
+        ctx: &mut Context,
+    ) -> FailToProxy {
         if let Err(error) = reject::tell(session, error, ctx).await {
             log::debug!("tell a client of a failure: {error}");
         }
-        FailToProxy { error_code: ctx.status, can_reuse_downstream: false }
+        FailToProxy {
+            error_code: ctx.status,
+            can_reuse_downstream: false,
+        }
     }
 
     /// 10. What it came to.
     async fn logging(&self, session: &mut Session, _error: Option<&Error>, ctx: &mut Context) {
         meter::end(&self.recorders, session, ctx).await;
-        if ctx.call().is_some_and(|call| call.shared.progress().ended == Some(Ended::Shutdown)) {
+        if ctx
+            .call()
+            .is_some_and(|call| call.shared.progress().ended == Some(Ended::Shutdown))
+        {
             self.shutdown.count_cut();
         }
         connections::request_is_over(session.digest(), session.is_http2());
     }
 
-    /// Clients leave and vendors fail all day: the metrics and the access record tell, not the error log.
+    /// Clients leave and vendors fail all day: the metrics and the access record tell, not the
+    /// error log.
     fn suppress_error_log(&self, _session: &Session, _ctx: &Context, error: &Error) -> bool {
         *error.esource() != ErrorSource::Internal
     }

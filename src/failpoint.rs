@@ -1,7 +1,8 @@
 //! Named points at which this very process can be told to die, for tests of what it leaves behind.
 //!
-//! `GW_FAIL=name[:n]` has the n-th passage of a point kill the process as `kill -9` does: nothing is flushed, dropped or
-//! told. `GW_FAIL=panic@name[:n]` has it panic there instead. Compiled into every build, so that what is tested is what runs; unset, a passage is one relaxed load. Must not
+//! `GW_FAIL=name[:n]` has the n-th passage of a point kill the process as `kill -9` does: nothing
+//! is flushed, dropped or told. `GW_FAIL=panic@name[:n]` has it panic there instead. Compiled into
+//! every build, so that what is tested is what runs; unset, a passage is one relaxed load. Must not
 //! change what the process does in any other way.
 
 use std::str::FromStr;
@@ -46,7 +47,8 @@ points! {
     TornJournalEnd = "torn_journal_end",
     /// The ending is journalled; the client lacks the last byte.
     AfterJournalEnd = "after_journal_end",
-    /// The client has the last byte; the ledger does not know. Where this one is armed, the settler waits for it.
+    /// The client has the last byte; the ledger does not know. Where this one is armed, the settler
+    /// waits for it.
     LastByteSent = "last_byte_sent",
     /// A transaction of the ledger has some of its statements.
     MidCommit = "mid_commit",
@@ -111,20 +113,41 @@ impl FromStr for Plan {
             None => (Effect::Kill, text),
         };
         let (name, passage) = text.split_once(':').unwrap_or((text, "1"));
-        let point = NAMES.iter().find(|(known, _)| *known == name).map(|(_, point)| *point);
+        let point = NAMES
+            .iter()
+            .find(|(known, _)| *known == name)
+            .map(|(_, point)| *point);
         let passage = passage.parse().ok().filter(|passage| *passage > 0);
-        point.zip(passage).map(|(point, passage)| Self { point, passage, effect }).ok_or_else(|| {
-            let names: Vec<_> = NAMES.iter().map(|(name, _)| *name).collect();
-            format!("expected [panic@]name[:n], n from 1 on, the name one of {}", names.join(", "))
-        })
+        point
+            .zip(passage)
+            .map(|(point, passage)| Self {
+                point,
+                passage,
+                effect,
+            })
+            .ok_or_else(|| {
+                let names: Vec<_> = NAMES.iter().map(|(name, _)| *name).collect();
+                format!(
+                    "expected [panic@]name[:n], n from 1 on, the name one of {}",
+                    names.join(", ")
+                )
+            })
     }
 }
 
 /// Has the process die as `plan` says. The first call counts.
 pub fn arm(plan: &Plan) {
-    let Plan { point, passage, effect } = *plan;
+    let Plan {
+        point,
+        passage,
+        effect,
+    } = *plan;
     log::warn!("fail point {point:?} is armed: {effect:?} at passage {passage}");
-    let armed = Armed { point, left: AtomicU64::new(passage), effect };
+    let armed = Armed {
+        point,
+        left: AtomicU64::new(passage),
+        effect,
+    };
     if PLAN.set(armed).is_ok() {
         ARMED.store(true, Ordering::Relaxed);
     }
@@ -155,7 +178,9 @@ pub fn is_due(point: Point) -> bool {
 
 #[cold]
 fn counted(point: Point) -> bool {
-    PLAN.get().is_some_and(|armed| armed.point == point && armed.left.fetch_sub(1, Ordering::Relaxed) == 1)
+    PLAN.get().is_some_and(|armed| {
+        armed.point == point && armed.left.fetch_sub(1, Ordering::Relaxed) == 1
+    })
 }
 
 /// Where the process is to die at `point`, keeps this thread from what would come after it.
@@ -181,12 +206,44 @@ mod tests {
 
     #[test]
     fn a_plan_is_a_name_and_a_passage_and_anything_else_is_told_the_names() {
-        assert_eq!("after_auth".parse(), Ok(Plan { point: Point::AfterAuth, passage: 1, effect: Effect::Kill }));
-        assert_eq!("mid_commit:3".parse(), Ok(Plan { point: Point::MidCommit, passage: 3, effect: Effect::Kill }));
-        assert_eq!("panic@mid_stream".parse(), Ok(Plan { point: Point::MidStream, passage: 1, effect: Effect::Panic }));
-        for bad in ["", "panic@", "after", "mid_commit:", "mid_commit:0", "mid_commit:-1", "mid_commit:x"] {
+        assert_eq!(
+            "after_auth".parse(),
+            Ok(Plan {
+                point: Point::AfterAuth,
+                passage: 1,
+                effect: Effect::Kill
+            })
+        );
+        assert_eq!(
+            "mid_commit:3".parse(),
+            Ok(Plan {
+                point: Point::MidCommit,
+                passage: 3,
+                effect: Effect::Kill
+            })
+        );
+        assert_eq!(
+            "panic@mid_stream".parse(),
+            Ok(Plan {
+                point: Point::MidStream,
+                passage: 1,
+                effect: Effect::Panic
+            })
+        );
+        for bad in [
+            "",
+            "panic@",
+            "after",
+            "mid_commit:",
+            "mid_commit:0",
+            "mid_commit:-1",
+            "mid_commit:x",
+        ] {
             let told = bad.parse::<Plan>().unwrap_err();
-            assert!(NAMES.iter().all(|(name, _)| told.contains(name)), "{bad}: {told}");
+            assert!(
+                NAMES.iter().all(|(name, _)| told.contains(name)),
+                "{bad}: {told}"
+            );
         }
         assert!(!is_due(Point::AfterAuth), "nothing is armed");
     }

@@ -1,11 +1,13 @@
-//! `Idempotency-Key`: one request under a key is answered once, and its answer given again for a day.
+//! `Idempotency-Key`: one request under a key is answered once, and its answer given again for a
+//! day.
 //!
-//! The order that makes it right: `running` is committed before the hold, the debit is journalled, `done` and the
-//! answer are committed, the last byte leaves. A key is spent exactly where its request was debited, and free again
-//! where it was not; so after a crash the ledger, into which the journal was replayed, decides (for one edge among many
-//! its own journal): a debit whose answer was not kept leaves a key that is done and has nothing to give. Read
-//! `idempotency/book.rs` next, then `store/idempotency.rs` and `store/redis/asked.rs` for what survives what.
-//! Must not know HTTP; who asks calls `edge/admit/keyed.rs`.
+//! The order that makes it right: `running` is committed before the hold, the debit is journalled,
+//! `done` and the answer are committed, the last byte leaves. A key is spent exactly where its
+//! request was debited, and free again where it was not; so after a crash the ledger, into which
+//! the journal was replayed, decides (for one edge among many its own journal): a debit whose
+//! answer was not kept leaves a key that is done and has nothing to give. Read
+//! `idempotency/book.rs` next, then `store/idempotency.rs` and `store/redis/asked.rs` for what
+//! survives what. Must not know HTTP; who asks calls `edge/admit/keyed.rs`.
 
 mod book;
 
@@ -26,11 +28,12 @@ use tokio::runtime::{Handle, Runtime};
 use tokio::sync::watch;
 
 const KEY_BYTES_MAX: usize = 255;
-/// How often the log is carried back, and how many times that until what has expired is removed. It is no longer
-/// given out before, so nothing depends on it.
+/// How often the log is carried back, and how many times that until what has expired is removed. It
+/// is no longer given out before, so nothing depends on it.
 const TICK: Duration = Duration::from_secs(1);
 const TICKS_TO_CLEAN: u32 = 30;
-/// Ends that the store could not take and that are tried again. Only a request that began before it was gone adds one.
+/// Ends that the store could not take and that are tried again. Only a request that began before it
+/// was gone adds one.
 const UNWRITTEN_MAX: usize = 65_536;
 /// How long a last byte waits for its key to be decided: longer than that is tried.
 const DECIDED_WITHIN: Duration = Duration::from_millis(500);
@@ -102,11 +105,12 @@ pub fn hash(body: &[u8]) -> BodyHash {
 }
 
 impl Idempotency {
-    /// For the gateway, once `till` has read what dead processes left: settles what became of their requests, and
-    /// starts the thread that removes what is over.
+    /// For the gateway, once `till` has read what dead processes left: settles what became of their
+    /// requests, and starts the thread that removes what is over.
     ///
     /// # Errors
-    /// The database cannot be opened, or the ledger not be asked. A shared store is asked again later.
+    /// The database cannot be opened, or the ledger not be asked. A shared store is asked again
+    /// later.
     pub fn start(
         data_dir: &Path,
         till: &Till,
@@ -114,9 +118,17 @@ impl Idempotency {
         now_ms: i64,
     ) -> Result<Self, StoreError> {
         let failed = |source| StoreError::io("start the idempotency thread", source);
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(failed)?;
         let service = Self::open(data_dir, till)?;
-        let resolved = runtime.block_on(service.0.book.resolve_left(Keeping::of(&settings.load().limits), now_ms));
+        let resolved = runtime.block_on(
+            service
+                .0
+                .book
+                .resolve_left(Keeping::of(&settings.load().limits), now_ms),
+        );
         match (resolved, &service.0.book) {
             (Err(error), Book::Shared(_)) => log::warn!("{error}; trying again"),
             (outcome, _) => outcome?,
@@ -131,7 +143,12 @@ impl Idempotency {
 
     fn open(data_dir: &Path, till: &Till) -> Result<Self, StoreError> {
         let (book, boot) = (Book::open(data_dir, till)?, till.boot().to_owned());
-        Ok(Self(Arc::new(Inner { book, boot, under_way: Mutex::default(), unwritten: Mutex::default() })))
+        Ok(Self(Arc::new(Inner {
+            book,
+            boot,
+            under_way: Mutex::default(),
+            unwritten: Mutex::default(),
+        })))
     }
 
     /// # Errors
@@ -144,14 +161,28 @@ impl Idempotency {
         limits: &Limits,
         now_ms: i64,
     ) -> Result<Asked, StoreError> {
-        let ask = Ask { account, path, key, hash, request_id, boot: &self.0.boot };
+        let ask = Ask {
+            account,
+            path,
+            key,
+            hash,
+            request_id,
+            boot: &self.0.boot,
+        };
         let (entry, keeping) = (entry(&ask), Keeping::of(limits));
         let found = match self.0.book.begin(&ask, &entry, keeping, now_ms).await {
             Ok(found) => found,
             Err(error) => {
                 // What is not known to have been entered may have been.
                 if matches!(self.0.book, Book::Shared(_)) {
-                    self.try_again(&error, End { entry, spent: None, kept: None });
+                    self.try_again(
+                        &error,
+                        End {
+                            entry,
+                            spent: None,
+                            kept: None,
+                        },
+                    );
                 }
                 return Err(error);
             }
@@ -168,9 +199,14 @@ impl Idempotency {
             })),
             Found::Running => Asked::Running,
             Found::OtherBody => Asked::OtherBody,
-            Found::Done { request_id, kept: Some(Kept { headers, body }) } => {
-                Asked::Done(Answer { request_id, headers, body })
-            }
+            Found::Done {
+                request_id,
+                kept: Some(Kept { headers, body }),
+            } => Asked::Done(Answer {
+                request_id,
+                headers,
+                body,
+            }),
             Found::Done { kept: None, .. } => Asked::Unavailable,
         })
     }
@@ -179,12 +215,24 @@ impl Idempotency {
     ///
     /// # Errors
     /// The store cannot be asked.
-    pub async fn is_known(&self, (account, path, key): (&str, &str, &str), now_ms: i64) -> Result<bool, StoreError> {
-        let ask = Ask { account, path, key, hash: &[0; 32], request_id: "", boot: &self.0.boot };
+    pub async fn is_known(
+        &self,
+        (account, path, key): (&str, &str, &str),
+        now_ms: i64,
+    ) -> Result<bool, StoreError> {
+        let ask = Ask {
+            account,
+            path,
+            key,
+            hash: &[0; 32],
+            request_id: "",
+            boot: &self.0.boot,
+        };
         self.0.book.is_known(&ask, &entry(&ask), now_ms).await
     }
 
-    /// Returns once whatever the store is being told of this request has arrived there, or will not soon.
+    /// Returns once whatever the store is being told of this request has arrived there, or will not
+    /// soon.
     pub async fn decided(&self, request_id: &str) {
         let under_way = lock(&self.0.under_way).get(request_id).cloned();
         if let Some(mut under_way) = under_way {
@@ -244,7 +292,8 @@ impl Idempotency {
             Book::Here(here) => {
                 let mut outcome = here.end(&end);
                 if outcome.is_err() && end.kept.take().is_some() {
-                    // A file that is full may yet take the little that says that nothing must be debited again.
+                    // A file that is full may yet take the little that says that nothing must be
+                    // debited again.
                     outcome = here.end(&end);
                 }
                 if let Err(error) = outcome {
@@ -258,7 +307,9 @@ impl Idempotency {
     fn send(&self, mut end: End) {
         let Ok(runtime) = Handle::try_current() else {
             end.kept = None;
-            let error = StoreError::Unusable("end a request under an idempotency key: on no thread that serves".into());
+            let error = StoreError::Unusable(
+                "end a request under an idempotency key: on no thread that serves".into(),
+            );
             return self.try_again(&error, end);
         };
         let (arrived, under_way) = watch::channel(());
@@ -266,7 +317,9 @@ impl Idempotency {
         lock(&self.0.under_way).insert(request_id.clone(), under_way);
         let of = self.clone();
         runtime.spawn(async move {
-            let Book::Shared(shared) = &of.0.book else { return };
+            let Book::Shared(shared) = &of.0.book else {
+                return;
+            };
             if let Err(error) = shared.end(&end).await {
                 // The answer leaves all the same, and is told as lost to whoever asks for it again.
                 of.try_again(&error, End { kept: None, ..end });
@@ -283,8 +336,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// As a shared store knows it: what a client chose is not a name there.
 fn entry(ask: &Ask<'_>) -> Entry {
-    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    let name = Sha256::new().chain_update(ask.path).chain_update(" ").chain_update(ask.key).finalize();
+    let hex = |bytes: &[u8]| {
+        bytes
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect::<String>()
+    };
+    let name = Sha256::new()
+        .chain_update(ask.path)
+        .chain_update(" ")
+        .chain_update(ask.key)
+        .finalize();
     Entry {
         account: ask.account.to_owned(),
         name: hex(&name),
@@ -322,11 +384,14 @@ impl Running {
 
     /// Who asks it is told when the key is decided, once this has ended.
     pub fn decision(&self) -> Decision {
-        Decision { of: self.of.clone(), request_id: self.entry.request_id.clone() }
+        Decision {
+            of: self.of.clone(),
+            request_id: self.entry.request_id.clone(),
+        }
     }
 
-    /// The answer is whole and debited. Once that is decided, whoever asks again gets it, or is told that it is not
-    /// kept: the last byte may leave.
+    /// The answer is whole and debited. Once that is decided, whoever asks again gets it, or is
+    /// told that it is not kept: the last byte may leave.
     pub fn complete(mut self) {
         let headers = std::mem::take(&mut self.headers);
         let kept = self.body.take().map(|body| Kept { headers, body });
@@ -340,7 +405,11 @@ impl Running {
 
     fn end(&mut self, spent: Option<Keeping>, kept: Option<Kept>) {
         if !std::mem::replace(&mut self.ended, true) {
-            self.of.end(End { entry: self.entry.clone(), spent, kept });
+            self.of.end(End {
+                entry: self.entry.clone(),
+                spent,
+                kept,
+            });
         }
     }
 }

@@ -1,6 +1,8 @@
-//! Connections between the edge and the sidecar of one process, in memory: a page that is being served uses no descriptor.
+//! Connections between the edge and the sidecar of one process, in memory: a page that is being
+//! served uses no descriptor.
 //!
-//! Both ends are plain byte streams, over which the two speak HTTP as they do over TCP. Must not know what is sent.
+//! Both ends are plain byte streams, over which the two speak HTTP as they do over TCP. Must not
+//! know what is sent.
 
 use std::io;
 use tokio::io::DuplexStream;
@@ -37,7 +39,12 @@ impl LocalConnector {
     /// The sidecar has ended.
     pub async fn connect(&self) -> io::Result<DuplexStream> {
         let (own, other) = tokio::io::duplex(BUFFER_BYTES);
-        let ended = |_| io::Error::new(io::ErrorKind::ConnectionRefused, "the sidecar of this process has ended");
+        let ended = |_| {
+            io::Error::new(
+                io::ErrorKind::ConnectionRefused,
+                "the sidecar of this process has ended",
+            )
+        };
         self.0.send(other).await.map_err(ended)?;
         Ok(own)
     }
@@ -70,6 +77,9 @@ mod tests {
         assert!(connector.is_open());
         drop(acceptor);
         assert!(!connector.is_open());
-        assert_eq!(connector.connect().await.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        assert_eq!(
+            connector.connect().await.unwrap_err().kind(),
+            io::ErrorKind::ConnectionRefused
+        );
     }
 }

@@ -1,7 +1,8 @@
 //! Amounts of credit as integers of micro-credits, with one stated rounding.
 //!
-//! 1 credit = 1 000 000 micro-credits (µc). Integers inside, decimal strings outside (`"299.999128"`). There is no
-//! floating point here and no unchecked arithmetic. Must not know accounts, prices' origins, or stores.
+//! 1 credit = 1 000 000 micro-credits (µc). Integers inside, decimal strings outside
+//! (`"299.999128"`). There is no floating point here and no unchecked arithmetic. Must not know
+//! accounts, prices' origins, or stores.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
@@ -10,7 +11,8 @@ use std::str::FromStr;
 /// Micro-credits in one credit; also the number of tokens that a price speaks of.
 const MICRO_PER_CREDIT: i64 = 1_000_000;
 
-/// The largest magnitude of any amount, in µc: 2^53 − 1, because a store that scripts in doubles must hold it exactly.
+/// The largest magnitude of any amount, in µc: 2^53 − 1, because a store that scripts in doubles
+/// must hold it exactly.
 pub const MICRO_MAX: i64 = (1 << 53) - 1;
 
 /// An amount of credit in µc. Serialised as a decimal string of credits.
@@ -71,7 +73,10 @@ pub struct Parts {
 }
 
 impl Parts {
-    pub const ZERO: Self = Self { paid: Micro::ZERO, trial: Micro::ZERO };
+    pub const ZERO: Self = Self {
+        paid: Micro::ZERO,
+        trial: Micro::ZERO,
+    };
 
     pub const fn total(self) -> Micro {
         self.paid.plus(self.trial)
@@ -79,26 +84,42 @@ impl Parts {
 
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
-        Self { paid: self.paid.plus(other.paid), trial: self.trial.plus(other.trial) }
+        Self {
+            paid: self.paid.plus(other.paid),
+            trial: self.trial.plus(other.trial),
+        }
     }
 
     #[must_use]
     pub const fn minus(self, other: Self) -> Self {
-        Self { paid: self.paid.minus(other.paid), trial: self.trial.minus(other.trial) }
+        Self {
+            paid: self.paid.minus(other.paid),
+            trial: self.trial.minus(other.trial),
+        }
     }
 
     /// Each part, or zero where it is negative.
     #[must_use]
     pub fn or_zero(self) -> Self {
-        Self { paid: self.paid.or_zero(), trial: self.trial.or_zero() }
+        Self {
+            paid: self.paid.or_zero(),
+            trial: self.trial.or_zero(),
+        }
     }
 
-    /// What `has` bears of these parts: what one bucket lacks is taken from the other, as far as that has more.
+    /// What `has` bears of these parts: what one bucket lacks is taken from the other, as far as
+    /// that has more.
     #[must_use]
     pub fn borne_by(self, has: Self) -> Self {
-        let own = Self { paid: self.paid.min(has.paid), trial: self.trial.min(has.trial) };
+        let own = Self {
+            paid: self.paid.min(has.paid),
+            trial: self.trial.min(has.trial),
+        };
         let (lacking, left) = (self.minus(own), has.minus(own));
-        own.plus(Self { paid: lacking.trial.min(left.paid), trial: lacking.paid.min(left.trial) })
+        own.plus(Self {
+            paid: lacking.trial.min(left.paid),
+            trial: lacking.paid.min(left.trial),
+        })
     }
 
     /// The same sum, without a bucket below zero as long as the other covers it.
@@ -106,9 +127,15 @@ impl Parts {
     pub fn covered(self) -> Self {
         let Self { paid, trial } = self;
         if trial < Micro::ZERO {
-            Self { paid: paid.plus(trial), trial: Micro::ZERO }
+            Self {
+                paid: paid.plus(trial),
+                trial: Micro::ZERO,
+            }
         } else if paid < Micro::ZERO {
-            Self { paid: Micro::ZERO, trial: trial.plus(paid) }
+            Self {
+                paid: Micro::ZERO,
+                trial: trial.plus(paid),
+            }
         } else {
             self
         }
@@ -118,7 +145,10 @@ impl Parts {
     #[must_use]
     pub fn take(self, amount: Micro) -> Self {
         let trial = amount.min(self.trial.or_zero());
-        Self { trial, paid: amount.minus(trial).min(self.paid.or_zero()) }
+        Self {
+            trial,
+            paid: amount.minus(trial).min(self.paid.or_zero()),
+        }
     }
 }
 
@@ -188,14 +218,19 @@ impl Factor {
 
     /// What a decimal says; `None` unless it is above 0 and at most [`Factor::THOUSAND`].
     pub fn of(decimal: Micro) -> Option<Self> {
-        (1..=Self::THOUSAND.0).contains(&decimal.0).then_some(Self(decimal.0))
+        (1..=Self::THOUSAND.0)
+            .contains(&decimal.0)
+            .then_some(Self(decimal.0))
     }
 
     /// Both at once, rounded up to the next millionth.
     #[must_use]
     pub fn times(self, other: Self) -> Self {
         let product = i128::from(self.0).saturating_mul(other.0.into());
-        let (whole, part) = (product / i128::from(MICRO_PER_CREDIT), product % i128::from(MICRO_PER_CREDIT));
+        let (whole, part) = (
+            product / i128::from(MICRO_PER_CREDIT),
+            product % i128::from(MICRO_PER_CREDIT),
+        );
         Self(i64::try_from(whole.saturating_add(i128::from(part > 0))).unwrap_or(i64::MAX))
     }
 }
@@ -215,7 +250,8 @@ impl Serialize for Factor {
 impl<'de> Deserialize<'de> for Factor {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let decimal = Micro::deserialize(deserializer)?;
-        Self::of(decimal).ok_or_else(|| serde::de::Error::custom(format!("not a factor of a price: {decimal}")))
+        Self::of(decimal)
+            .ok_or_else(|| serde::de::Error::custom(format!("not a factor of a price: {decimal}")))
     }
 }
 
@@ -229,13 +265,20 @@ pub struct Term {
 
 impl Term {
     pub fn new(count: u64, price: Micro, factor: Factor) -> Self {
-        Self { count: count.into(), price, factor }
+        Self {
+            count: count.into(),
+            price,
+            factor,
+        }
     }
 
-    /// In millionths of a millionth of a µc, which is what a count, µc per million and millionths multiply to.
+    /// In millionths of a millionth of a µc, which is what a count, µc per million and millionths
+    /// multiply to.
     fn exact(&self) -> i128 {
         let count = i128::try_from(self.count).unwrap_or(i128::MAX);
-        count.saturating_mul(self.price.0.into()).saturating_mul(self.factor.0.into())
+        count
+            .saturating_mul(self.price.0.into())
+            .saturating_mul(self.factor.0.into())
     }
 }
 
@@ -247,16 +290,22 @@ pub fn cost(terms: impl IntoIterator<Item = Term>) -> Micro {
     bounded(wide_cost(terms))
 }
 
-/// The same in µc without an amount's bound: what is to be compared with an amount must not end where amounts end.
+/// The same in µc without an amount's bound: what is to be compared with an amount must not end
+/// where amounts end.
 pub fn wide_cost(terms: impl IntoIterator<Item = Term>) -> i128 {
-    let sum = terms.into_iter().fold(0i128, |sum, term| sum.saturating_add(term.exact()));
+    let sum = terms
+        .into_iter()
+        .fold(0i128, |sum, term| sum.saturating_add(term.exact()));
     sum.saturating_add(PARTS - 1).div_euclid(PARTS)
 }
 
 /// A sum before it is rounded, as a decimal string of credits with up to 18 decimals.
 pub fn exact_sum(terms: impl IntoIterator<Item = Term>) -> String {
     const ATTO: i128 = PARTS * MICRO_PER_CREDIT as i128;
-    let sum = terms.into_iter().fold(0i128, |sum, term| sum.saturating_add(term.exact())).max(0);
+    let sum = terms
+        .into_iter()
+        .fold(0i128, |sum, term| sum.saturating_add(term.exact()))
+        .max(0);
     let (whole, part) = (sum / ATTO, sum % ATTO);
     if part == 0 {
         return whole.to_string();
@@ -270,7 +319,8 @@ pub fn bounded(micro: i128) -> Micro {
     Micro::new(micro.clamp(i64::MIN.into(), i64::MAX.into()) as i64)
 }
 
-/// `count × price × factor` exactly, as a decimal string of credits with up to 18 decimals (a receipt's line).
+/// `count × price × factor` exactly, as a decimal string of credits with up to 18 decimals (a
+/// receipt's line).
 pub fn exact_line(count: u64, price: Micro, factor: Factor) -> String {
     const PICO: u128 = 1_000_000_000_000;
     let pico = u128::from(count).saturating_mul(u128::from(price.0.unsigned_abs()));
@@ -292,7 +342,10 @@ mod tests {
 
     #[test]
     fn what_one_bucket_lacks_the_other_bears_up_to_the_sum() {
-        let parts = |paid, trial| Parts { paid: Micro::new(paid), trial: Micro::new(trial) };
+        let parts = |paid, trial| Parts {
+            paid: Micro::new(paid),
+            trial: Micro::new(trial),
+        };
         for (asked, has, borne) in [
             ((5, 3), (10, 10), (5, 3)),
             ((0, 8), (10, 3), (5, 3)),
@@ -301,25 +354,61 @@ mod tests {
             ((9, 9), (0, 4), (0, 4)),
             ((9, 9), (0, 0), (0, 0)),
         ] {
-            assert_eq!(parts(asked.0, asked.1).borne_by(parts(has.0, has.1)), parts(borne.0, borne.1), "{asked:?}");
+            assert_eq!(
+                parts(asked.0, asked.1).borne_by(parts(has.0, has.1)),
+                parts(borne.0, borne.1),
+                "{asked:?}"
+            );
         }
-        for (has, shown) in [((5, 3), (5, 3)), ((5, -3), (2, 0)), ((-3, 5), (0, 2)), ((1, -3), (-2, 0))] {
-            assert_eq!(parts(has.0, has.1).covered(), parts(shown.0, shown.1), "{has:?}");
+        for (has, shown) in [
+            ((5, 3), (5, 3)),
+            ((5, -3), (2, 0)),
+            ((-3, 5), (0, 2)),
+            ((1, -3), (-2, 0)),
+        ] {
+            assert_eq!(
+                parts(has.0, has.1).covered(),
+                parts(shown.0, shown.1),
+                "{has:?}"
+            );
         }
     }
 
     #[test]
     fn amounts_read_and_print_as_decimal_credits() {
-        for (text, micro) in [("300", 300_000_000), ("0.000001", 1), ("299.999128", 299_999_128), ("-1.5", -1_500_000)]
-        {
+        for (text, micro) in [
+            ("300", 300_000_000),
+            ("0.000001", 1),
+            ("299.999128", 299_999_128),
+            ("-1.5", -1_500_000),
+        ] {
             assert_eq!(text.parse::<Micro>(), Ok(Micro(micro)));
             assert_eq!(Micro(micro).to_string(), text);
         }
-        assert_eq!("-0".parse::<Micro>().unwrap().to_string(), "0", "who owes nothing reads no sign");
+        assert_eq!(
+            "-0".parse::<Micro>().unwrap().to_string(),
+            "0",
+            "who owes nothing reads no sign"
+        );
         assert_eq!("9007199254.740991".parse(), Ok(Micro(MICRO_MAX)));
         assert!("9007199254.740992".parse::<Micro>().is_err());
-        for bad in ["", ".", "1.", ".5", "1e3", "0.0000001", "+1", " 1", "1,5", "99999999999999", "--1"] {
-            assert!(bad.parse::<Micro>().is_err(), "{bad:?} was taken for an amount");
+        for bad in [
+            "",
+            ".",
+            "1.",
+            ".5",
+            "1e3",
+            "0.0000001",
+            "+1",
+            " 1",
+            "1,5",
+            "99999999999999",
+            "--1",
+        ] {
+            assert!(
+                bad.parse::<Micro>().is_err(),
+                "{bad:?} was taken for an amount"
+            );
         }
     }
 
@@ -327,34 +416,63 @@ mod tests {
     fn no_sum_leaves_the_bounds_that_every_store_holds_exactly() {
         let (most, one) = (Micro(MICRO_MAX), Micro(1));
         let least = Micro(-MICRO_MAX);
-        assert_eq!((Micro::new(MICRO_MAX + 1), Micro::new(-MICRO_MAX - 1)), (most, least));
+        assert_eq!(
+            (Micro::new(MICRO_MAX + 1), Micro::new(-MICRO_MAX - 1)),
+            (most, least)
+        );
         assert_eq!((most.plus(one), least.minus(one)), (most, least));
-        assert_eq!((most.minus(one), least.plus(one)), (Micro(MICRO_MAX - 1), Micro(1 - MICRO_MAX)));
-        for (wide, held) in [(i128::MAX, most), (i128::MIN, least), (7, Micro(7)), (0, Micro::ZERO), (-7, Micro(-7))] {
+        assert_eq!(
+            (most.minus(one), least.plus(one)),
+            (Micro(MICRO_MAX - 1), Micro(1 - MICRO_MAX))
+        );
+        for (wide, held) in [
+            (i128::MAX, most),
+            (i128::MIN, least),
+            (7, Micro(7)),
+            (0, Micro::ZERO),
+            (-7, Micro(-7)),
+        ] {
             assert_eq!(bounded(wide), held);
         }
     }
 
     #[test]
     fn an_account_has_credit_from_the_first_millionth_on_and_none_that_it_owes() {
-        assert_eq!([-1, 0, 1].map(|micro| Micro(micro).is_positive()), [false, false, true]);
-        assert_eq!([-5, 0, 5].map(|micro| Micro(micro).or_zero().get()), [0, 0, 5]);
+        assert_eq!(
+            [-1, 0, 1].map(|micro| Micro(micro).is_positive()),
+            [false, false, true]
+        );
+        assert_eq!(
+            [-5, 0, 5].map(|micro| Micro(micro).or_zero().get()),
+            [0, 0, 5]
+        );
     }
 
     #[test]
     fn a_cost_is_borne_by_the_trial_first_and_then_by_what_was_paid_for() {
-        let parts = |paid, trial| Parts { paid: Micro(paid), trial: Micro(trial) };
+        let parts = |paid, trial| Parts {
+            paid: Micro(paid),
+            trial: Micro(trial),
+        };
         assert_eq!(parts(5, 3).total(), Micro(8));
         assert_eq!(parts(5, 3).plus(parts(10, 20)), parts(15, 23));
         assert_eq!(parts(5, 3).minus(parts(10, 2)), parts(-5, 1));
         assert_eq!(parts(-5, 3).or_zero(), parts(0, 3));
         assert_eq!(parts(5, -3).or_zero(), parts(5, 0));
-        for (amount, borne) in
-            [(0, parts(0, 0)), (2, parts(0, 2)), (3, parts(0, 3)), (4, parts(1, 3)), (9, parts(5, 3))]
-        {
+        for (amount, borne) in [
+            (0, parts(0, 0)),
+            (2, parts(0, 2)),
+            (3, parts(0, 3)),
+            (4, parts(1, 3)),
+            (9, parts(5, 3)),
+        ] {
             assert_eq!(parts(5, 3).take(Micro(amount)), borne, "{amount}");
         }
-        assert_eq!(parts(5, -3).take(Micro(4)), parts(4, 0), "a bucket that owes bears nothing");
+        assert_eq!(
+            parts(5, -3).take(Micro(4)),
+            parts(4, 0),
+            "a bucket that owes bears nothing"
+        );
         assert_eq!(parts(-5, 3).take(Micro(4)), parts(0, 3));
     }
 
@@ -363,21 +481,39 @@ mod tests {
         let (price, half) = (Micro(500_000_000), Factor(500_000));
         let one = |count, price| Term::new(count, price, Factor::ONE);
         assert_eq!(cost([one(1, price)]), Micro(500));
-        assert_eq!(cost([one(1, Micro(1)), one(1, Micro(1))]), Micro(1), "two half µc are rounded together, not each");
+        assert_eq!(
+            cost([one(1, Micro(1)), one(1, Micro(1))]),
+            Micro(1),
+            "two half µc are rounded together, not each"
+        );
         assert_eq!(cost([one(0, price)]), Micro::ZERO);
-        assert_eq!(cost([one(u64::MAX, Micro(MICRO_MAX))]), Micro(MICRO_MAX), "an absurd count saturates");
+        assert_eq!(
+            cost([one(u64::MAX, Micro(MICRO_MAX))]),
+            Micro(MICRO_MAX),
+            "an absurd count saturates"
+        );
         assert_eq!(cost([Term::new(3, price, half)]), Micro(750));
         let thirds = Term::new(1, Micro(1_000_000), Factor(333_333));
         assert_eq!(cost([thirds]), Micro(1));
-        assert_eq!(cost([thirds; 3]), Micro(1), "a factor is part of the sum that is rounded once");
+        assert_eq!(
+            cost([thirds; 3]),
+            Micro(1),
+            "a factor is part of the sum that is rounded once"
+        );
         assert_eq!(cost([thirds; 4]), Micro(2));
     }
 
     #[test]
     fn a_line_is_exact_to_the_last_digit() {
         assert_eq!(exact_line(3, Micro(75_000), Factor::ONE), "0.000000225");
-        assert_eq!(exact_line(1_000_000, Micro(500_000_000), Factor::ONE), "500");
-        assert_eq!(exact_line(3, Micro(75_001), Factor(1_750_001)), "0.000000393755475003");
+        assert_eq!(
+            exact_line(1_000_000, Micro(500_000_000), Factor::ONE),
+            "500"
+        );
+        assert_eq!(
+            exact_line(3, Micro(75_001), Factor(1_750_001)),
+            "0.000000393755475003"
+        );
         let most = exact_line(u64::MAX, Micro(MICRO_MAX), Factor::THOUSAND);
         assert_eq!(most, "166153499473114465657224609.570750465");
     }
@@ -385,9 +521,15 @@ mod tests {
     #[test]
     fn a_sum_is_exact_before_it_is_rounded() {
         let term = |count, price| Term::new(count, Micro(price), Factor::ONE);
-        assert_eq!(exact_sum([term(3, 75_000), term(1, 500_000_000)]), "0.000500225");
+        assert_eq!(
+            exact_sum([term(3, 75_000), term(1, 500_000_000)]),
+            "0.000500225"
+        );
         assert_eq!(exact_sum([term(1_000_000, 1_000_000), term(0, 7)]), "1");
-        assert_eq!(exact_sum([Term::new(1, Micro(1), Factor(1))]), "0.000000000000000001");
+        assert_eq!(
+            exact_sum([Term::new(1, Micro(1), Factor(1))]),
+            "0.000000000000000001"
+        );
         assert_eq!(exact_sum([]), "0");
     }
 
@@ -401,8 +543,16 @@ mod tests {
             (1, 1, 1),
             (1_000_000_000, 1_000_000_000, 1_000_000_000_000),
         ] {
-            assert_eq!(Factor(one).times(Factor(other)), Factor(both), "{one} {other}");
-            assert_eq!(Factor(other).times(Factor(one)), Factor(both), "{other} {one}");
+            assert_eq!(
+                Factor(one).times(Factor(other)),
+                Factor(both),
+                "{one} {other}"
+            );
+            assert_eq!(
+                Factor(other).times(Factor(one)),
+                Factor(both),
+                "{other} {one}"
+            );
         }
         let most = Factor(i64::MAX).times(Factor::THOUSAND);
         assert_eq!(most, Factor(i64::MAX));
@@ -410,13 +560,23 @@ mod tests {
 
     #[test]
     fn a_factor_is_a_decimal_above_zero_and_at_most_a_thousand() {
-        for (text, factor) in [("1.75", 1_750_000), ("0.000001", 1), ("1000", 1_000_000_000)] {
+        for (text, factor) in [
+            ("1.75", 1_750_000),
+            ("0.000001", 1),
+            ("1000", 1_000_000_000),
+        ] {
             let json = format!("{text:?}");
-            assert_eq!(serde_json::from_str::<Factor>(&json).unwrap(), Factor(factor));
+            assert_eq!(
+                serde_json::from_str::<Factor>(&json).unwrap(),
+                Factor(factor)
+            );
             assert_eq!(serde_json::to_string(&Factor(factor)).unwrap(), json);
         }
         for bad in ["\"0\"", "\"-1\"", "\"1000.000001\"", "\"x\"", "1"] {
-            assert!(serde_json::from_str::<Factor>(bad).is_err(), "{bad} was taken for a factor");
+            assert!(
+                serde_json::from_str::<Factor>(bad).is_err(),
+                "{bad} was taken for a factor"
+            );
         }
     }
 }

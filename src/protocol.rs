@@ -1,12 +1,13 @@
 //! The pure core's door: what the protocols say, and how one is passed on or told of a failure.
 //!
-//! Bytes and values in, bytes and values out. Nothing below this file knows a server, a clock, a task, a log,
-//! a price or a configuration; every function here can be run on any bytes by a test.
+//! Bytes and values in, bytes and values out. Nothing below this file knows a server, a clock, a
+//! task, a log, a price or a configuration; every function here can be run on any bytes by a test.
 //!
-//! Same protocol on both sides: [`request`] reads what admission must know and splices the few edits, [`same`] passes
-//! the answer on. Two protocols: [`translate`] goes through [`form`] and the rooms `chat/`, `messages/` and `responses/`, four doors
-//! each; it is never a step of the pass-through path. [`answer`] is what the edge holds either of them by, and
-//! [`failure`] renders every refusal.
+//! Same protocol on both sides: [`request`] reads what admission must know and splices the few
+//! edits, [`same`] passes the answer on. Two protocols: [`translate`] goes through [`form`] and the
+//! rooms `chat/`, `messages/` and `responses/`, four doors each; it is never a step of the
+//! pass-through path. [`answer`] is what the edge holds either of them by, and [`failure`] renders
+//! every refusal.
 //!
 //! Read next: `protocol/request.rs`, then `protocol/answer.rs`.
 

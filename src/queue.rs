@@ -1,7 +1,7 @@
 //! A queue between threads that has a limit, and takes memory only for what waits in it.
 //!
-//! The standard library's bounded channel takes room for all that may ever wait as soon as it is made: two megabytes in a
-//! gateway that nobody has asked anything yet. Must not know what waits.
+//! The standard library's bounded channel takes room for all that may ever wait as soon as it is
+//! made: two megabytes in a gateway that nobody has asked anything yet. Must not know what waits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,10 +10,20 @@ use std::time::Duration;
 
 /// A queue in which at most `most` items wait.
 pub fn queue<T>(most: usize) -> (Sender<T>, Receiver<T>) {
-    #[expect(clippy::disallowed_methods, reason = "this is where its limit is put on it")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this is where its limit is put on it"
+    )]
     let (sender, receiver) = mpsc::channel();
     let waiting = Arc::new(AtomicUsize::new(0));
-    (Sender { sender, waiting: Arc::clone(&waiting), most }, Receiver { receiver, waiting })
+    (
+        Sender {
+            sender,
+            waiting: Arc::clone(&waiting),
+            most,
+        },
+        Receiver { receiver, waiting },
+    )
 }
 
 pub struct Sender<T> {
@@ -22,7 +32,8 @@ pub struct Sender<T> {
     most: usize,
 }
 
-/// Whoever holds it is the only one who takes out. Once it is dropped, nothing can be put in any more.
+/// Whoever holds it is the only one who takes out. Once it is dropped, nothing can be put in any
+/// more.
 pub struct Receiver<T> {
     receiver: mpsc::Receiver<T>,
     waiting: Arc<AtomicUsize>,
@@ -30,7 +41,11 @@ pub struct Receiver<T> {
 
 impl<T> Clone for Sender<T> {
     fn clone(&self) -> Self {
-        Self { sender: self.sender.clone(), waiting: Arc::clone(&self.waiting), most: self.most }
+        Self {
+            sender: self.sender.clone(),
+            waiting: Arc::clone(&self.waiting),
+            most: self.most,
+        }
     }
 }
 
@@ -66,7 +81,9 @@ impl<T> Receiver<T> {
     /// # Errors
     /// The time is over; or as with [`Receiver::recv`].
     pub fn recv_timeout(&self, patience: Duration) -> Result<T, RecvTimeoutError> {
-        self.receiver.recv_timeout(patience).inspect(|_| self.taken())
+        self.receiver
+            .recv_timeout(patience)
+            .inspect(|_| self.taken())
     }
 
     /// What waits now and while it is taken.
@@ -95,8 +112,13 @@ mod tests {
         assert!(matches!(sender.try_send(5), Err(TrySendError::Full(5))));
         assert_eq!(receiver.recv_timeout(Duration::ZERO), Ok(2));
         assert_eq!(receiver.try_iter().collect::<Vec<_>>(), [4]);
-        assert_eq!(receiver.recv_timeout(Duration::ZERO), Err(RecvTimeoutError::Timeout));
-        assert!(sender.try_send(6).is_ok() && sender.try_send(7).is_ok() && sender.try_send(8).is_err());
+        assert_eq!(
+            receiver.recv_timeout(Duration::ZERO),
+            Err(RecvTimeoutError::Timeout)
+        );
+        assert!(
+            sender.try_send(6).is_ok() && sender.try_send(7).is_ok() && sender.try_send(8).is_err()
+        );
         drop(sender);
         assert_eq!(receiver.try_iter().collect::<Vec<_>>(), [6, 7]);
         assert!(receiver.recv().is_err());
@@ -107,7 +129,10 @@ mod tests {
         let (sender, receiver) = queue(1);
         drop(receiver);
         for _ in 0..3 {
-            assert!(matches!(sender.try_send("back"), Err(TrySendError::Disconnected("back"))));
+            assert!(matches!(
+                sender.try_send("back"),
+                Err(TrySendError::Disconnected("back"))
+            ));
         }
     }
 }

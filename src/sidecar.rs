@@ -1,9 +1,9 @@
 //! The sidecar: sign-up, dashboard and catalog, as pages that work without JavaScript.
 //!
-//! This file is the list of routes and of what stands in front of them. It listens on a private address, and the edge
-//! forwards everything to it that is not `/v1`. Must not know Pingora, SQL or argon2.
-//! Next: `sidecar/session.rs` (who is asking), `sidecar/guard.rs` (what every request and answer goes through),
-//! `sidecar/page.rs` (what every page has), then a file per page.
+//! This file is the list of routes and of what stands in front of them. It listens on a private
+//! address, and the edge forwards everything to it that is not `/v1`. Must not know Pingora, SQL or
+//! argon2. Next: `sidecar/session.rs` (who is asking), `sidecar/guard.rs` (what every request and
+//! answer goes through), `sidecar/page.rs` (what every page has), then a file per page.
 
 mod account;
 mod activity;
@@ -74,19 +74,28 @@ struct App {
 
 impl Sidecar {
     pub fn new(accounts: Accounts, billing: Billing, settings: Arc<ArcSwap<Settings>>) -> Self {
-        Self { accounts, billing, settings, fleet: None }
+        Self {
+            accounts,
+            billing,
+            settings,
+            fleet: None,
+        }
     }
 
     /// The same, in the process that asks the vendors.
     #[must_use]
     pub fn beside(self, fleet: Arc<Fleet>) -> Self {
-        Self { fleet: Some(fleet), ..self }
+        Self {
+            fleet: Some(fleet),
+            ..self
+        }
     }
 }
 
 /// All pages, for a server of the caller's.
 pub fn router(state: Sidecar) -> Router {
-    // Without its sender, a receiver keeps its last value: such a router is never told that it closes.
+    // Without its sender, a receiver keeps its last value: such a router is never told that it
+    // closes.
     let (_, closing) = watch::channel(false);
     routes(state, closing)
 }
@@ -110,9 +119,16 @@ fn routes(state: Sidecar, closing: watch::Receiver<bool>) -> Router {
         .route("/docs", get(catalog::docs))
         .route("/docs/models.json", get(catalog::models_json))
         .route("/dashboard/static/{file}", get(page::asset))
-        .route("/dashboard/sign-up", get(account::sign_up_page).post(account::sign_up))
-        .route("/dashboard/sign-in", get(account::sign_in_page).post(account::sign_in))
-        // With a session: each handler takes a `Visitor` or, for what changes something, a `SignedForm`.
+        .route(
+            "/dashboard/sign-up",
+            get(account::sign_up_page).post(account::sign_up),
+        )
+        .route(
+            "/dashboard/sign-in",
+            get(account::sign_in_page).post(account::sign_in),
+        )
+        // With a session: each handler takes a `Visitor` or, for what changes something, a
+        // `SignedForm`.
         .route("/dashboard/sign-out", post(account::sign_out))
         .route("/dashboard", get(overview::overview))
         .route("/dashboard/live", get(live::live))
@@ -122,25 +138,58 @@ fn routes(state: Sidecar, closing: watch::Receiver<bool>) -> Router {
         .route("/dashboard/keys/{id}/enable", post(keys::enable))
         .route("/dashboard/keys/{id}/disable", post(keys::disable))
         .route("/dashboard/keys/{id}/rotate", post(keys::rotate))
-        .route("/dashboard/keys/{id}/revoke", get(keys::confirm_revoke).post(keys::revoke))
+        .route(
+            "/dashboard/keys/{id}/revoke",
+            get(keys::confirm_revoke).post(keys::revoke),
+        )
         .route("/dashboard/activity", get(activity::list))
         .route("/dashboard/activity/{request_id}", get(activity::receipt))
         .route("/dashboard/account", get(profile::show))
         .route("/dashboard/account/export", get(export::export))
-        .route("/dashboard/account/password", post(profile::change_password))
-        .route("/dashboard/account/sessions/{id}/end", post(profile::end_session))
-        .route("/dashboard/account/end-other-sessions", post(profile::end_others))
+        .route(
+            "/dashboard/account/password",
+            post(profile::change_password),
+        )
+        .route(
+            "/dashboard/account/sessions/{id}/end",
+            post(profile::end_session),
+        )
+        .route(
+            "/dashboard/account/end-other-sessions",
+            post(profile::end_others),
+        )
         .route("/dashboard/account/delete", post(profile::delete))
         // For administrators: each handler takes an `Operator` or an `OperatorForm`.
         .route("/dashboard/operator", get(operator::accounts))
-        .route("/dashboard/operator/accounts/{id}", get(operator::account::show))
-        .route("/dashboard/operator/accounts/{id}/post", post(operator::account::post))
-        .route("/dashboard/operator/accounts/{id}/suspend", post(operator::account::suspend))
-        .route("/dashboard/operator/accounts/{id}/resume", post(operator::account::resume))
+        .route(
+            "/dashboard/operator/accounts/{id}",
+            get(operator::account::show),
+        )
+        .route(
+            "/dashboard/operator/accounts/{id}/post",
+            post(operator::account::post),
+        )
+        .route(
+            "/dashboard/operator/accounts/{id}/suspend",
+            post(operator::account::suspend),
+        )
+        .route(
+            "/dashboard/operator/accounts/{id}/resume",
+            post(operator::account::resume),
+        )
         .route("/dashboard/operator/service", get(operator::service::show))
-        .route("/dashboard/operator/verify", post(operator::service::verify))
-        .route("/dashboard/operator/invites", get(operator::invites::show).post(operator::invites::create))
-        .route("/dashboard/operator/invites/{id}/withdraw", post(operator::invites::withdraw))
+        .route(
+            "/dashboard/operator/verify",
+            post(operator::service::verify),
+        )
+        .route(
+            "/dashboard/operator/invites",
+            get(operator::invites::show).post(operator::invites::create),
+        )
+        .route(
+            "/dashboard/operator/invites/{id}/withdraw",
+            post(operator::invites::withdraw),
+        )
         .route("/dashboard/operator/log", get(operator::log::show))
         .route("/dashboard/activity.csv", get(activity::download))
         .route("/dashboard/conversations", get(conversations::list))
@@ -149,12 +198,16 @@ fn routes(state: Sidecar, closing: watch::Receiver<bool>) -> Router {
         .method_not_allowed_fallback(problem::method_not_allowed)
         // In front of them, the last one outermost.
         .layer(DefaultBodyLimit::max(FORM_BYTES_MAX))
-        .layer(from_fn_with_state(Arc::clone(&app), guard::same_origin_only))
+        .layer(from_fn_with_state(
+            Arc::clone(&app),
+            guard::same_origin_only,
+        ))
         .layer(from_fn_with_state(Arc::clone(&app), guard::hardened))
         .with_state(app)
 }
 
-/// Serves the pages, on `listener` and to the edge of this process, until `shutdown`, then ends the live streams and finishes what is under way.
+/// Serves the pages, on `listener` and to the edge of this process, until `shutdown`, then ends the
+/// live streams and finishes what is under way.
 ///
 /// # Errors
 /// The listener failed.
@@ -164,7 +217,13 @@ pub async fn serve(
     state: Sidecar,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
-    serve_with(PageListener::new(listener, edge), state, Router::new(), shutdown).await
+    serve_with(
+        PageListener::new(listener, edge),
+        state,
+        Router::new(),
+        shutdown,
+    )
+    .await
 }
 
 /// As [`serve`], in a process of its own: answers edges too.
@@ -187,7 +246,9 @@ async fn serve_with(
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
     let (close, closing) = watch::channel(false);
-    let service = more.merge(routes(state, closing)).into_make_service_with_connect_info::<PeerAddress>();
+    let service = more
+        .merge(routes(state, closing))
+        .into_make_service_with_connect_info::<PeerAddress>();
     axum::serve(listener, service)
         .with_graceful_shutdown(async move {
             shutdown.await;

@@ -1,4 +1,5 @@
-//! Simulated vendors: all three wire protocols on one port, misbehaving on request, for tests and load.
+//! Simulated vendors: all three wire protocols on one port, misbehaving on request, for tests and
+//! load.
 //!
 //! It must not import anything from the rest of the crate: it speaks the vendors' bytes on its own
 //! authority, so that a mistake in our types cannot hide in what tests them. It must not be put
@@ -10,9 +11,10 @@
 //! Behaviour is chosen per request by the first `[[sim key=value key=value …]]` in the last user
 //! text (a string content, or a text part of the last user message that has one). A value is a bare
 //! word, `"quoted"` (with `\"`, `\\`, `\n`, `\t`), `'quoted'` (raw) or JSON, `{…}` or `[…]`. Flags
-//! are `0` or `1`. An unknown key, a bad value or an unclosed marker is a 400 that names it.
-//! An *event* is one SSE event of any kind (the role chunk, `message_start`, `ping`, `[DONE]`, …);
-//! comments are not counted. A count above the stream's length means its end, before the terminator.
+//! are `0` or `1`. An unknown key, a bad value or an unclosed marker is a 400 that names it. An
+//! *event* is one SSE event of any kind (the role chunk, `message_start`, `ping`, `[DONE]`, …);
+//! comments are not counted. A count above the stream's length means its end, before the
+//! terminator.
 //!
 //! | key | value | effect |
 //! | --- | --- | --- |
@@ -70,17 +72,18 @@
 //! | `lenient` | flag | the vendor checks no more than it needs to answer (`1`), or all it can (`0`, also with `--lenient`) |
 //!
 //! An element of `blocks` is an object with one of these: `thinking` (a text; `omitted: true` shows
-//! the signature only), `redacted: true`, `text` (with `citations`, each `{url, title, cited}`), `tool`
-//! (a name; with `args`, an object or a string that is sent as it is, and `id`), `search` (a query that the
-//! vendor runs itself; with `hits`, each `{url, title}`, or an `error` code), `unknown` (the type of a
-//! block nobody knows), `refusal` (chat's words). Chat leaves out searches and unknown blocks, and shows redacted
-//! thinking in `reasoning_details` only. If `blocks` has a tool and the last turn is a tool result, the
-//! answer is `text` instead.
+//! the signature only), `redacted: true`, `text` (with `citations`, each `{url, title, cited}`),
+//! `tool` (a name; with `args`, an object or a string that is sent as it is, and `id`), `search` (a
+//! query that the vendor runs itself; with `hits`, each `{url, title}`, or an `error` code),
+//! `unknown` (the type of a block nobody knows), `refusal` (chat's words). Chat leaves out searches
+//! and unknown blocks, and shows redacted thinking in `reasoning_details` only. If `blocks` has a
+//! tool and the last turn is a tool result, the answer is `text` instead.
 //!
 //! # TLS and HTTP/2
 //!
-//! With [`Options::tls`], the port speaks TLS, and HTTP/2 or HTTP/1.1 by ALPN. Each HTTP/2 stream gets the
-//! answer that its request would get over HTTP/1.1. What breaks it has the nearest form there is:
+//! With [`Options::tls`], the port speaks TLS, and HTTP/2 or HTTP/1.1 by ALPN. Each HTTP/2 stream
+//! gets the answer that its request would get over HTTP/1.1. What breaks it has the nearest form
+//! there is:
 //!
 //! | marker | over HTTP/1.1 | over HTTP/2 |
 //! | --- | --- | --- |
@@ -94,30 +97,32 @@
 //! | `split` | one chunk per piece | one DATA frame per piece |
 //! | `chunked` | chunked framing | no `content-length` |
 //!
-//! `--fault close` closes the connection. A stream that the client resets counts as a client that is
-//! gone. A request without `:authority`, or with another `host`, is a 400. The pages under `/_sim/` are
-//! also answered without TLS on the same port; any other request without TLS is a 400.
+//! `--fault close` closes the connection. A stream that the client resets counts as a client that
+//! is gone. A request without `:authority`, or with another `host`, is a 400. The pages under
+//! `/_sim/` are also answered without TLS on the same port; any other request without TLS is a 400.
 //!
 //! # What is counted
 //!
-//! Without `input`, a token is four bytes of the body but for media, which are counted as the vendors document: see
-//! `simulator/count.rs`.
+//! Without `input`, a token is four bytes of the body but for media, which are counted as the
+//! vendors document: see `simulator/count.rs`.
 //!
-//! `/_sim/stats` has the counters (`connections_by_http`: connections by version), `/_sim/requests?last=N`
-//! the last requests in full, each with its version (`http`: `1.1` or `2`; `:authority` stands among the
-//! headers) and with what its answer came to: `answer` has the true token counts (`usage`), the `events` that were written, the bytes
-//! of text, thinking and arguments in them (`shown_bytes`), and its `end`: `running`, `sent` as planned,
-//! or `gone`, because the client was.
+//! `/_sim/stats` has the counters (`connections_by_http`: connections by version),
+//! `/_sim/requests?last=N` the last requests in full, each with its version (`http`: `1.1` or `2`;
+//! `:authority` stands among the headers) and with what its answer came to: `answer` has the true
+//! token counts (`usage`), the `events` that were written, the bytes of text, thinking and
+//! arguments in them (`shown_bytes`), and its `end`: `running`, `sent` as planned, or `gone`,
+//! because the client was.
 //!
 //! # What is refused
 //!
-//! All vendors check requests as the real ones do, in their words: see `simulator/checks.rs`. What a
-//! model takes follows from the generation in its name (`claude-opus-4-7`, `gpt-5.5`): it refuses, for
-//! instance, unknown fields, an output limit above its own, `max_tokens` where a chat model reasons, and
-//! sampling or kinds of thinking that it does not have. A name without a generation is no real vendor's: such a
-//! model takes all of these, and unknown fields that start with `x_`. `simulate --lenient` and the marker
-//! `lenient=1` switch the checks off. Signatures of thinking must be the simulator's own, of the same text; so must what the
-//! responses vendor encrypts.
+//! All vendors check requests as the real ones do, in their words: see `simulator/checks.rs`. What
+//! a model takes follows from the generation in its name (`claude-opus-4-7`, `gpt-5.5`): it
+//! refuses, for instance, unknown fields, an output limit above its own, `max_tokens` where a chat
+//! model reasons, and sampling or kinds of thinking that it does not have. A name without a
+//! generation is no real vendor's: such a model takes all of these, and unknown fields that start
+//! with `x_`. `simulate --lenient` and the marker `lenient=1` switch the checks off. Signatures of
+//! thinking must be the simulator's own, of the same text; so must what the responses vendor
+//! encrypts.
 
 mod answer;
 mod behaviour;
@@ -188,7 +193,8 @@ pub struct Options {
 /// TLS, with HTTP/2 and HTTP/1.1 by ALPN.
 #[derive(Clone, Debug)]
 pub struct Tls {
-    /// Where the certificate and its authority (`ca.pem`) are; made if it does not exist or is empty.
+    /// Where the certificate and its authority (`ca.pem`) are; made if it does not exist or is
+    /// empty.
     pub dir: PathBuf,
     /// `SETTINGS_MAX_CONCURRENT_STREAMS`.
     pub h2_streams: u32,
@@ -220,7 +226,9 @@ pub fn parse_fault(text: &str) -> anyhow::Result<Fault> {
     }
     match text.strip_prefix("status=").map(str::parse) {
         Some(Ok(status @ 300..=599)) => Ok(Fault::Status(status)),
-        _ => anyhow::bail!("fault {text:?} is neither \"close\" nor \"status=N\" with N from 300 to 599"),
+        _ => anyhow::bail!(
+            "fault {text:?} is neither \"close\" nor \"status=N\" with N from 300 to 599"
+        ),
     }
 }
 
@@ -236,14 +244,15 @@ pub struct Arguments {
     /// Answer requests that the real vendor of the model would refuse.
     ///
     /// Without it, a model that the simulator knows by the generation in its name (claude-opus-4-7,
-    /// gpt-5.5) refuses what the real one refuses: unknown fields, max_tokens where max_completion_tokens
-    /// is wanted, temperature where it is fixed, output limits above the model's, and so on.
+    /// gpt-5.5) refuses what the real one refuses: unknown fields, max_tokens where
+    /// max_completion_tokens is wanted, temperature where it is fixed, output limits above the
+    /// model's, and so on.
     #[arg(long)]
     lenient: bool,
     /// Speak TLS, with HTTP/2 and HTTP/1.1 by ALPN. The pages under /_sim/ also answer without TLS.
     ///
-    /// The certificate is for localhost, 127.0.0.1 and ::1. Have the gateway trust the authority that
-    /// signed it: start the gateway with SSL_CERT_FILE set to the ca.pem that is printed.
+    /// The certificate is for localhost, 127.0.0.1 and ::1. Have the gateway trust the authority
+    /// that signed it: start the gateway with SSL_CERT_FILE set to the ca.pem that is printed.
     #[arg(long)]
     tls: bool,
     /// Keep the certificate in this directory, and use the one that is there. Implies --tls.
@@ -261,7 +270,11 @@ pub struct Arguments {
 /// # Errors
 /// The certificate cannot be read or made.
 pub async fn serve(listener: TcpListener, options: Options) -> anyhow::Result<()> {
-    let tls = options.tls.as_ref().map(|tls| tls::acceptor(&tls.dir)).transpose()?;
+    let tls = options
+        .tls
+        .as_ref()
+        .map(|tls| tls::acceptor(&tls.dir))
+        .transpose()?;
     let server = Arc::new(vendor::Server::new(options));
     let mut connections = JoinSet::new();
     loop {
@@ -285,26 +298,47 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     use anyhow::Context as _;
     use tokio::signal::unix::{SignalKind, signal};
 
-    let Arguments { listen, fault, lenient, tls, tls_dir, h2_streams } = arguments;
+    let Arguments {
+        listen,
+        fault,
+        lenient,
+        tls,
+        tls_dir,
+        h2_streams,
+    } = arguments;
     let fault = fault.as_deref().map(parse_fault).transpose()?;
-    let temporary = if tls && tls_dir.is_none() { Some(tls::TemporaryDir::new()?) } else { None };
+    let temporary = if tls && tls_dir.is_none() {
+        Some(tls::TemporaryDir::new()?)
+    } else {
+        None
+    };
     let dir = tls_dir.or_else(|| temporary.as_ref().map(|dir| dir.path().to_owned()));
     let tls = dir.map(|dir| Tls { dir, h2_streams });
     if let Some(tls) = &tls {
         tls::acceptor(&tls.dir)?;
     }
-    let listener = TcpListener::bind(&listen).await.with_context(|| format!("cannot listen on {listen}"))?;
+    let listener = TcpListener::bind(&listen)
+        .await
+        .with_context(|| format!("cannot listen on {listen}"))?;
     let address = listener.local_addr()?;
     announce(&match &tls {
         Some(Tls { dir, .. }) => {
             let authority = tls::authority(dir);
-            format!("simulator listening on https://{address}, its certificate signed by {}", authority.display())
+            format!(
+                "simulator listening on https://{address}, its certificate signed by {}",
+                authority.display()
+            )
         }
         None => format!("simulator listening on http://{address}"),
     });
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let options = Options { fault, tls, lenient, ..Options::default() };
+    let options = Options {
+        fault,
+        tls,
+        lenient,
+        ..Options::default()
+    };
     tokio::select! {
         served = serve(listener, options) => served.context("the simulator stopped serving"),
         _ = terminate.recv() => Ok(()),
@@ -328,8 +362,12 @@ async fn connect(stream: TcpStream, tls: Option<TlsAcceptor>, server: Arc<vendor
         Some(tls) => {
             let greeted = tokio::time::timeout(HANDSHAKE_TIMEOUT, greet(stream, &tls)).await;
             match greeted {
-                Ok(Ok(Greeting::Plain(socket))) => converse(socket, &server, Reach::PagesAlone).await,
-                Ok(Ok(Greeting::Http1(socket))) => converse(socket, &server, Reach::Everything).await,
+                Ok(Ok(Greeting::Plain(socket))) => {
+                    converse(socket, &server, Reach::PagesAlone).await
+                }
+                Ok(Ok(Greeting::Http1(socket))) => {
+                    converse(socket, &server, Reach::Everything).await
+                }
                 Ok(Ok(Greeting::Http2(socket))) => {
                     server.stats.version_known("2");
                     http2::serve(socket, Arc::clone(&server)).await;
@@ -357,14 +395,19 @@ async fn greet(stream: TcpStream, tls: &TlsAcceptor) -> io::Result<Greeting> {
     let stream = tls.accept(stream).await?;
     let is_http2 = stream.get_ref().1.alpn_protocol() == Some(tls::ALPN_HTTP2);
     let socket = Socket::tls(stream);
-    Ok(if is_http2 { Greeting::Http2(socket) } else { Greeting::Http1(socket) })
+    Ok(if is_http2 {
+        Greeting::Http2(socket)
+    } else {
+        Greeting::Http1(socket)
+    })
 }
 
 /// What a connection of HTTP/1.1 may ask for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reach {
     Everything,
-    /// The simulator's own pages: whoever starts no TLS where it is spoken is no client of a vendor.
+    /// The simulator's own pages: whoever starts no TLS where it is spoken is no client of a
+    /// vendor.
     PagesAlone,
 }
 
@@ -374,7 +417,9 @@ async fn converse(socket: Socket, server: &vendor::Server, reach: Reach) {
     let mut connection = Connection::new(socket);
     loop {
         let after = match connection.read_request().await {
-            Ok(request) if reach == Reach::PagesAlone && !pages::is_page(&request) => connection.refuse(400).await,
+            Ok(request) if reach == Reach::PagesAlone && !pages::is_page(&request) => {
+                connection.refuse(400).await
+            }
             Ok(request) => play::play(&mut Exchange::Http1(&mut connection), server, request).await,
             Err(ReadError::Closed) => After::Closed,
             Err(ReadError::Refused(status)) => connection.refuse(status).await,

@@ -2,13 +2,15 @@
 //!
 //! * [`app`]: accounts, keys, sessions (`app.db`).
 //! * [`ledger`]: balances and immutable entries (`ledger.db`), the truth about money.
-//! * [`holds`]: a view of the open holds of running processes for other processes (`holds.db`); dies with them.
+//! * [`holds`]: a view of the open holds of running processes for other processes (`holds.db`);
+//!   dies with them.
 //! * [`idempotency`]: what was asked and answered under idempotency keys (`idempotency.db`).
 //! * [`redis`]: keys, balances and holds that many edges share.
 //!
-//! The contract of the ledger, whichever database keeps it: an entry with the same kind and reference counts once; a
-//! request ends at most once; a balance never goes below zero; entries are never changed; what a call reports as
-//! done is on disk. Must not decide prices, rules or statuses.
+//! The contract of the ledger, whichever database keeps it: an entry with the same kind and
+//! reference counts once; a request ends at most once; a balance never goes below zero; entries are
+//! never changed; what a call reports as done is on disk. Must not decide prices, rules or
+//! statuses.
 
 pub mod app;
 mod damage;
@@ -27,11 +29,20 @@ pub use lately::LOOK;
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     #[error("{operation}: {source}")]
-    Sqlite { operation: &'static str, source: rusqlite::Error },
+    Sqlite {
+        operation: &'static str,
+        source: rusqlite::Error,
+    },
     #[error("{operation}: {source}")]
-    Redis { operation: &'static str, source: ::redis::RedisError },
+    Redis {
+        operation: &'static str,
+        source: ::redis::RedisError,
+    },
     #[error("{operation}: {source}")]
-    Io { operation: &'static str, source: std::io::Error },
+    Io {
+        operation: &'static str,
+        source: std::io::Error,
+    },
     /// Not asked: it did not answer those who asked before.
     #[error("{0}: the shared store does not answer; it is probed until it does")]
     Away(&'static str),

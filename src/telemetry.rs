@@ -1,7 +1,8 @@
-//! Seeing: the log's set-up and the metric families. Next: `telemetry/access.rs` (a line for each request).
+//! Seeing: the log's set-up and the metric families. Next: `telemetry/access.rs` (a line for each
+//! request).
 //!
-//! Every label comes from the config or from a closed set in the code, never from what a client sent. Must not hold
-//! secrets, bodies or prompts.
+//! Every label comes from the config or from a closed set in the code, never from what a client
+//! sent. Must not hold secrets, bodies or prompts.
 
 pub mod access;
 pub mod gen_ai;
@@ -15,8 +16,8 @@ pub mod traces;
 use gen_ai::GenAi;
 use process::ProcessMetrics;
 use prometheus::{
-    Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
-    TextEncoder,
+    Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
+    IntGaugeVec, Opts, Registry, TextEncoder,
 };
 use refusals::RefusalReason;
 use std::sync::LazyLock;
@@ -25,11 +26,12 @@ use std::sync::LazyLock;
 pub static METRICS: LazyLock<Metrics> = LazyLock::new(Metrics::new);
 
 const SECONDS: &[f64] = &[
-    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0,
-    3_600.0,
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+    120.0, 300.0, 900.0, 3_600.0,
 ];
-const OVERHEAD_SECONDS: &[f64] =
-    &[0.000_025, 0.000_05, 0.000_1, 0.000_2, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.05, 0.25];
+const OVERHEAD_SECONDS: &[f64] = &[
+    0.000_025, 0.000_05, 0.000_1, 0.000_2, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.05, 0.25,
+];
 
 pub struct Metrics {
     registry: Registry,
@@ -132,13 +134,24 @@ impl Metrics {
         };
         let gauge = |name: &str, help: &str| keep(&registry, IntGauge::new(name, help));
         let histogram = |name: &str, help: &str, buckets: &[f64]| {
-            keep(&registry, Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets.to_vec())))
+            keep(
+                &registry,
+                Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets.to_vec())),
+            )
         };
-        let store_up = gauge("gateway_store_up", "1 where keys, balances and holds can be asked for.");
+        let store_up = gauge(
+            "gateway_store_up",
+            "1 where keys, balances and holds can be asked for.",
+        );
         // An embedded store is this process itself.
         store_up.set(1);
         let [connections_refused, malformed] = refusal_families(&registry);
-        let [upstream_opened, upstream_failovers, vendor_key_refused, retry_budget_exhausted] = troubles(&registry);
+        let [
+            upstream_opened,
+            upstream_failovers,
+            vendor_key_refused,
+            retry_budget_exhausted,
+        ] = troubles(&registry);
         set_build_info(&registry);
         let metrics = Self {
             store_up,
@@ -150,8 +163,11 @@ impl Metrics {
             request_seconds: keep(
                 &registry,
                 HistogramVec::new(
-                    HistogramOpts::new("gateway_request_seconds", "From a request's header to the end of its answer.")
-                        .buckets(SECONDS.to_vec()),
+                    HistogramOpts::new(
+                        "gateway_request_seconds",
+                        "From a request's header to the end of its answer.",
+                    )
+                    .buckets(SECONDS.to_vec()),
                     &["surface", "model"],
                 ),
             ),
@@ -189,20 +205,36 @@ impl Metrics {
                 "Requests that another model was asked to answer instead of the one that was asked for.",
                 &["model", "fallback"],
             ),
-            tokens: counter("gateway_tokens_total", "Tokens billed.", &["model", "class"]),
+            tokens: counter(
+                "gateway_tokens_total",
+                "Tokens billed.",
+                &["model", "class"],
+            ),
             vendor_cut_tokens: counter(
                 "gateway_vendor_cut_tokens_total",
                 "Tokens of answers that a vendor broke off: the operator pays for them and nobody is billed.",
                 &["vendor", "class"],
             ),
-            web_searches: counter("gateway_web_searches_total", "Web searches billed.", &["model"]),
+            web_searches: counter(
+                "gateway_web_searches_total",
+                "Web searches billed.",
+                &["model"],
+            ),
             server_tool_uses: counter(
                 "gateway_server_tool_uses_total",
                 "Uses of tools that run at the vendor, web searches among them, billed or free.",
                 &["model", "tool"],
             ),
-            credits_micro: counter("gateway_credits_micro_total", "Micro-credits debited.", &["model"]),
-            writeoff_micro: counter("gateway_writeoff_micro_total", "Micro-credits borne by the operator.", &["model"]),
+            credits_micro: counter(
+                "gateway_credits_micro_total",
+                "Micro-credits debited.",
+                &["model"],
+            ),
+            writeoff_micro: counter(
+                "gateway_writeoff_micro_total",
+                "Micro-credits borne by the operator.",
+                &["model"],
+            ),
             estimated: counter(
                 "gateway_estimated_total",
                 "Debits whose usage the vendor did not report, and that were estimated.",
@@ -215,9 +247,18 @@ impl Metrics {
             ),
             open_holds: gauge("gateway_open_holds", "Requests that hold credit."),
             streams_open: gauge("gateway_streams_open", "Streams being answered."),
-            cpu_jobs_waiting: gauge("gateway_cpu_jobs_waiting", "Jobs on large bodies that wait for a thread."),
-            journal_pending: gauge("gateway_journal_pending", "Ended requests that the ledger does not have yet."),
-            journal_oldest_seconds: gauge("gateway_journal_oldest_seconds", "Age of the oldest of them."),
+            cpu_jobs_waiting: gauge(
+                "gateway_cpu_jobs_waiting",
+                "Jobs on large bodies that wait for a thread.",
+            ),
+            journal_pending: gauge(
+                "gateway_journal_pending",
+                "Ended requests that the ledger does not have yet.",
+            ),
+            journal_oldest_seconds: gauge(
+                "gateway_journal_oldest_seconds",
+                "Age of the oldest of them.",
+            ),
             interrupted: counter(
                 "gateway_interrupted_total",
                 "Requests cut by the death of a process, found at start.",
@@ -233,7 +274,11 @@ impl Metrics {
                 "Lines of a dead process's journal that were damaged: `repaired` by their checksum, or `lost`.",
                 &["outcome"],
             ),
-            ledger_errors: counter("gateway_ledger_errors_total", "Failures around the ledger.", &["reason"]),
+            ledger_errors: counter(
+                "gateway_ledger_errors_total",
+                "Failures around the ledger.",
+                &["reason"],
+            ),
             revocation_seconds: histogram(
                 "gateway_revocation_seconds",
                 "From a key's revocation in a shared store to its effect in this edge's cache, where it was in that.",
@@ -259,22 +304,47 @@ impl Metrics {
                 "Bytes that request bodies take in this process: those that have come, and what is kept of them.",
             ),
             pages_open: gauge("gateway_pages_open", "Pages that are being served."),
-            live_streams_open: gauge("gateway_live_streams_open", "Live balances that dashboards show."),
-            client_connections: gauge("gateway_client_connections", "Connections that clients hold."),
-            resident_bytes: gauge("gateway_resident_bytes", "Memory that this process has in use."),
-            open_files: gauge("gateway_open_files", "Files and sockets that this process has open."),
+            live_streams_open: gauge(
+                "gateway_live_streams_open",
+                "Live balances that dashboards show.",
+            ),
+            client_connections: gauge(
+                "gateway_client_connections",
+                "Connections that clients hold.",
+            ),
+            resident_bytes: gauge(
+                "gateway_resident_bytes",
+                "Memory that this process has in use.",
+            ),
+            open_files: gauge(
+                "gateway_open_files",
+                "Files and sockets that this process has open.",
+            ),
             connections_refused,
             malformed,
             idle_connections_closed: keep(
                 &registry,
-                IntCounter::new("gateway_idle_connections_closed_total", "Idle connections closed to make room."),
+                IntCounter::new(
+                    "gateway_idle_connections_closed_total",
+                    "Idle connections closed to make room.",
+                ),
             ),
-            config_reloads: counter("gateway_config_reloads_total", "Reloads of the config file.", &["result"]),
+            config_reloads: counter(
+                "gateway_config_reloads_total",
+                "Reloads of the config file.",
+                &["result"],
+            ),
             config_keys_waiting: gauge(
                 "gateway_config_keys_waiting",
                 "Keys of the config file that were changed and wait for the next start or upgrade.",
             ),
-            panics: keep(&registry, IntCounter::new("gateway_panics_total", "Panics: faults of the gateway itself.")),
+            panics: keep(
+                &registry,
+                IntCounter::new(
+                    "gateway_panics_total",
+                    "Panics: faults of the gateway itself.",
+                ),
+            ),
             gen_ai: GenAi::new(&registry),
             process: ProcessMetrics::new(&registry),
             registry,
@@ -283,11 +353,13 @@ impl Metrics {
         metrics
     }
 
-    /// Creates the series whose labels no config changes: a series that begins at 1 hides its first event from
-    /// `increase()` and `rate()`. `app/series.rs` creates the others.
+    /// Creates the series whose labels no config changes: a series that begins at 1 hides its first
+    /// event from `increase()` and `rate()`. `app/series.rs` creates the others.
     fn create_constant_series(&self) {
         let create = |family: &IntCounterVec, values: &[&str]| {
-            values.iter().for_each(|value| drop(family.with_label_values(&[value])));
+            values
+                .iter()
+                .for_each(|value| drop(family.with_label_values(&[value])));
         };
         create(&self.ledger_errors, &LEDGER_ERROR_REASONS);
         create(&self.access_log_dropped, &["full", "failed"]);
@@ -310,7 +382,9 @@ impl Metrics {
 
     /// Spans are lost: their queue was `full`, or sending them `failed`.
     pub fn spans_dropped(&self, reason: &'static str, count: usize) {
-        self.spans_dropped.with_label_values(&[reason]).inc_by(u64::try_from(count).unwrap_or(u64::MAX));
+        self.spans_dropped
+            .with_label_values(&[reason])
+            .inc_by(u64::try_from(count).unwrap_or(u64::MAX));
     }
 
     #[cfg(test)]
@@ -320,7 +394,11 @@ impl Metrics {
 
     /// Counts a refusal in the family of its reason.
     pub fn refused(&self, reason: RefusalReason) {
-        let family = if reason.is_limit() { &self.connections_refused } else { &self.malformed };
+        let family = if reason.is_limit() {
+            &self.connections_refused
+        } else {
+            &self.malformed
+        };
         family.with_label_values(&[reason.as_str()]).inc();
     }
 
@@ -344,20 +422,44 @@ impl Metrics {
 fn set_build_info(registry: &Registry) {
     let help = "The version of the program, its processor architecture, and its build profile.";
     let opts = Opts::new("gateway_build_info", help);
-    let info = keep(registry, IntGaugeVec::new(opts, &["version", "arch", "profile"]));
-    let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
-    info.with_label_values(&[env!("CARGO_PKG_VERSION"), std::env::consts::ARCH, profile]).set(1);
+    let info = keep(
+        registry,
+        IntGaugeVec::new(opts, &["version", "arch", "profile"]),
+    );
+    let profile = if cfg!(debug_assertions) {
+        "debug"
+    } else {
+        "release"
+    };
+    info.with_label_values(&[env!("CARGO_PKG_VERSION"), std::env::consts::ARCH, profile])
+        .set(1);
 }
 
 /// What is refused before it is a request. Every label is known, so every series begins at 0.
 fn refusal_families(registry: &Registry) -> [IntCounterVec; 2] {
     let families = [
-        ("gateway_connections_refused_total", "Connections past a limit.", "limit", true),
-        ("gateway_malformed_total", "Malformed requests, bodies, handshakes and header time-outs.", "reason", false),
+        (
+            "gateway_connections_refused_total",
+            "Connections past a limit.",
+            "limit",
+            true,
+        ),
+        (
+            "gateway_malformed_total",
+            "Malformed requests, bodies, handshakes and header time-outs.",
+            "reason",
+            false,
+        ),
     ];
     families.map(|(name, help, label, is_limit)| {
-        let family = keep(registry, IntCounterVec::new(Opts::new(name, help), &[label]));
-        for reason in RefusalReason::ALL.into_iter().filter(|reason| reason.is_limit() == is_limit) {
+        let family = keep(
+            registry,
+            IntCounterVec::new(Opts::new(name, help), &[label]),
+        );
+        for reason in RefusalReason::ALL
+            .into_iter()
+            .filter(|reason| reason.is_limit() == is_limit)
+        {
             family.with_label_values(&[reason.as_str()]);
         }
         family
@@ -391,38 +493,59 @@ fn troubles(registry: &Registry) -> [IntCounterVec; 4] {
     .map(|(name, help, labels)| keep(registry, IntCounterVec::new(Opts::new(name, help), labels)))
 }
 
-/// Registers a family. Names and labels are constants, so a failure is a mistake that the first test meets.
-#[expect(clippy::expect_used, reason = "constants in this file; a wrong one fails every test")]
-fn keep<C: prometheus::core::Collector + Clone + 'static>(registry: &Registry, family: prometheus::Result<C>) -> C {
+/// Registers a family. Names and labels are constants, so a failure is a mistake that the first
+/// test meets.
+#[expect(
+    clippy::expect_used,
+    reason = "constants in this file; a wrong one fails every test"
+)]
+fn keep<C: prometheus::core::Collector + Clone + 'static>(
+    registry: &Registry,
+    family: prometheus::Result<C>,
+) -> C {
     let family = family.expect("a well-formed metric family");
-    registry.register(Box::new(family.clone())).expect("a metric family of its own name");
+    registry
+        .register(Box::new(family.clone()))
+        .expect("a metric family of its own name");
     family
 }
 
 /// Logs to stderr; `RUST_LOG` chooses what, warnings and the gateway's own notices by default.
 pub fn start_log() {
     let default = "warn,model_gateway=info,pingora_core::connectors=off,pingora_core::server=warn";
-    let logger = env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(default))
-        // However much is asked for: these print whole headers, a client's with its key and a vendor's with ours; and
-        // bodies, character by character.
-        .filter_module("pingora_proxy", log::LevelFilter::Off)
-        .filter_module("pingora_core::protocols::http::v1::client", log::LevelFilter::Warn)
-        .filter_module("pingora_core::protocols::http::v1::body", log::LevelFilter::Warn)
-        // One line for each malformed connection, which `refusals` writes within its limit.
-        .filter_module("pingora_core::apps", log::LevelFilter::Off)
-        .filter_module("pingora_core::protocols::http::v2::server", log::LevelFilter::Error)
-        .format_timestamp_millis()
-        .build();
+    let logger =
+        env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(default))
+            // However much is asked for: these print whole headers, a client's with its key and a
+            // vendor's with ours; and bodies, character by character.
+            .filter_module("pingora_proxy", log::LevelFilter::Off)
+            .filter_module(
+                "pingora_core::protocols::http::v1::client",
+                log::LevelFilter::Warn,
+            )
+            .filter_module(
+                "pingora_core::protocols::http::v1::body",
+                log::LevelFilter::Warn,
+            )
+            // One line for each malformed connection, which `refusals` writes within its limit.
+            .filter_module("pingora_core::apps", log::LevelFilter::Off)
+            .filter_module(
+                "pingora_core::protocols::http::v2::server",
+                log::LevelFilter::Error,
+            )
+            .format_timestamp_millis()
+            .build();
     let max_level = logger.filter();
     if log::set_boxed_logger(Box::new(BoundedLog(logger))).is_ok() {
         log::set_max_level(max_level);
     }
 }
 
-/// Pingora logs each failed TLS handshake as an error. Those lines pass the limit of refusals, which counts them elsewhere.
+/// Pingora logs each failed TLS handshake as an error. Those lines pass the limit of refusals,
+/// which counts them elsewhere.
 struct BoundedLog(env_logger::Logger);
 
-/// Marks an error that Pingora logs as a failed handshake, and that was counted and logged before, or needs neither.
+/// Marks an error that Pingora logs as a failed handshake, and that was counted and logged before,
+/// or needs neither.
 pub const BEFORE_HANDSHAKE: &str = "closed before the handshake";
 
 const LISTENER_TARGET: &str = "pingora_core::services::listening";
@@ -440,7 +563,11 @@ impl log::Log for BoundedLog {
                 if message.contains(BEFORE_HANDSHAKE) {
                     return;
                 }
-                return refusals::log(RefusalReason::TlsHandshake, None, format_args!("TLS handshake {message}"));
+                return refusals::log(
+                    RefusalReason::TlsHandshake,
+                    None,
+                    format_args!("TLS handshake {message}"),
+                );
             }
         }
         self.0.log(record);

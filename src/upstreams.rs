@@ -1,8 +1,8 @@
-//! The vendors' endpoints as they are at this moment: who is well, who is asked to be left alone, how much runs there; and
-//! which one a request goes to.
+//! The vendors' endpoints as they are at this moment: who is well, who is asked to be left alone,
+//! how much runs there; and which one a request goes to.
 //!
-//! Must not do I/O: the edge tells what became of each request and of each health check. What it knows outlives a reload
-//! of the config. Next: `upstreams/breaker.rs`, `upstreams/vendor_key.rs`,
+//! Must not do I/O: the edge tells what became of each request and of each health check. What it
+//! knows outlives a reload of the config. Next: `upstreams/breaker.rs`, `upstreams/vendor_key.rs`,
 //! `upstreams/budget.rs`, `upstreams/choice.rs`.
 
 pub mod breaker;
@@ -25,8 +25,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use vendor_key::{KeyLease, VendorKey};
 
-/// Violations of HTTP/2 by one endpoint after each of which it is asked over HTTP/2 again. After that Pingora's choice stands:
-/// HTTP/1.1.
+/// Violations of HTTP/2 by one endpoint after each of which it is asked over HTTP/2 again. After
+/// that Pingora's choice stands: HTTP/1.1.
 const MAX_H2_VIOLATIONS: u64 = 1_000;
 
 /// All vendors' endpoints.
@@ -55,9 +55,13 @@ impl Fleet {
     /// How every endpoint is, for an operator.
     pub fn states(&self, now: Instant) -> Vec<EndpointState> {
         let all: Vec<_> = lock(&self.0).values().cloned().collect();
-        let mut states: Vec<_> =
-            all.iter().flat_map(|endpoints| endpoints.tracks.iter().map(|track| track.state(now))).collect();
-        states.sort_by(|one, other| (&one.vendor, &one.endpoint).cmp(&(&other.vendor, &other.endpoint)));
+        let mut states: Vec<_> = all
+            .iter()
+            .flat_map(|endpoints| endpoints.tracks.iter().map(|track| track.state(now)))
+            .collect();
+        states.sort_by(|one, other| {
+            (&one.vendor, &one.endpoint).cmp(&(&other.vendor, &other.endpoint))
+        });
         states
     }
 }
@@ -87,7 +91,8 @@ pub struct Endpoints {
     tracks: Vec<Arc<Track>>,
     /// Held while one is chosen.
     turns: Mutex<Turns>,
-    /// Opens when the vendor refuses the gateway's key or account, which all endpoints are asked with.
+    /// Opens when the vendor refuses the gateway's key or account, which all endpoints are asked
+    /// with.
     key: Arc<VendorKey>,
     /// How often the vendor may be asked again for what failed.
     budget: Arc<Mutex<RetryBudget>>,
@@ -133,12 +138,26 @@ impl Endpoints {
         let mut names = HashMap::new();
         let tracks = vendor.endpoints.iter().map(|endpoint| {
             // The same address may be listed twice.
-            let number = names.entry(endpoint.label()).and_modify(|count| *count += 1).or_insert(0_u32);
-            let known = before.and_then(|before| before.tracks.iter().find(|track| track.is(endpoint, *number)));
-            Arc::new(Track::new(&vendor.name, endpoint, *number, known.map(Arc::as_ref)))
+            let number = names
+                .entry(endpoint.label())
+                .and_modify(|count| *count += 1)
+                .or_insert(0_u32);
+            let known = before.and_then(|before| {
+                before
+                    .tracks
+                    .iter()
+                    .find(|track| track.is(endpoint, *number))
+            });
+            Arc::new(Track::new(
+                &vendor.name,
+                endpoint,
+                *number,
+                known.map(Arc::as_ref),
+            ))
         });
         let tracks: Vec<Arc<Track>> = tracks.collect();
-        let same_key = before.filter(|before| before.vendor.api_key.reveal() == vendor.api_key.reveal());
+        let same_key =
+            before.filter(|before| before.vendor.api_key.reveal() == vendor.api_key.reveal());
         if same_key.is_none() {
             // What was shut for the key before is open to the new one.
             for track in &tracks {
@@ -150,7 +169,13 @@ impl Endpoints {
         let fresh = || Arc::new(VendorKey::new(RandomState::new().hash_one(&vendor.name)));
         let key = same_key.map_or_else(fresh, |before| Arc::clone(&before.key));
         let budget = before.map_or_else(Arc::default, |before| Arc::clone(&before.budget));
-        Self { vendor: Arc::clone(vendor), tracks, turns: Mutex::default(), key, budget }
+        Self {
+            vendor: Arc::clone(vendor),
+            tracks,
+            turns: Mutex::default(),
+            key,
+            budget,
+        }
     }
 
     /// A request is about to be sent to this vendor for the first time.
@@ -158,7 +183,8 @@ impl Endpoints {
         lock(&self.budget).add_request(now);
     }
 
-    /// What failed at one of the endpoints may be sent to another: the retry budget has something left.
+    /// What failed at one of the endpoints may be sent to another: the retry budget has something
+    /// left.
     pub fn may_repeat(&self, limits: &Limits, now: Instant) -> bool {
         lock(&self.budget).has_left(Allowance::new(limits), now)
     }
@@ -179,24 +205,33 @@ impl Endpoints {
         }
         let seen = self.look(&wish, now);
         let candidates = |fit: fn(&Look) -> bool| -> Vec<Candidate> {
-            seen.iter().filter(|(_, look)| fit(look)).map(|(candidate, _)| *candidate).collect()
+            seen.iter()
+                .filter(|(_, look)| fit(look))
+                .map(|(candidate, _)| *candidate)
+                .collect()
         };
         let well = candidates(|look| *look == Look::Well);
         let index = match wish.key {
             Some(key) => choice::by_key(key, &well),
             None => turns.next(&well),
         };
-        // Nobody is refused because of a breaker: the one that is soonest tried again is the least bad.
+        // Nobody is refused because of a breaker: the one that is soonest tried again is the least
+        // bad.
         let least_bad = || {
             let shut = seen.iter().filter_map(|(candidate, look)| match look {
-                Look::Shut { passes_checks, until } => Some((!passes_checks, *until, candidate.index)),
+                Look::Shut {
+                    passes_checks,
+                    until,
+                } => Some((!passes_checks, *until, candidate.index)),
                 _ => None,
             });
             shut.min().map(|(_, _, index)| index)
         };
         // One request now and then finds out whether the vendor means it still.
         let probe = || {
-            let mut due = seen.iter().filter(|(_, look)| matches!(look, Look::Cooling { is_due: true, .. }));
+            let mut due = seen
+                .iter()
+                .filter(|(_, look)| matches!(look, Look::Cooling { is_due: true, .. }));
             due.next().map(|(candidate, _)| candidate.index)
         };
         let least_bad = || if wish.has_instead { None } else { least_bad() };
@@ -205,24 +240,36 @@ impl Endpoints {
             .or_else(least_bad)
             .and_then(|index| self.tracks.get(index).map(|track| (index, track)));
         match chosen {
-            Some((index, track)) => track.enter(index, wish.model, &self.key, now).ok_or(Unavailable::Full),
+            Some((index, track)) => track
+                .enter(index, wish.model, &self.key, now)
+                .ok_or(Unavailable::Full),
             None => Err(why_none(seen.iter().map(|(_, look)| look))),
         }
     }
 
-    /// Waits, no longer than `limit`, until the vendor has taken or refused the key, or one of the requests that find out is gone.
+    /// Waits, no longer than `limit`, until the vendor has taken or refused the key, or one of the
+    /// requests that find out is gone.
     pub async fn wait_for_key(&self, limit: Duration) {
         let _ = tokio::time::timeout(limit, self.key.wait_for_room()).await;
     }
 
     /// Another endpoint could be had.
     pub fn has(&self, wish: Wish<'_>, now: Instant) -> bool {
-        let may = |look: &Look| matches!(look, Look::Well | Look::Shut { .. } | Look::Cooling { is_due: true, .. });
+        let may = |look: &Look| {
+            matches!(
+                look,
+                Look::Well | Look::Shut { .. } | Look::Cooling { is_due: true, .. }
+            )
+        };
         self.look(&wish, now).iter().any(|(_, look)| may(look))
     }
 
     fn look(&self, wish: &Wish<'_>, now: Instant) -> Vec<(Candidate, Look)> {
-        let all = self.tracks.iter().enumerate().map(|(index, track)| track.candidate(index));
+        let all = self
+            .tracks
+            .iter()
+            .enumerate()
+            .map(|(index, track)| track.candidate(index));
         let key = self.key.pass(now);
         all.zip(&self.tracks)
             .filter(|(candidate, _)| !wish.tried.contains(&candidate.index))
@@ -232,10 +279,17 @@ impl Endpoints {
 
     /// What the active health check of an endpoint came to.
     pub fn set_passes_checks(&self, index: usize, passes: bool) {
-        let Some(track) = self.tracks.get(index) else { return };
+        let Some(track) = self.tracks.get(index) else {
+            return;
+        };
         let mut health = lock(&track.health);
         if health.passes_checks != passes {
-            log::warn!("{} {}: health check {}", track.vendor, track.label, if passes { "passes" } else { "fails" });
+            log::warn!(
+                "{} {}: health check {}",
+                track.vendor,
+                track.label,
+                if passes { "passes" } else { "fails" }
+            );
         }
         health.passes_checks = passes;
         track.show(&health);
@@ -248,8 +302,15 @@ fn why_none<'a>(looks: impl Iterator<Item = &'a Look>) -> Unavailable {
     for look in looks {
         found = match (found, look) {
             (_, Look::Full) => return Unavailable::Full,
-            (Unavailable::Cooling { left, .. }, Look::Cooling { left: more, .. }) if left <= *more => found,
-            (_, Look::Cooling { why, left, .. }) => Unavailable::Cooling { why: *why, left: *left },
+            (Unavailable::Cooling { left, .. }, Look::Cooling { left: more, .. })
+                if left <= *more =>
+            {
+                found
+            }
+            (_, Look::Cooling { why, left, .. }) => Unavailable::Cooling {
+                why: *why,
+                left: *left,
+            },
             _ => found,
         };
     }
@@ -277,10 +338,21 @@ enum Look {
 impl Look {
     /// The same where the vendor's key may be shut as well.
     fn with_key(self, key: Pass) -> Self {
-        let Pass::Shut(key_until) = key else { return self };
+        let Pass::Shut(key_until) = key else {
+            return self;
+        };
         match self {
-            Look::Well => Look::Shut { passes_checks: true, until: key_until },
-            Look::Shut { passes_checks, until } => Look::Shut { passes_checks, until: until.max(key_until) },
+            Look::Well => Look::Shut {
+                passes_checks: true,
+                until: key_until,
+            },
+            Look::Shut {
+                passes_checks,
+                until,
+            } => Look::Shut {
+                passes_checks,
+                until: until.max(key_until),
+            },
             Look::Full | Look::Cooling { .. } => self,
         }
     }
@@ -316,7 +388,8 @@ struct CoolDown {
     why: Cooling,
     since: Instant,
     until: Instant,
-    /// What it says is of its own wish, of one customer or of one request: so from time to time one request tries.
+    /// What it says is of its own wish, of one customer or of one request: so from time to time one
+    /// request tries.
     probe: Option<Probe>,
 }
 
@@ -335,8 +408,9 @@ impl CoolDown {
 impl Track {
     fn new(vendor: &str, endpoint: &Endpoint, number: u32, known: Option<&Self>) -> Self {
         let label = endpoint.label();
-        let seed =
-            Sha256::digest(format!("{label} {number}")).first_chunk::<8>().map_or(0, |half| u64::from_be_bytes(*half));
+        let seed = Sha256::digest(format!("{label} {number}"))
+            .first_chunk::<8>()
+            .map_or(0, |half| u64::from_be_bytes(*half));
         let fresh = || {
             let breaker = Breaker::new(RandomState::new().hash_one(&label));
             Arc::new(Mutex::new(Health {
@@ -352,8 +426,17 @@ impl Track {
         if endpoint.health_check.is_none() {
             lock(&health).passes_checks = true;
         }
-        let (vendor, weight, max_concurrent) = (vendor.to_owned(), endpoint.weight, endpoint.max_concurrent);
-        let track = Self { vendor, label, number, weight, max_concurrent, seed, health };
+        let (vendor, weight, max_concurrent) =
+            (vendor.to_owned(), endpoint.weight, endpoint.max_concurrent);
+        let track = Self {
+            vendor,
+            label,
+            number,
+            weight,
+            max_concurrent,
+            seed,
+            health,
+        };
         track.show(&lock(&track.health));
         track
     }
@@ -363,34 +446,70 @@ impl Track {
     }
 
     fn candidate(&self, index: usize) -> Candidate {
-        Candidate { index, weight: self.weight, seed: self.seed }
+        Candidate {
+            index,
+            weight: self.weight,
+            seed: self.seed,
+        }
     }
 
     fn look(&self, model: &str, now: Instant) -> Look {
         let health = lock(&self.health);
-        let is_full = self.max_concurrent.is_some_and(|most| health.in_flight >= most);
-        if let Some(cooling) = health.cooling.get(model).filter(|cooling| now < cooling.until) {
-            let (left, is_due) = (cooling.until.duration_since(now), cooling.is_due(now) && !is_full);
-            return Look::Cooling { why: cooling.why, left, is_due };
+        let is_full = self
+            .max_concurrent
+            .is_some_and(|most| health.in_flight >= most);
+        if let Some(cooling) = health
+            .cooling
+            .get(model)
+            .filter(|cooling| now < cooling.until)
+        {
+            let (left, is_due) = (
+                cooling.until.duration_since(now),
+                cooling.is_due(now) && !is_full,
+            );
+            return Look::Cooling {
+                why: cooling.why,
+                left,
+                is_due,
+            };
         }
         if is_full {
             return Look::Full;
         }
         match (health.breaker.pass(now), health.passes_checks) {
             (Pass::Free | Pass::Probe, true) => Look::Well,
-            (Pass::Free | Pass::Probe, false) => Look::Shut { passes_checks: false, until: None },
-            (Pass::Shut(until), passes_checks) => Look::Shut { passes_checks, until },
+            (Pass::Free | Pass::Probe, false) => Look::Shut {
+                passes_checks: false,
+                until: None,
+            },
+            (Pass::Shut(until), passes_checks) => Look::Shut {
+                passes_checks,
+                until,
+            },
         }
     }
 
     /// `None`: a request that came under the config before has taken the last place.
-    fn enter(self: &Arc<Self>, index: usize, model: &str, key: &Arc<VendorKey>, now: Instant) -> Option<Lease> {
+    fn enter(
+        self: &Arc<Self>,
+        index: usize,
+        model: &str,
+        key: &Arc<VendorKey>,
+        now: Instant,
+    ) -> Option<Lease> {
         let mut health = lock(&self.health);
-        if self.max_concurrent.is_some_and(|most| health.in_flight >= most) {
+        if self
+            .max_concurrent
+            .is_some_and(|most| health.in_flight >= most)
+        {
             return None;
         }
         health.in_flight = health.in_flight.saturating_add(1);
-        if let Some(probe) = health.cooling.get_mut(model).and_then(|cooling| cooling.probe.as_mut()) {
+        if let Some(probe) = health
+            .cooling
+            .get_mut(model)
+            .and_then(|cooling| cooling.probe.as_mut())
+        {
             probe.next = now + probe.every;
         }
         let is_probe = health.breaker.pass(now) == Pass::Probe;
@@ -399,13 +518,23 @@ impl Track {
         }
         drop(health);
         let (track, key) = (Arc::clone(self), key.enter(now));
-        Some(Lease { track, key, index, began: now, is_probe, is_decided: false })
+        Some(Lease {
+            track,
+            key,
+            index,
+            began: now,
+            is_probe,
+            is_decided: false,
+        })
     }
 
     /// Tells the metrics.
     fn show(&self, health: &Health) {
         let is_well = health.passes_checks && health.breaker.state() == State::Closed;
-        METRICS.upstream_healthy.with_label_values(&[&self.vendor, &self.label]).set(i64::from(is_well));
+        METRICS
+            .upstream_healthy
+            .with_label_values(&[&self.vendor, &self.label])
+            .set(i64::from(is_well));
     }
 
     fn state(&self, now: Instant) -> EndpointState {
@@ -416,9 +545,13 @@ impl Track {
             State::HalfOpen => ("half_open", None),
         };
         let seconds = |until: Instant| until.saturating_duration_since(now).as_secs();
-        let cooling = health.cooling.iter().filter(|(_, cooling)| now < cooling.until);
-        let mut cooling_seconds: Vec<_> =
-            cooling.map(|(model, cooling)| (model.clone(), seconds(cooling.until))).collect();
+        let cooling = health
+            .cooling
+            .iter()
+            .filter(|(_, cooling)| now < cooling.until);
+        let mut cooling_seconds: Vec<_> = cooling
+            .map(|(model, cooling)| (model.clone(), seconds(cooling.until)))
+            .collect();
         cooling_seconds.sort();
         EndpointState {
             vendor: self.vendor.clone(),
@@ -438,7 +571,9 @@ impl Drop for Track {
     fn drop(&mut self) {
         // Where a reload keeps the endpoint, its successor shares what is known of it.
         if Arc::strong_count(&self.health) == 1 {
-            let _ = METRICS.upstream_healthy.remove_label_values(&[&self.vendor, &self.label]);
+            let _ = METRICS
+                .upstream_healthy
+                .remove_label_values(&[&self.vendor, &self.label]);
         }
     }
 }
@@ -464,11 +599,15 @@ impl Lease {
         lock(&self.track.health).wants_http1 = true;
     }
 
-    /// The endpoint has broken HTTP/2's rules. Pingora would ask it over HTTP/1.1 from then on, for as long as the process
-    /// lives; its next connection is of another group, for which HTTP/2 is negotiated anew.
+    /// The endpoint has broken HTTP/2's rules. Pingora would ask it over HTTP/1.1 from then on, for
+    /// as long as the process lives; its next connection is of another group, for which HTTP/2 is
+    /// negotiated anew.
     pub fn violated_h2(&self) {
         let mut health = lock(&self.track.health);
-        health.h2_violations = health.h2_violations.saturating_add(1).min(MAX_H2_VIOLATIONS);
+        health.h2_violations = health
+            .h2_violations
+            .saturating_add(1)
+            .min(MAX_H2_VIOLATIONS);
     }
 
     /// Tells the endpoint's connections from those before it last broke HTTP/2's rules.
@@ -480,13 +619,17 @@ impl Lease {
         lock(&self.track.health).wants_http1
     }
 
-    /// The endpoint has begun to answer well: one that was shut, or cooling down for the model, is open to all. What becomes
-    /// of the answer is open.
+    /// The endpoint has begun to answer well: one that was shut, or cooling down for the model, is
+    /// open to all. What becomes of the answer is open.
     pub fn answers(&self, model: &str) {
         let mut health = lock(&self.track.health);
         health.breaker.answers(self.began);
         // What began before the vendor asked to be left alone says nothing of it since.
-        if health.cooling.get(model).is_some_and(|cooling| cooling.since <= self.began) {
+        if health
+            .cooling
+            .get(model)
+            .is_some_and(|cooling| cooling.since <= self.began)
+        {
             health.cooling.remove(model);
         }
         self.track.show(&health);
@@ -494,14 +637,18 @@ impl Lease {
         self.key.accepted();
     }
 
-    /// The vendor refuses the gateway's key or account. That does not pass by asking: the endpoint is left alone at once, and
-    /// so are the vendor's others until a request finds the key good there. Whether that is news.
+    /// The vendor refuses the gateway's key or account. That does not pass by asking: the endpoint
+    /// is left alone at once, and so are the vendor's others until a request finds the key good
+    /// there. Whether that is news.
     pub fn refused_key(&mut self, limits: &Limits, now: Instant) -> bool {
         let rules = Rules::of(limits);
         self.is_decided = true;
         let mut health = lock(&self.track.health);
         if health.breaker.trip(&rules, now) {
-            METRICS.upstream_opened.with_label_values(&[&self.track.vendor, &self.track.label]).inc();
+            METRICS
+                .upstream_opened
+                .with_label_values(&[&self.track.vendor, &self.track.label])
+                .inc();
         }
         self.track.show(&health);
         drop(health);
@@ -527,9 +674,19 @@ impl Lease {
             return;
         }
         let every = Duration::from_secs(limits.cool_down_probe_seconds);
-        let probe = (!every.is_zero()).then_some(Probe { every, next: now + every });
-        let cooling = CoolDown { why, since: now, until: now + wanted, probe };
-        lock(&self.track.health).cooling.insert(model.to_owned(), cooling);
+        let probe = (!every.is_zero()).then_some(Probe {
+            every,
+            next: now + every,
+        });
+        let cooling = CoolDown {
+            why,
+            since: now,
+            until: now + wanted,
+            probe,
+        };
+        lock(&self.track.health)
+            .cooling
+            .insert(model.to_owned(), cooling);
     }
 
     fn decide(&mut self, judge: impl FnOnce(&mut Health) -> bool) {
@@ -540,7 +697,10 @@ impl Lease {
         let mut health = lock(&self.track.health);
         if judge(&mut health) {
             let (vendor, label) = (&self.track.vendor, &self.track.label);
-            METRICS.upstream_opened.with_label_values(&[vendor, label]).inc();
+            METRICS
+                .upstream_opened
+                .with_label_values(&[vendor, label])
+                .inc();
             log::warn!("{vendor} {label}: too many failures; left alone for a while");
         }
         self.track.show(&health);

@@ -1,7 +1,13 @@
-//! The sidecar's half of the shared store on real Redis: what happened there reaches the ledger once, whatever is lost,
-//! and what the ledger says reaches the store once.
+//! The sidecar's half of the shared store on real Redis: what happened there reaches the ledger
+//! once, whatever is lost, and what the ledger says reaches the store once.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods)]
+#![allow(
+    clippy::too_many_lines,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::disallowed_methods
+)]
 
 #[allow(dead_code, reason = "shared with the tests of the scripts")]
 #[path = "stores/server.rs"]
@@ -17,7 +23,9 @@ use model_gateway::money::{Micro, Parts};
 use model_gateway::protocol::Protocol;
 use model_gateway::store::app::people::{Opened, Terms};
 use model_gateway::store::app::{AccountRow, AppDb, Role};
-use model_gateway::store::ledger::{Change, ChangeKind, Detail, Done, Ending, Found, Ledger, Outcome};
+use model_gateway::store::ledger::{
+    Change, ChangeKind, Detail, Done, Ending, Found, Ledger, Outcome,
+};
 use model_gateway::store::redis::{
     Address, End, Ended, Event, PARTITIONS, Post, Posted, Reserve, Reserved, SharedStore, partition,
 };
@@ -38,7 +46,13 @@ const KEY: &str = "key_1";
 const LEASE: Duration = Duration::from_secs(60);
 
 fn now_ms() -> i64 {
-    i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap()
+    i64::try_from(
+        SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap()
+            .as_millis(),
+    )
+    .unwrap()
 }
 
 fn credits(amount: i64) -> Micro {
@@ -48,7 +62,10 @@ fn credits(amount: i64) -> Micro {
 async fn wait_for(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     let began = Instant::now();
     while !condition().await {
-        assert!(began.elapsed() < Duration::from_secs(20), "waited in vain for {what}");
+        assert!(
+            began.elapsed() < Duration::from_secs(20),
+            "waited in vain for {what}"
+        );
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -72,9 +89,15 @@ impl World {
         let dir = tempfile::tempdir().unwrap();
         let billing = Billing::open(dir.path()).unwrap();
         let settings = config::parse(include_str!("../conf/local.yaml"), &|_| None).unwrap();
-        billing.keep_prices(settings.catalog.models(), now_ms()).unwrap();
+        billing
+            .keep_prices(settings.catalog.models(), now_ms())
+            .unwrap();
         let model = &settings.catalog.models()[0];
-        let usage = Usage { input: 1_000, output: 2_000, ..Usage::default() };
+        let usage = Usage {
+            input: 1_000,
+            output: 2_000,
+            ..Usage::default()
+        };
         let detail = Detail {
             key_id: KEY.into(),
             key_shown: "gw-sk-…".into(),
@@ -93,9 +116,21 @@ impl World {
         let cost = pricing::cost(&usage, &model.price);
         let accounts = Accounts::open(dir.path()).unwrap();
         let store = SharedStore::connect(address, PATIENCE).await.unwrap();
-        let world = Self { dir, store, billing, accounts, detail, cost };
+        let world = Self {
+            dir,
+            store,
+            billing,
+            accounts,
+            detail,
+            cost,
+        };
         world.open(ACCOUNT, None);
-        assert!(world.billing.grant(ACCOUNT, credits(100), "first", now_ms()).unwrap());
+        assert!(
+            world
+                .billing
+                .grant(ACCOUNT, credits(100), "first", now_ms())
+                .unwrap()
+        );
         world
     }
 
@@ -110,7 +145,12 @@ impl World {
             trial: trial.map(|trial| (trial.credits, trial.ends_at_ms)),
             granted: true,
         };
-        let opened = AppDb::open(self.dir.path()).unwrap().insert_account(&row, None, None, &Terms::default());
+        let opened = AppDb::open(self.dir.path()).unwrap().insert_account(
+            &row,
+            None,
+            None,
+            &Terms::default(),
+        );
         assert_eq!(opened.unwrap(), Opened::Done);
         self.billing.open_account(account, trial, now_ms()).unwrap();
     }
@@ -135,8 +175,15 @@ impl World {
 
     async fn reserve(&self, request: &str) -> Reserved {
         let (full, floor) = (credits(10), credits(10));
-        let asked =
-            Reserve { request_id: request, account: ACCOUNT, full, floor, lease: LEASE, most_open: 20, within: None };
+        let asked = Reserve {
+            request_id: request,
+            account: ACCOUNT,
+            full,
+            floor,
+            lease: LEASE,
+            most_open: 20,
+            within: None,
+        };
         self.store.reserve(&asked).await.unwrap()
     }
 
@@ -172,7 +219,13 @@ impl World {
     async fn drift(&self, store: &SharedStore) -> i64 {
         let row = self.ledger().account(ACCOUNT, "").unwrap().unwrap();
         let shared = store.account(ACCOUNT).await.unwrap().unwrap();
-        Parts { paid: row.paid, trial: row.trial }.minus(shared.has).total().get()
+        Parts {
+            paid: row.paid,
+            trial: row.trial,
+        }
+        .minus(shared.has)
+        .total()
+        .get()
     }
 
     fn debits(&self) -> u64 {
@@ -199,21 +252,58 @@ async fn what_happened_is_entered_once_wherever_it_was_cut() {
     let entered: Vec<_> = events[..2]
         .iter()
         .map(|(_, event)| {
-            let Event::Ended { request_id, account, taken, writeoff, .. } = event.clone() else { panic!("{event:?}") };
+            let Event::Ended {
+                request_id,
+                account,
+                taken,
+                writeoff,
+                ..
+            } = event.clone()
+            else {
+                panic!("{event:?}")
+            };
             let (at_ms, detail, Parts { paid, trial }) = (now_ms(), world.detail.clone(), taken);
-            let ending = Ending { request_id, account, at_ms, paid, trial, writeoff, detail };
+            let ending = Ending {
+                request_id,
+                account,
+                at_ms,
+                paid,
+                trial,
+                writeoff,
+                detail,
+            };
             Done::Ended(Box::new(ending), None)
         })
         .collect();
     assert_eq!(world.ledger().enter_shared(&entered).unwrap().len(), 2);
     assert_eq!(world.debits(), 2);
     // Died between the marks and the removal.
-    world.store.clear(partition, &["0-1".into()], &["req_1".into(), "req_2".into()]).await.unwrap();
+    world
+        .store
+        .clear(
+            partition,
+            &["0-1".into()],
+            &["req_1".into(), "req_2".into()],
+        )
+        .await
+        .unwrap();
     let mut feed = world.feed();
     feed.all().await.unwrap();
     assert_eq!(world.debits(), 3, "each once");
-    assert!(world.store.events(partition, "0", 10).await.unwrap().is_empty(), "and cleared");
-    assert_eq!(world.end("req_3").await, Ended::Applied, "its edge may forget it");
+    assert!(
+        world
+            .store
+            .events(partition, "0", 10)
+            .await
+            .unwrap()
+            .is_empty(),
+        "and cleared"
+    );
+    assert_eq!(
+        world.end("req_3").await,
+        Ended::Applied,
+        "its edge may forget it"
+    );
     assert_eq!(world.drift(&world.store).await, 0);
     feed.all().await.unwrap();
     assert_eq!(world.debits(), 3);
@@ -227,11 +317,25 @@ async fn an_event_that_cannot_be_entered_stops_no_other() {
     world.make_known(&mut feed).await;
     let stream = format!("gw:{{p{}}}:ev", partition(ACCOUNT));
     server.cli(&["xadd", &stream, "*", "what", "ever"]);
-    server.cli(&["xadd", &stream, "*", "lapse", "acct_nobody", "account", "acct_nobody", "trial", "5"]);
+    server.cli(&[
+        "xadd",
+        &stream,
+        "*",
+        "lapse",
+        "acct_nobody",
+        "account",
+        "acct_nobody",
+        "trial",
+        "5",
+    ]);
     world.run("req_1").await;
     feed.all().await.unwrap();
     assert_eq!(world.debits(), 1);
-    assert_eq!(server.cli(&["xlen", &stream]), "2", "what cannot be entered is kept");
+    assert_eq!(
+        server.cli(&["xlen", &stream]),
+        "2",
+        "what cannot be entered is kept"
+    );
 }
 
 #[tokio::test]
@@ -244,11 +348,31 @@ async fn a_server_without_memory_loses_no_event_that_it_cannot_mark_as_entered()
     assert_eq!(server.cli(&["config", "set", "maxmemory", "1mb"]), "OK");
     let refused = feed.all().await.unwrap_err();
     assert_eq!(world.debits(), 1, "it was entered: {refused}");
-    assert_eq!(world.store.events(partition(ACCOUNT), "0", 10).await.unwrap().len(), 1, "and is still told");
+    assert_eq!(
+        world
+            .store
+            .events(partition(ACCOUNT), "0", 10)
+            .await
+            .unwrap()
+            .len(),
+        1,
+        "and is still told"
+    );
     assert_eq!(server.cli(&["config", "set", "maxmemory", "0"]), "OK");
     feed.all().await.unwrap();
-    assert!(world.store.events(partition(ACCOUNT), "0", 10).await.unwrap().is_empty());
-    assert_eq!(world.end("req_1").await, Ended::Applied, "its edge may forget it");
+    assert!(
+        world
+            .store
+            .events(partition(ACCOUNT), "0", 10)
+            .await
+            .unwrap()
+            .is_empty()
+    );
+    assert_eq!(
+        world.end("req_1").await,
+        Ended::Applied,
+        "its edge may forget it"
+    );
     assert_eq!((world.debits(), world.drift(&world.store).await), (1, 0));
 }
 
@@ -262,11 +386,19 @@ async fn what_the_store_took_otherwise_than_the_ledger_is_levelled_there_once() 
     feed.all().await.unwrap();
     // Ended again on a server that had lost the first time, and could take 5 less there.
     let (place, less) = (partition(ACCOUNT), world.cost.get() - 5);
-    server.cli(&["hincrby", &format!("gw:{{p{place}}}:a:{ACCOUNT}"), "paid", "5"]);
+    server.cli(&[
+        "hincrby",
+        &format!("gw:{{p{place}}}:a:{ACCOUNT}"),
+        "paid",
+        "5",
+    ]);
     let stream = format!("gw:{{p{place}}}:ev");
     let (paid, told) = (less.to_string(), world.told());
     for _ in 0..2 {
-        let event = ["xadd", &stream, "*", "request", "req_1", "account", ACCOUNT, "paid", &paid, "trial", "0"];
+        let event = [
+            "xadd", &stream, "*", "request", "req_1", "account", ACCOUNT, "paid", &paid, "trial",
+            "0",
+        ];
         server.cli(&[&event[..], &["writeoff", "5", "ending", &told]].concat());
         feed.all().await.unwrap();
         assert_eq!(world.drift(&world.store).await, 0);
@@ -286,9 +418,22 @@ async fn what_is_lost_while_it_is_restored_is_restored_again() {
     server.cli(&["flushall"]);
     // Died in the middle: some epochs are being made, no marker is back.
     for number in 0..PARTITIONS {
-        assert!(world.store.begin_epoch(number, "", "restoring:unfinished").await.unwrap());
+        assert!(
+            world
+                .store
+                .begin_epoch(number, "", "restoring:unfinished")
+                .await
+                .unwrap()
+        );
     }
-    assert!(!world.store.begin_epoch(0, "restoring:another", "made").await.unwrap(), "only what was begun is finished");
+    assert!(
+        !world
+            .store
+            .begin_epoch(0, "restoring:another", "made")
+            .await
+            .unwrap(),
+        "only what was begun is finished"
+    );
     let mut feed = world.feed();
     world.make_known(&mut feed).await;
     assert_eq!(world.end("req_1").await, Ended::Applied);
@@ -298,51 +443,92 @@ async fn what_is_lost_while_it_is_restored_is_restored_again() {
 /// As an edge tells of it that was away for longer than the store remembers.
 async fn end_late(world: &World, request: &str) -> Ended {
     let (paid, none) = (world.cost, Micro::ZERO);
-    let (request_id, account, detail) = (request.to_owned(), ACCOUNT.to_owned(), world.detail.clone());
+    let (request_id, account, detail) =
+        (request.to_owned(), ACCOUNT.to_owned(), world.detail.clone());
     let at_ms = now_ms() - 7 * 3_600_000;
-    let ending = Ending { request_id, account, at_ms, paid, trial: none, writeoff: none, detail };
+    let ending = Ending {
+        request_id,
+        account,
+        at_ms,
+        paid,
+        trial: none,
+        writeoff: none,
+        detail,
+    };
     let ending = serde_json::to_string(&ending).unwrap();
     let (key_id, tokens) = (world.detail.key_id.as_str(), 0);
-    let end = End { request_id: request, account: ACCOUNT, cost: world.cost, ending: &ending, key_id, tokens };
+    let end = End {
+        request_id: request,
+        account: ACCOUNT,
+        cost: world.cost,
+        ending: &ending,
+        key_id,
+        tokens,
+    };
     world.store.end_late(&end).await.unwrap()
 }
 
 #[tokio::test]
-async fn what_ended_longer_ago_than_the_store_remembers_is_decided_by_the_ledger_and_posted_there_once() {
+async fn what_ended_longer_ago_than_the_store_remembers_is_decided_by_the_ledger_and_posted_there_once()
+ {
     let server = Server::start();
     let world = World::on(&server).await;
     let mut feed = world.feed();
     world.make_known(&mut feed).await;
     let place = partition(ACCOUNT);
-    let forget = |request: &str| assert_eq!(server.cli(&["del", &format!("gw:{{p{place}}}:r:{request}")]), "1");
+    let forget = |request: &str| {
+        assert_eq!(
+            server.cli(&["del", &format!("gw:{{p{place}}}:r:{request}")]),
+            "1"
+        )
+    };
     // One that was debited there, and one that is held there still.
     world.run("req_known").await;
     feed.all().await.unwrap();
     forget("req_known");
     assert!(matches!(world.reserve("req_open").await, Reserved::Held(_)));
     for request in ["req_known", "req_open"] {
-        assert!(matches!(end_late(&world, request).await, Ended::Done { .. }));
-        assert!(matches!(end_late(&world, request).await, Ended::Known { .. }), "told once");
+        assert!(matches!(
+            end_late(&world, request).await,
+            Ended::Done { .. }
+        ));
+        assert!(
+            matches!(end_late(&world, request).await, Ended::Known { .. }),
+            "told once"
+        );
     }
-    assert_eq!(world.store.account(ACCOUNT).await.unwrap().unwrap().held, Parts::ZERO);
+    assert_eq!(
+        world.store.account(ACCOUNT).await.unwrap().unwrap().held,
+        Parts::ZERO
+    );
     drop(feed);
     // Died when the ledger had them, before it posted anything there.
     let events = world.store.events(place, "0", 10).await.unwrap();
     let entered: Vec<_> = events
         .iter()
         .map(|(_, event)| {
-            let Event::EndedLate { ending, .. } = event else { panic!("{event:?}") };
+            let Event::EndedLate { ending, .. } = event else {
+                panic!("{event:?}")
+            };
             Done::EndedLate(Box::new(serde_json::from_str(ending).unwrap()), None)
         })
         .collect();
     assert_eq!(world.ledger().enter_shared(&entered).unwrap().len(), 2);
-    assert_eq!((world.debits(), world.drift(&world.store).await), (2, -world.cost.get()), "not posted there yet");
+    assert_eq!(
+        (world.debits(), world.drift(&world.store).await),
+        (2, -world.cost.get()),
+        "not posted there yet"
+    );
     let mut feed = world.feed();
     for _ in 0..2 {
         feed.all().await.unwrap();
         assert_eq!((world.debits(), world.drift(&world.store).await), (2, 0));
     }
-    assert_eq!(end_late(&world, "req_open").await, Ended::Applied, "its edge may forget it");
+    assert_eq!(
+        end_late(&world, "req_open").await,
+        Ended::Applied,
+        "its edge may forget it"
+    );
     // Ended there all the same, by an edge that thinks it is new: what was taken is given back.
     forget("req_open");
     assert!(matches!(world.end("req_open").await, Ended::Done { .. }));
@@ -417,29 +603,47 @@ async fn failover(is_noticed: bool) -> (i64, u64) {
     replica.cli(&["replicaof", "no", "one"]);
     // Entered, and lost by the store.
     assert!(matches!(world.end("req_lost").await, Ended::Done { .. }));
-    assert!(world.billing.grant(ACCOUNT, credits(7), "lost", now_ms()).unwrap());
+    assert!(
+        world
+            .billing
+            .grant(ACCOUNT, credits(7), "lost", now_ms())
+            .unwrap()
+    );
     feed.all().await.unwrap();
     assert_eq!(world.drift(&world.store).await, 0);
     // Lost before it was entered: only its edge knows.
     world.run("req_unread").await;
     drop(feed);
     drop(primary);
-    let store = SharedStore::connect(&replica.address(), PATIENCE).await.unwrap();
+    let store = SharedStore::connect(&replica.address(), PATIENCE)
+        .await
+        .unwrap();
     if !is_noticed {
         for number in 0..PARTITIONS {
             let lineage = store.lineage(number).await.unwrap();
-            let found = Found { server: lineage.server, epoch: lineage.epoch, seen_ms: now_ms() };
+            let found = Found {
+                server: lineage.server,
+                epoch: lineage.epoch,
+                seen_ms: now_ms(),
+            };
             world.ledger().set_found(&[(number, found)]).unwrap();
         }
     }
     let mut feed = world.feed_from(&store);
     feed.all().await.unwrap();
     let seen = world.drift(&store).await;
-    assert!(matches!(world.end_in(&store, "req_unread").await, Ended::Done { .. }));
+    assert!(matches!(
+        world.end_in(&store, "req_unread").await,
+        Ended::Done { .. }
+    ));
     if is_noticed {
         assert_eq!(world.end_in(&store, "req_lost").await, Ended::Applied);
         assert_eq!(world.end_in(&store, "req_kept").await, Ended::Applied);
-        assert_eq!(store.account(ACCOUNT).await.unwrap().unwrap().held, Parts::ZERO, "its hold is gone");
+        assert_eq!(
+            store.account(ACCOUNT).await.unwrap().unwrap().held,
+            Parts::ZERO,
+            "its hold is gone"
+        );
     }
     feed.all().await.unwrap();
     assert_eq!(world.drift(&store).await, seen);
@@ -462,23 +666,59 @@ async fn a_grant_counts_once_whether_seeded_or_posted() {
     let world = World::on(&server).await;
     let mut feed = world.feed();
     world.make_known(&mut feed).await;
-    assert!(world.billing.grant(ACCOUNT, credits(5), "second", now_ms()).unwrap());
+    assert!(
+        world
+            .billing
+            .grant(ACCOUNT, credits(5), "second", now_ms())
+            .unwrap()
+    );
     feed.all().await.unwrap();
     assert_eq!(world.drift(&world.store).await, 0, "told");
-    assert_eq!(world.store.account(ACCOUNT).await.unwrap().unwrap().credited, credits(105));
+    assert_eq!(
+        world
+            .store
+            .account(ACCOUNT)
+            .await
+            .unwrap()
+            .unwrap()
+            .credited,
+        credits(105)
+    );
     let (kind, amount) = (ChangeKind::TopUp, credits(2));
-    let bought = Change { kind, reference: "bought", account: ACCOUNT, amount, actor: None, at_ms: now_ms() };
+    let bought = Change {
+        kind,
+        reference: "bought",
+        account: ACCOUNT,
+        amount,
+        actor: None,
+        at_ms: now_ms(),
+    };
     assert!(world.billing.change(&bought).unwrap().is_new);
     feed.all().await.unwrap();
-    assert_eq!(world.store.account(ACCOUNT).await.unwrap().unwrap().credited, credits(107));
+    assert_eq!(
+        world
+            .store
+            .account(ACCOUNT)
+            .await
+            .unwrap()
+            .unwrap()
+            .credited,
+        credits(107)
+    );
     drop(feed);
-    // Died before it could remember how far it was: told again, the one it was seeded with and the one that was posted.
+    // Died before it could remember how far it was: told again, the one it was seeded with and the
+    // one that was posted.
     world.ledger().set_pushed(0).unwrap();
     world.feed().all().await.unwrap();
     assert_eq!(world.drift(&world.store).await, 0, "once");
     // Without what tells that, it would count again.
     let partition = partition(ACCOUNT);
-    server.cli(&["hset", &format!("gw:{{p{partition}}}:a:{ACCOUNT}"), "seeded", "0"]);
+    server.cli(&[
+        "hset",
+        &format!("gw:{{p{partition}}}:a:{ACCOUNT}"),
+        "seeded",
+        "0",
+    ]);
     world.ledger().set_pushed(0).unwrap();
     world.feed().all().await.unwrap();
     assert_eq!(world.drift(&world.store).await, -100_000_000);
@@ -489,17 +729,49 @@ async fn a_trial_that_is_over_lapses_in_both() {
     let server = Server::start();
     let world = World::on(&server).await;
     let ends_at_ms = now_ms() + 150;
-    world.open("acct_trial", Some(Trial { credits: credits(300), ends_at_ms }));
+    world.open(
+        "acct_trial",
+        Some(Trial {
+            credits: credits(300),
+            ends_at_ms,
+        }),
+    );
     let mut feed = world.feed();
     world.store.want("acct_trial").await.unwrap();
     feed.all().await.unwrap();
-    assert_eq!(world.store.account("acct_trial").await.unwrap().unwrap().has.trial, credits(300));
+    assert_eq!(
+        world
+            .store
+            .account("acct_trial")
+            .await
+            .unwrap()
+            .unwrap()
+            .has
+            .trial,
+        credits(300)
+    );
     wait_for("the lapse", async || {
         feed.all().await.unwrap();
-        world.ledger().account("acct_trial", "").unwrap().unwrap().trial == Micro::ZERO
+        world
+            .ledger()
+            .account("acct_trial", "")
+            .unwrap()
+            .unwrap()
+            .trial
+            == Micro::ZERO
     })
     .await;
-    assert_eq!(world.store.account("acct_trial").await.unwrap().unwrap().has.trial, Micro::ZERO);
+    assert_eq!(
+        world
+            .store
+            .account("acct_trial")
+            .await
+            .unwrap()
+            .unwrap()
+            .has
+            .trial,
+        Micro::ZERO
+    );
     let entries = world.billing.entries("acct_trial", None, 10).unwrap();
     let kinds: Vec<_> = entries.iter().map(|entry| entry.kind.as_str()).collect();
     assert_eq!(kinds, ["lapse", "trial"]);
@@ -515,10 +787,16 @@ async fn holds_are_seen_by_those_who_look_at_the_books() {
     assert!(matches!(world.reserve("req_1").await, Reserved::Held(_)));
     feed.all().await.unwrap();
     let balance = world.billing.balance(ACCOUNT, now_ms()).unwrap();
-    assert_eq!((balance.balance, balance.held, balance.available), (credits(100), credits(10), credits(90)));
+    assert_eq!(
+        (balance.balance, balance.held, balance.available),
+        (credits(100), credits(10), credits(90))
+    );
     world.end("req_1").await;
     feed.all().await.unwrap();
-    assert_eq!(world.billing.balance(ACCOUNT, now_ms()).unwrap().held, Micro::ZERO);
+    assert_eq!(
+        world.billing.balance(ACCOUNT, now_ms()).unwrap().held,
+        Micro::ZERO
+    );
     feed.end().unwrap();
     assert_eq!(world.debits(), 1);
 }
@@ -527,42 +805,107 @@ async fn holds_are_seen_by_those_who_look_at_the_books() {
 async fn keys_revocations_and_suspensions_arrive_within_a_second() {
     let server = Server::start();
     let world = World::on(&server).await;
-    let early = world.accounts.create_key(ACCOUNT, "early", now_ms()).unwrap();
+    let early = world
+        .accounts
+        .create_key(ACCOUNT, "early", now_ms())
+        .unwrap();
     let start = || Feeder::start(world.dir.path(), &server.address(), false).unwrap();
     let feeder = tokio::task::block_in_place(start);
     // Revoked while no sidecar ran, long ago: an edge may have been told that it is good.
-    let gone = world.accounts.create_key(ACCOUNT, "gone", now_ms()).unwrap();
-    assert!(world.accounts.revoke_key(None, &gone.key_id, now_ms() - 48 * 3_600_000).unwrap());
+    let gone = world
+        .accounts
+        .create_key(ACCOUNT, "gone", now_ms())
+        .unwrap();
+    assert!(
+        world
+            .accounts
+            .revoke_key(None, &gone.key_id, now_ms() - 48 * 3_600_000)
+            .unwrap()
+    );
     let known = |key: &str| {
-        format!("gw:k:{}", Sha256::digest(key).iter().map(|byte| format!("{byte:02x}")).collect::<String>())
+        format!(
+            "gw:k:{}",
+            Sha256::digest(key)
+                .iter()
+                .map(|byte| format!("{byte:02x}"))
+                .collect::<String>()
+        )
     };
     let says = |key: &str, field: &str| server.cli(&["hget", &known(key), field]);
     let soon = async |what: &str, condition: &dyn Fn() -> bool| {
         let began = Instant::now();
         wait_for(what, async || condition()).await;
-        assert!(began.elapsed() < Duration::from_secs(3), "{what} took {:?}", began.elapsed());
+        assert!(
+            began.elapsed() < Duration::from_secs(3),
+            "{what} took {:?}",
+            began.elapsed()
+        );
     };
-    wait_for("the keys there were", async || says(&early.key, "status") == "active").await;
+    wait_for("the keys there were", async || {
+        says(&early.key, "status") == "active"
+    })
+    .await;
     assert_eq!(says(&early.key, "account"), ACCOUNT);
-    wait_for("the one that is good no more", async || says(&gone.key, "status") == "revoked").await;
+    wait_for("the one that is good no more", async || {
+        says(&gone.key, "status") == "revoked"
+    })
+    .await;
     world.store.want(ACCOUNT).await.unwrap();
-    wait_for("the account", async || world.store.account(ACCOUNT).await.unwrap().is_some()).await;
-    let late = world.accounts.create_key(ACCOUNT, "late", now_ms()).unwrap();
+    wait_for("the account", async || {
+        world.store.account(ACCOUNT).await.unwrap().is_some()
+    })
+    .await;
+    let late = world
+        .accounts
+        .create_key(ACCOUNT, "late", now_ms())
+        .unwrap();
     soon("a new key", &|| says(&late.key, "status") == "active").await;
-    assert!(world.accounts.revoke_key(None, &late.key_id, now_ms()).unwrap());
+    assert!(
+        world
+            .accounts
+            .revoke_key(None, &late.key_id, now_ms())
+            .unwrap()
+    );
     soon("a revocation", &|| says(&late.key, "status") == "revoked").await;
-    assert!(server.cli(&["ttl", &known(&late.key)]).parse::<i64>().unwrap() > 0, "it is forgotten some day");
-    assert!(world.accounts.set_status(ACCOUNT, Status::Suspended).unwrap());
-    soon("a suspension", &|| says(&early.key, "account_status") == "suspended").await;
-    wait_for("a refusal", async || world.reserve("req_s").await == Reserved::Suspended).await;
+    assert!(
+        server
+            .cli(&["ttl", &known(&late.key)])
+            .parse::<i64>()
+            .unwrap()
+            > 0,
+        "it is forgotten some day"
+    );
+    assert!(
+        world
+            .accounts
+            .set_status(ACCOUNT, Status::Suspended)
+            .unwrap()
+    );
+    soon("a suspension", &|| {
+        says(&early.key, "account_status") == "suspended"
+    })
+    .await;
+    wait_for("a refusal", async || {
+        world.reserve("req_s").await == Reserved::Suspended
+    })
+    .await;
     assert!(world.accounts.set_status(ACCOUNT, Status::Active).unwrap());
-    soon("its end", &|| says(&early.key, "account_status") == "active").await;
+    soon("its end", &|| {
+        says(&early.key, "account_status") == "active"
+    })
+    .await;
     world.run("req_1").await;
     wait_for("the debit", async || world.debits() == 1).await;
     assert!(feeder.is_healthy());
-    assert!(Feed::begin(world.dir.path(), world.store.clone()).is_err(), "one feeder to a ledger");
+    assert!(
+        Feed::begin(world.dir.path(), world.store.clone()).is_err(),
+        "one feeder to a ledger"
+    );
     server.cli(&["flushall"]);
-    wait_for("the keys after a loss", async || says(&early.key, "status") == "active").await;
+    wait_for("the keys after a loss", async || {
+        says(&early.key, "status") == "active"
+    })
+    .await;
     feeder.finish();
 }
 
@@ -574,21 +917,35 @@ async fn an_adjustment_takes_in_both_what_no_request_holds_and_once() {
     let feeder = tokio::task::block_in_place(start);
     let billing = Billing::open_beside(world.dir.path(), Some(server.address())).unwrap();
     let adjust = |amount, reference: &str| {
-        tokio::task::block_in_place(|| billing.adjust(ACCOUNT, credits(amount), reference, "a reason", now_ms()))
+        tokio::task::block_in_place(|| {
+            billing.adjust(ACCOUNT, credits(amount), reference, "a reason", now_ms())
+        })
     };
-    assert!(adjust(-20, "a").unwrap().is_new, "an account that the store did not know");
+    assert!(
+        adjust(-20, "a").unwrap().is_new,
+        "an account that the store did not know"
+    );
     assert!(!adjust(-20, "a").unwrap().is_new, "once");
     assert!(adjust(-21, "a").is_err(), "the reference is taken");
     assert!(matches!(world.reserve("req_1").await, Reserved::Held(_)));
     let refused = adjust(-71, "b").unwrap_err().to_string();
-    assert!(refused.contains("70 are neither spent nor held"), "{refused}");
-    assert!(adjust(-70, "b").unwrap().is_new, "what was refused took nothing");
+    assert!(
+        refused.contains("70 are neither spent nor held"),
+        "{refused}"
+    );
+    assert!(
+        adjust(-70, "b").unwrap().is_new,
+        "what was refused took nothing"
+    );
     world.end("req_1").await;
     // Died between the store and the ledger: taken there, to be entered by the same command.
     let rest = Post {
         operation: &adjustment(ACCOUNT, "c"),
         account: ACCOUNT,
-        change: Parts { paid: credits(-2), trial: Micro::ZERO },
+        change: Parts {
+            paid: credits(-2),
+            trial: Micro::ZERO,
+        },
         credited: Micro::ZERO,
         only_free: true,
         seq: 0,
@@ -597,10 +954,16 @@ async fn an_adjustment_takes_in_both_what_no_request_holds_and_once() {
     wait_for("the debit", async || world.debits() == 1).await;
     let verify = || tokio::task::block_in_place(|| billing.verify(now_ms()).unwrap().findings);
     let found = verify();
-    assert!(found.len() == 1 && found[0].rule == "shared balance", "{found:?}");
+    assert!(
+        found.len() == 1 && found[0].rule == "shared balance",
+        "{found:?}"
+    );
     assert!(adjust(-2, "c").unwrap().is_new);
     assert!(adjust(3, "d").unwrap().is_new);
-    wait_for("the books to agree", async || world.drift(&world.store).await == 0).await;
+    wait_for("the books to agree", async || {
+        world.drift(&world.store).await == 0
+    })
+    .await;
     let found = verify();
     assert!(found.is_empty(), "{found:?}");
     feeder.finish();
@@ -614,17 +977,37 @@ async fn a_cluster_is_followed_like_one_server() {
     world.make_known(&mut feed).await;
     world.run("req_1").await;
     assert!(matches!(world.reserve("req_2").await, Reserved::Held(_)));
-    world.accounts.create_key(ACCOUNT, "a key", now_ms()).unwrap();
-    assert!(world.billing.grant(ACCOUNT, credits(1), "more", now_ms()).unwrap());
+    world
+        .accounts
+        .create_key(ACCOUNT, "a key", now_ms())
+        .unwrap();
+    assert!(
+        world
+            .billing
+            .grant(ACCOUNT, credits(1), "more", now_ms())
+            .unwrap()
+    );
     feed.all().await.unwrap();
     assert_eq!(world.debits(), 1);
     assert_eq!(world.drift(&world.store).await, 0);
-    assert_eq!(world.billing.balance(ACCOUNT, now_ms()).unwrap().held, credits(10));
+    assert_eq!(
+        world.billing.balance(ACCOUNT, now_ms()).unwrap().held,
+        credits(10)
+    );
     drop(feed);
     // Found by another name, as after a restart: all is told again, and changes nothing.
     for number in 0..PARTITIONS {
         let found = world.ledger().found(number).unwrap().unwrap();
-        world.ledger().set_found(&[(number, Found { server: "another".into(), ..found })]).unwrap();
+        world
+            .ledger()
+            .set_found(&[(
+                number,
+                Found {
+                    server: "another".into(),
+                    ..found
+                },
+            )])
+            .unwrap();
     }
     world.feed().all().await.unwrap();
     assert_eq!(world.drift(&world.store).await, 0);
@@ -638,7 +1021,10 @@ async fn a_server_that_is_killed_costs_no_debit_and_doubles_none() {
     let start = || Feeder::start(world.dir.path(), &server.address(), false).unwrap();
     let feeder = tokio::task::block_in_place(start);
     world.store.want(ACCOUNT).await.unwrap();
-    wait_for("the account", async || world.store.account(ACCOUNT).await.unwrap().is_some()).await;
+    wait_for("the account", async || {
+        world.store.account(ACCOUNT).await.unwrap().is_some()
+    })
+    .await;
     let mut ended = 0;
     for round in 0..3 {
         for number in 0..5 {
@@ -649,12 +1035,21 @@ async fn a_server_that_is_killed_costs_no_debit_and_doubles_none() {
         // The edge did not get the answer to the last one, and asks again.
         let request = format!("req_{round}_4");
         let ending = world.told();
-        let end =
-            End { request_id: &request, account: ACCOUNT, cost: world.cost, ending: &ending, key_id: KEY, tokens: 0 };
+        let end = End {
+            request_id: &request,
+            account: ACCOUNT,
+            cost: world.cost,
+            ending: &ending,
+            key_id: KEY,
+            tokens: 0,
+        };
         wait_for("the server", async || world.store.end(&end).await.is_ok()).await;
     }
     wait_for("the debits", async || world.debits() == ended).await;
-    wait_for("the books to agree", async || world.drift(&world.store).await == 0).await;
+    wait_for("the books to agree", async || {
+        world.drift(&world.store).await == 0
+    })
+    .await;
     server.kill();
     wait_for("the feeder to notice", async || !feeder.is_healthy()).await;
     let path = world.dir.path();
@@ -671,13 +1066,17 @@ struct Sidecar {
 impl Sidecar {
     /// The config file of a sidecar in `dir`.
     fn config(dir: &Path, store: &str) -> (PathBuf, [u16; 2]) {
-        let ports =
-            [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap()).map(|port| port.local_addr().unwrap().port());
+        let ports = [(); 3]
+            .map(|()| TcpListener::bind("127.0.0.1:0").unwrap())
+            .map(|port| port.local_addr().unwrap().port());
         let text = include_str!("../conf/local.yaml")
             .replace("127.0.0.1:8080\"]", &format!("127.0.0.1:{}\"]", ports[0]))
             .replace("127.0.0.1:8081", &format!("127.0.0.1:{}", ports[1]))
             .replace("127.0.0.1:9090", &format!("127.0.0.1:{}", ports[2]))
-            .replace("data_dir: \"data\"", &format!("data_dir: {:?}", dir.display().to_string()))
+            .replace(
+                "data_dir: \"data\"",
+                &format!("data_dir: {:?}", dir.display().to_string()),
+            )
             .replace("store: {kind: embedded}", &format!("store: {store}"));
         let file = dir.join("gateway.yaml");
         std::fs::write(&file, text).unwrap();
@@ -685,16 +1084,24 @@ impl Sidecar {
     }
 
     fn start(dir: &Path, server: &Server) -> Self {
-        let store = format!("{{kind: redis, url: \"redis://127.0.0.1:{}\"}}", server.port);
+        let store = format!(
+            "{{kind: redis, url: \"redis://127.0.0.1:{}\"}}",
+            server.port
+        );
         let (file, ports) = Self::config(dir, &store);
-        let process = Command::new(BINARY).args(["sidecar", "-c"]).arg(file).spawn().unwrap();
+        let process = Command::new(BINARY)
+            .args(["sidecar", "-c"])
+            .arg(file)
+            .spawn()
+            .unwrap();
         Self { process, ports }
     }
 
     /// Status line and body.
     fn ask(port: u16, path: &str, header: &str) -> Option<(String, String)> {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
-        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\n{header}connection: close\r\n\r\n");
+        let request =
+            format!("GET {path} HTTP/1.1\r\nhost: x\r\n{header}connection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).ok()?;
         let mut text = String::new();
         stream.read_to_string(&mut text).ok()?;
@@ -716,15 +1123,28 @@ async fn the_sidecar_serves_edges_and_ends_when_it_is_told_to() {
     let world = World::on(&server).await;
     let mut sidecar = Sidecar::start(world.dir.path(), &server);
     let [pages, admin] = sidecar.ports;
-    let is = |answer: Option<(String, String)>, status: &str| answer.is_some_and(|(line, _)| line.contains(status));
-    wait_for("the sidecar", async || is(Sidecar::ask(admin, "/readyz", ""), "200")).await;
+    let is = |answer: Option<(String, String)>, status: &str| {
+        answer.is_some_and(|(line, _)| line.contains(status))
+    };
+    wait_for("the sidecar", async || {
+        is(Sidecar::ask(admin, "/readyz", ""), "200")
+    })
+    .await;
     world.store.want(ACCOUNT).await.unwrap();
-    wait_for("the account", async || world.store.account(ACCOUNT).await.unwrap().is_some()).await;
+    wait_for("the account", async || {
+        world.store.account(ACCOUNT).await.unwrap().is_some()
+    })
+    .await;
     let request = format!("req_{}", "0a".repeat(16));
     assert!(matches!(world.reserve(&request).await, Reserved::Held(_)));
     let whose = format!("x-gateway-account: {ACCOUNT}\r\n");
-    wait_for("the hold", async || Sidecar::ask(pages, "/v1/credits", &whose).unwrap().1.contains("\"held\":\"10\""))
-        .await;
+    wait_for("the hold", async || {
+        Sidecar::ask(pages, "/v1/credits", &whose)
+            .unwrap()
+            .1
+            .contains("\"held\":\"10\"")
+    })
+    .await;
     let path = format!("/v1/receipts/{request}");
     // Asked for before the request has ended: waits.
     let asking = std::thread::spawn({
@@ -733,12 +1153,26 @@ async fn the_sidecar_serves_edges_and_ends_when_it_is_told_to() {
     });
     assert!(matches!(world.end(&request).await, Ended::Done { .. }));
     let (status, body) = tokio::task::block_in_place(|| asking.join().unwrap());
-    assert!(status.contains("200") && body.contains(&request) && body.contains("\"outcome\":\"completed\""), "{body}");
-    assert!(is(Sidecar::ask(pages, &path, "x-gateway-account: acct_other\r\n"), "404"), "another's");
+    assert!(
+        status.contains("200")
+            && body.contains(&request)
+            && body.contains("\"outcome\":\"completed\""),
+        "{body}"
+    );
+    assert!(
+        is(
+            Sidecar::ask(pages, &path, "x-gateway-account: acct_other\r\n"),
+            "404"
+        ),
+        "another's"
+    );
     assert!(is(Sidecar::ask(pages, "/v1/credits", ""), "400"));
     assert!(is(Sidecar::ask(pages, "/dashboard/sign-in", ""), "200"));
     world.run("req_last").await;
-    let killed = Command::new("kill").args(["-TERM", &sidecar.process.id().to_string()]).status().unwrap();
+    let killed = Command::new("kill")
+        .args(["-TERM", &sidecar.process.id().to_string()])
+        .status()
+        .unwrap();
     assert!(killed.success());
     let status = tokio::task::block_in_place(|| sidecar.process.wait().unwrap());
     assert!(status.success(), "{status}");
@@ -750,13 +1184,20 @@ fn each_command_says_which_store_it_is_for() {
     let dir = tempfile::tempdir().unwrap();
     let said = |command: &str, store: &str| {
         let (file, _) = Sidecar::config(dir.path(), store);
-        let output = Command::new(BINARY).args([command, "-c"]).arg(file).output().unwrap();
+        let output = Command::new(BINARY)
+            .args([command, "-c"])
+            .arg(file)
+            .output()
+            .unwrap();
         assert!(!output.status.success());
         String::from_utf8(output.stderr).unwrap()
     };
     assert!(said("sidecar", "{kind: embedded}").contains("use `model-gateway run`"));
     let said = said("run", "{kind: redis, url: \"redis://127.0.0.1:1\"}");
-    assert!(said.contains("`model-gateway edge` and `model-gateway sidecar`"), "{said}");
+    assert!(
+        said.contains("`model-gateway edge` and `model-gateway sidecar`"),
+        "{said}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -769,10 +1210,16 @@ async fn a_store_that_would_forget_is_refused_by_the_name_of_the_setting() {
     let address = server.address();
     let path = dir.path().to_owned();
     let said = tokio::task::spawn_blocking(move || {
-        let refused = Feeder::start(&path, &address, false).err().unwrap().to_string();
+        let refused = Feeder::start(&path, &address, false)
+            .err()
+            .unwrap()
+            .to_string();
         Feeder::start(&path, &address, true).unwrap().finish();
         refused
     });
     let said = said.await.unwrap();
-    assert!(said.contains("maxmemory-policy is allkeys-lru") && said.contains("appendonly is no"), "{said}");
+    assert!(
+        said.contains("maxmemory-policy is allkeys-lru") && said.contains("appendonly is no"),
+        "{said}"
+    );
 }

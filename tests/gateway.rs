@@ -1,12 +1,20 @@
-//! The whole program from outside: the built binary, simulated vendors, raw sockets, the command line.
+//! The whole program from outside: the built binary, simulated vendors, raw sockets, the command
+//! line.
 //!
-//! Every test owns its world (data, ports, processes) and leaves through `World::close`, which asks the ledger whether
-//! the money is right whatever the test was about. It must not reach into the library: what a client, an operator or
-//! a vendor cannot see is not tested here.
+//! Every test owns its world (data, ports, processes) and leaves through `World::close`, which asks
+//! the ledger whether the money is right whatever the test was about. It must not reach into the
+//! library: what a client, an operator or a vendor cannot see is not tested here.
 //!
-//! Read next: `gateway/world.rs`, then `gateway/client.rs`. `GATEWAY_LONG=1` runs the long variants.
+//! Read next: `gateway/world.rs`, then `gateway/client.rs`. `GATEWAY_LONG=1` runs the long
+//! variants.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods)]
+#![allow(
+    clippy::too_many_lines,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::disallowed_methods
+)]
 
 #[path = "gateway/access.rs"]
 mod access;

@@ -1,11 +1,18 @@
-//! Properties of the pure protocol core, its tables, and price arithmetic, through their public functions only.
+//! Properties of the pure protocol core, its tables, and price arithmetic, through their public
+//! functions only.
 //!
-//! It must not need a server, a clock or a file. Streams: any cut of the bytes gives the same output. Requests: a
-//! rewrite changes what it was asked to and no other byte. Failures: every kind, on both surfaces.
+//! It must not need a server, a clock or a file. Streams: any cut of the bytes gives the same
+//! output. Requests: a rewrite changes what it was asked to and no other byte. Failures: every
+//! kind, on both surfaces.
 //!
 //! Read next: `properties/payloads.rs`, the real payloads they all start from.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(
+    clippy::too_many_lines,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic
+)]
 
 #[path = "properties/answers.rs"]
 mod answers;
@@ -40,8 +47,13 @@ mod translation;
 #[path = "properties/usage.rs"]
 mod usage;
 
-/// Failing seeds are printed, not kept: a failure becomes a test of its own. `PROPTEST_CASES` asks for more.
+/// Failing seeds are printed, not kept: a failure becomes a test of its own. `PROPTEST_CASES` asks
+/// for more.
 fn cases(cases: u32) -> proptest::prelude::ProptestConfig {
     let usual = proptest::prelude::ProptestConfig::default();
-    proptest::prelude::ProptestConfig { cases: cases.max(usual.cases), failure_persistence: None, ..usual }
+    proptest::prelude::ProptestConfig {
+        cases: cases.max(usual.cases),
+        failure_persistence: None,
+        ..usual
+    }
 }

@@ -1,7 +1,13 @@
-//! The shared store's scripts on real Redis: one server alone, and a cluster. The same suite runs on both.
-//! Read next: `stores/edge.rs`.
+//! The shared store's scripts on real Redis: one server alone, and a cluster. The same suite runs
+//! on both. Read next: `stores/edge.rs`.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods)]
+#![allow(
+    clippy::too_many_lines,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::disallowed_methods
+)]
 
 #[path = "stores/edge.rs"]
 mod edge;
@@ -13,7 +19,8 @@ mod server;
 
 use model_gateway::money::{MICRO_MAX, Micro, Parts};
 use model_gateway::store::redis::{
-    End, Ended, Event, PARTITIONS, Post, Posted, Reserve, Reserved, Seed, Shared, SharedStore, partition,
+    End, Ended, Event, PARTITIONS, Post, Posted, Reserve, Reserved, Seed, Shared, SharedStore,
+    partition,
 };
 use server::{Cluster, Server};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -22,7 +29,13 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const LEASE: Duration = Duration::from_secs(60);
 
 fn now_ms() -> i64 {
-    i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap()
+    i64::try_from(
+        SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap()
+            .as_millis(),
+    )
+    .unwrap()
 }
 
 fn micro(amount: i64) -> Micro {
@@ -30,7 +43,10 @@ fn micro(amount: i64) -> Micro {
 }
 
 fn parts(paid: i64, trial: i64) -> Parts {
-    Parts { paid: micro(paid), trial: micro(trial) }
+    Parts {
+        paid: micro(paid),
+        trial: micro(trial),
+    }
 }
 
 /// A store, and an account in it that no other test has.
@@ -41,7 +57,12 @@ struct World {
 }
 
 impl World {
-    async fn with(store: &SharedStore, account: &str, paid: i64, trial: Option<(i64, i64)>) -> Self {
+    async fn with(
+        store: &SharedStore,
+        account: &str,
+        paid: i64,
+        trial: Option<(i64, i64)>,
+    ) -> Self {
         let has = parts(paid, trial.map_or(0, |(left, _)| left));
         let seed = Seed {
             account,
@@ -53,7 +74,11 @@ impl World {
             epoch: "",
         };
         assert!(store.seed(&seed).await.unwrap());
-        Self { store: store.clone(), account: account.to_owned(), requests: 0 }
+        Self {
+            store: store.clone(),
+            account: account.to_owned(),
+            requests: 0,
+        }
     }
 
     fn next(&mut self) -> String {
@@ -68,7 +93,15 @@ impl World {
     async fn reserve_for(&self, request: &str, full: i64, floor: i64, lease: Duration) -> Reserved {
         let (full, floor, account) = (micro(full), micro(floor), self.account.as_str());
         self.store
-            .reserve(&Reserve { request_id: request, account, full, floor, lease, most_open: 20, within: None })
+            .reserve(&Reserve {
+                request_id: request,
+                account,
+                full,
+                floor,
+                lease,
+                most_open: 20,
+                within: None,
+            })
             .await
             .unwrap()
     }
@@ -87,7 +120,9 @@ impl World {
 
     async fn taken(&self, request: &str, cost: i64) -> (Parts, Micro) {
         match self.end(request, cost).await {
-            Ended::Done { taken, writeoff, .. } => (taken, writeoff),
+            Ended::Done {
+                taken, writeoff, ..
+            } => (taken, writeoff),
             other => panic!("{other:?}"),
         }
     }
@@ -105,15 +140,39 @@ impl World {
 async fn a_hold_is_given_back_but_for_the_cost_and_told_to_the_ledger(store: &SharedStore) {
     let mut world = World::with(store, "acct_hold", 1_000, None).await;
     let request = world.next();
-    assert_eq!(world.reserve(&request, 600, 600).await, Reserved::Held(parts(600, 0)));
+    assert_eq!(
+        world.reserve(&request, 600, 600).await,
+        Reserved::Held(parts(600, 0))
+    );
     assert_eq!(world.has().await, (parts(1_000, 0), parts(600, 0)));
-    assert_eq!(world.reserve(&request, 600, 600).await, Reserved::Held(parts(600, 0)), "asked again, held once");
+    assert_eq!(
+        world.reserve(&request, 600, 600).await,
+        Reserved::Held(parts(600, 0)),
+        "asked again, held once"
+    );
     assert_eq!(world.has().await, (parts(1_000, 0), parts(600, 0)));
-    let Ended::Done { event, taken, writeoff } = world.end(&request, 250).await else { panic!("not ended") };
+    let Ended::Done {
+        event,
+        taken,
+        writeoff,
+    } = world.end(&request, 250).await
+    else {
+        panic!("not ended")
+    };
     assert_eq!((taken, writeoff), (parts(250, 0), Micro::ZERO));
     assert_eq!(world.has().await, (parts(750, 0), parts(0, 0)));
-    assert_eq!(world.end(&request, 250).await, Ended::Known { event: event.clone() }, "once");
-    assert_eq!(world.reserve(&request, 600, 600).await, Reserved::Ended, "never again");
+    assert_eq!(
+        world.end(&request, 250).await,
+        Ended::Known {
+            event: event.clone()
+        },
+        "once"
+    );
+    assert_eq!(
+        world.reserve(&request, 600, 600).await,
+        Reserved::Ended,
+        "never again"
+    );
     assert_eq!(world.has().await, (parts(750, 0), parts(0, 0)));
     let told = Event::Ended {
         request_id: request,
@@ -122,20 +181,41 @@ async fn a_hold_is_given_back_but_for_the_cost_and_told_to_the_ledger(store: &Sh
         writeoff,
         ending: "{\"a\":1}".into(),
     };
-    let events = store.events(partition(&world.account), "0", 1_000).await.unwrap();
+    let events = store
+        .events(partition(&world.account), "0", 1_000)
+        .await
+        .unwrap();
     let mine: Vec<_> = events.into_iter().filter(|(id, _)| *id == event).collect();
     assert_eq!(mine, [(event.clone(), told)]);
-    let later = store.events(partition(&world.account), &event, 1_000).await.unwrap();
+    let later = store
+        .events(partition(&world.account), &event, 1_000)
+        .await
+        .unwrap();
     assert!(later.iter().all(|(id, _)| *id != event), "read on after it");
 }
 
-async fn what_does_not_fit_is_lowered_to_what_is_there_but_not_below_the_floor(store: &SharedStore) {
+async fn what_does_not_fit_is_lowered_to_what_is_there_but_not_below_the_floor(
+    store: &SharedStore,
+) {
     let mut world = World::with(store, "acct_fit", 1_000, None).await;
     let first = world.next();
-    assert_eq!(world.reserve(&first, 5_000, 1_001).await, Reserved::Insufficient { available: micro(1_000) });
-    assert_eq!(world.reserve(&first, 5_000, 1_000).await, Reserved::Held(parts(1_000, 0)));
+    assert_eq!(
+        world.reserve(&first, 5_000, 1_001).await,
+        Reserved::Insufficient {
+            available: micro(1_000)
+        }
+    );
+    assert_eq!(
+        world.reserve(&first, 5_000, 1_000).await,
+        Reserved::Held(parts(1_000, 0))
+    );
     let second = world.next();
-    assert_eq!(world.reserve(&second, 1, 0).await, Reserved::Insufficient { available: Micro::ZERO });
+    assert_eq!(
+        world.reserve(&second, 1, 0).await,
+        Reserved::Insufficient {
+            available: Micro::ZERO
+        }
+    );
     world.taken(&first, 0).await;
     assert_eq!(world.has().await, (parts(1_000, 0), parts(0, 0)));
 }
@@ -145,9 +225,16 @@ async fn a_cost_beyond_the_hold_takes_what_is_free_and_no_more(store: &SharedSto
     let (first, second) = (world.next(), world.next());
     world.reserve(&first, 300, 300).await;
     world.reserve(&second, 500, 500).await;
-    assert_eq!(world.taken(&first, 700).await, (parts(500, 0), micro(200)), "what another request holds is not free");
+    assert_eq!(
+        world.taken(&first, 700).await,
+        (parts(500, 0), micro(200)),
+        "what another request holds is not free"
+    );
     assert_eq!(world.has().await, (parts(500, 0), parts(500, 0)));
-    assert_eq!(world.taken(&second, 500).await, (parts(500, 0), Micro::ZERO));
+    assert_eq!(
+        world.taken(&second, 500).await,
+        (parts(500, 0), Micro::ZERO)
+    );
     assert_eq!(world.has().await, (parts(0, 0), parts(0, 0)));
     let late = world.next();
     assert_eq!(
@@ -161,15 +248,33 @@ async fn a_trial_is_spent_first_and_ends_on_the_dot(store: &SharedStore) {
     let ends = now_ms() + 400;
     let mut world = World::with(store, "acct_trial", 100, Some((1_000, ends))).await;
     let (first, second) = (world.next(), world.next());
-    assert_eq!(world.reserve(&first, 600, 600).await, Reserved::Held(parts(0, 600)));
-    assert_eq!(world.reserve(&second, 450, 450).await, Reserved::Held(parts(50, 400)));
+    assert_eq!(
+        world.reserve(&first, 600, 600).await,
+        Reserved::Held(parts(0, 600))
+    );
+    assert_eq!(
+        world.reserve(&second, 450, 450).await,
+        Reserved::Held(parts(50, 400))
+    );
     while now_ms() <= ends {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let third = world.next();
-    assert_eq!(world.reserve(&third, 60, 60).await, Reserved::Insufficient { available: micro(50) });
-    assert!(!store.expire_trial(&world.account).await.unwrap(), "not while a request holds of it");
-    assert_eq!(world.taken(&first, 500).await, (parts(0, 500), Micro::ZERO), "held before the end, spent after it");
+    assert_eq!(
+        world.reserve(&third, 60, 60).await,
+        Reserved::Insufficient {
+            available: micro(50)
+        }
+    );
+    assert!(
+        !store.expire_trial(&world.account).await.unwrap(),
+        "not while a request holds of it"
+    );
+    assert_eq!(
+        world.taken(&first, 500).await,
+        (parts(0, 500), Micro::ZERO),
+        "held before the end, spent after it"
+    );
     assert_eq!(
         world.taken(&second, 500).await,
         (parts(100, 400), Micro::ZERO),
@@ -178,11 +283,23 @@ async fn a_trial_is_spent_first_and_ends_on_the_dot(store: &SharedStore) {
     assert!(store.expire_trial(&world.account).await.unwrap());
     assert!(!store.expire_trial(&world.account).await.unwrap(), "once");
     assert_eq!(world.has().await, (parts(0, 0), parts(0, 0)));
-    let events = store.events(partition(&world.account), "0", 1_000).await.unwrap();
-    let lapsed = Event::Lapsed { account: world.account.clone(), trial: micro(100) };
-    assert_eq!(events.iter().filter(|(_, event)| *event == lapsed).count(), 1);
+    let events = store
+        .events(partition(&world.account), "0", 1_000)
+        .await
+        .unwrap();
+    let lapsed = Event::Lapsed {
+        account: world.account.clone(),
+        trial: micro(100),
+    };
+    assert_eq!(
+        events.iter().filter(|(_, event)| *event == lapsed).count(),
+        1
+    );
     let trial_only = World::with(store, "acct_expired", 0, Some((1_000, ends))).await;
-    assert_eq!(trial_only.reserve("req_x", 60, 60).await, Reserved::TrialExpired);
+    assert_eq!(
+        trial_only.reserve("req_x", 60, 60).await,
+        Reserved::TrialExpired
+    );
 }
 
 async fn a_post_counts_once_and_takes_only_what_is_free(store: &SharedStore) {
@@ -197,20 +314,48 @@ async fn a_post_counts_once_and_takes_only_what_is_free(store: &SharedStore) {
         only_free,
         seq: 0,
     };
-    let refused = Posted::Insufficient { available: micro(400) };
-    assert_eq!(store.post(&post("op 1", -401, true)).await.unwrap(), refused);
-    assert_eq!(store.post(&post("op 1", -400, true)).await.unwrap(), Posted::Done);
-    assert_eq!(store.post(&post("op 1", -400, true)).await.unwrap(), Posted::Known { change: parts(-400, 0) });
-    assert_eq!(store.post(&post("op 2", 50, false)).await.unwrap(), Posted::Done);
-    assert_eq!(store.post(&post("op 2", 50, false)).await.unwrap(), Posted::Known { change: parts(50, 0) });
+    let refused = Posted::Insufficient {
+        available: micro(400),
+    };
+    assert_eq!(
+        store.post(&post("op 1", -401, true)).await.unwrap(),
+        refused
+    );
+    assert_eq!(
+        store.post(&post("op 1", -400, true)).await.unwrap(),
+        Posted::Done
+    );
+    assert_eq!(
+        store.post(&post("op 1", -400, true)).await.unwrap(),
+        Posted::Known {
+            change: parts(-400, 0)
+        }
+    );
+    assert_eq!(
+        store.post(&post("op 2", 50, false)).await.unwrap(),
+        Posted::Done
+    );
+    assert_eq!(
+        store.post(&post("op 2", 50, false)).await.unwrap(),
+        Posted::Known {
+            change: parts(50, 0)
+        }
+    );
     assert_eq!(world.has().await, (parts(650, 0), parts(600, 0)));
     assert_eq!(world.stands().await.credited, micro(1_050));
-    let nobody = Post { account: "acct_nobody", ..post("op 3", 1, false) };
+    let nobody = Post {
+        account: "acct_nobody",
+        ..post("op 3", 1, false)
+    };
     assert_eq!(store.post(&nobody).await.unwrap(), Posted::Unknown);
 }
 
 async fn whom_the_store_does_not_know_the_ledger_must_seed(store: &SharedStore) {
-    let stranger = World { store: store.clone(), account: "acct_stranger".into(), requests: 0 };
+    let stranger = World {
+        store: store.clone(),
+        account: "acct_stranger".into(),
+        requests: 0,
+    };
     assert_eq!(stranger.reserve("req_s", 1, 1).await, Reserved::Unknown);
     assert_eq!(stranger.end("req_s", 1).await, Ended::Unknown);
     assert_eq!(store.account("acct_stranger").await.unwrap(), None);
@@ -224,20 +369,43 @@ async fn whom_the_store_does_not_know_the_ledger_must_seed(store: &SharedStore) 
         epoch: "",
     };
     assert!(store.seed(&seed(500, false)).await.unwrap());
-    assert!(!store.seed(&seed(900, true)).await.unwrap(), "only where it is not known");
+    assert!(
+        !store.seed(&seed(900, true)).await.unwrap(),
+        "only where it is not known"
+    );
     assert_eq!(stranger.has().await, (parts(500, 0), parts(0, 0)));
     assert_eq!(stranger.reserve("req_s", 1, 1).await, Reserved::Suspended);
-    assert_eq!(stranger.taken("req_s", 7).await, (parts(7, 0), Micro::ZERO), "what runs is finished all the same");
+    assert_eq!(
+        stranger.taken("req_s", 7).await,
+        (parts(7, 0), Micro::ZERO),
+        "what runs is finished all the same"
+    );
 }
 
-async fn a_hold_whose_lease_ran_out_is_given_up_and_its_late_end_still_debited(store: &SharedStore) {
+async fn a_hold_whose_lease_ran_out_is_given_up_and_its_late_end_still_debited(
+    store: &SharedStore,
+) {
     let mut world = World::with(store, "acct_lease", 1_000, None).await;
     let (short, long) = (world.next(), world.next());
-    world.reserve_for(&short, 600, 600, Duration::from_millis(1)).await;
+    world
+        .reserve_for(&short, 600, 600, Duration::from_millis(1))
+        .await;
     world.reserve_for(&long, 300, 300, LEASE).await;
     tokio::time::sleep(Duration::from_millis(20)).await;
-    assert_eq!(store.sweep(partition(&world.account), now_ms()).await.unwrap(), 1);
-    assert_eq!(store.sweep(partition(&world.account), now_ms()).await.unwrap(), 0);
+    assert_eq!(
+        store
+            .sweep(partition(&world.account), now_ms())
+            .await
+            .unwrap(),
+        1
+    );
+    assert_eq!(
+        store
+            .sweep(partition(&world.account), now_ms())
+            .await
+            .unwrap(),
+        0
+    );
     assert_eq!(world.has().await, (parts(1_000, 0), parts(300, 0)));
     assert_eq!(world.taken(&short, 600).await, (parts(600, 0), Micro::ZERO));
     assert_eq!(world.has().await, (parts(400, 0), parts(300, 0)));
@@ -245,13 +413,30 @@ async fn a_hold_whose_lease_ran_out_is_given_up_and_its_late_end_still_debited(s
 
 async fn amounts_are_exact_to_the_bounds(store: &SharedStore) {
     let mut world = World::with(store, "acct_bounds", MICRO_MAX, None).await;
-    for cost in [1, 999_999_999_999_999, 1_000_000_000_000_001, 4_503_599_627_370_497] {
+    for cost in [
+        1,
+        999_999_999_999_999,
+        1_000_000_000_000_001,
+        4_503_599_627_370_497,
+    ] {
         let before = world.has().await.0.paid;
         let request = world.next();
         let held = world.reserve(&request, cost, cost).await;
         assert_eq!(held, Reserved::Held(parts(cost, 0)));
-        assert_eq!(world.taken(&request, cost).await, (parts(cost, 0), Micro::ZERO));
-        assert_eq!(world.has().await, (Parts { paid: before.minus(micro(cost)), trial: Micro::ZERO }, parts(0, 0)));
+        assert_eq!(
+            world.taken(&request, cost).await,
+            (parts(cost, 0), Micro::ZERO)
+        );
+        assert_eq!(
+            world.has().await,
+            (
+                Parts {
+                    paid: before.minus(micro(cost)),
+                    trial: Micro::ZERO
+                },
+                parts(0, 0)
+            )
+        );
     }
 }
 
@@ -259,11 +444,17 @@ async fn open_requests_are_counted(store: &SharedStore) {
     let mut world = World::with(store, "acct_open", 1_000, None).await;
     for _ in 0..20 {
         let request = world.next();
-        assert_eq!(world.reserve(&request, 1, 1).await, Reserved::Held(parts(1, 0)));
+        assert_eq!(
+            world.reserve(&request, 1, 1).await,
+            Reserved::Held(parts(1, 0))
+        );
     }
     assert_eq!(world.reserve("req_21", 1, 1).await, Reserved::TooManyOpen);
     world.taken("req_acct_open_1", 1).await;
-    assert_eq!(world.reserve("req_21", 1, 1).await, Reserved::Held(parts(1, 0)));
+    assert_eq!(
+        world.reserve("req_21", 1, 1).await,
+        Reserved::Held(parts(1, 0))
+    );
 }
 
 async fn a_reserve_without_a_lease_judges_and_sets_nothing_aside(store: &SharedStore) {
@@ -271,32 +462,66 @@ async fn a_reserve_without_a_lease_judges_and_sets_nothing_aside(store: &SharedS
     let judge = async |full: i64, most_open: u64| {
         let full = micro(full);
         let lease = Duration::ZERO;
-        let asked =
-            Reserve { request_id: "", account: "acct_judged", full, floor: full, lease, most_open, within: None };
+        let asked = Reserve {
+            request_id: "",
+            account: "acct_judged",
+            full,
+            floor: full,
+            lease,
+            most_open,
+            within: None,
+        };
         store.reserve(&asked).await.unwrap()
     };
     for _ in 0..3 {
         assert_eq!(judge(1_000, 1).await, Reserved::Held(parts(0, 0)));
     }
-    assert_eq!(judge(1_001, 1).await, Reserved::Insufficient { available: micro(1_000) });
+    assert_eq!(
+        judge(1_001, 1).await,
+        Reserved::Insufficient {
+            available: micro(1_000)
+        }
+    );
     assert_eq!(world.has().await, (parts(1_000, 0), parts(0, 0)));
     let request = world.next();
-    assert_eq!(world.reserve(&request, 1_000, 1_000).await, Reserved::Held(parts(1_000, 0)));
+    assert_eq!(
+        world.reserve(&request, 1_000, 1_000).await,
+        Reserved::Held(parts(1_000, 0))
+    );
     assert_eq!(judge(1, 1).await, Reserved::TooManyOpen);
-    assert_eq!(judge(1, 2).await, Reserved::Insufficient { available: micro(0) });
+    assert_eq!(
+        judge(1, 2).await,
+        Reserved::Insufficient {
+            available: micro(0)
+        }
+    );
     world.taken(&request, 0).await;
     assert_eq!(world.has().await, (parts(1_000, 0), parts(0, 0)));
 }
 
 /// Two edges' connections, one account, credit for exactly ten.
-async fn credit_for_ten_admits_exactly_ten_through_two_connections(store: &SharedStore, other: &SharedStore) {
-    let rounds = if std::env::var_os("GATEWAY_LONG").is_some() { 1_000 } else { 50 };
+async fn credit_for_ten_admits_exactly_ten_through_two_connections(
+    store: &SharedStore,
+    other: &SharedStore,
+) {
+    let rounds = if std::env::var_os("GATEWAY_LONG").is_some() {
+        1_000
+    } else {
+        50
+    };
     for round in 0..rounds {
         let account = format!("acct_race_{round}");
         let world = World::with(store, &account, 10, None).await;
         let mut tries = tokio::task::JoinSet::new();
         for number in 0..64 {
-            let (store, account) = (if number % 2 == 0 { store.clone() } else { other.clone() }, account.clone());
+            let (store, account) = (
+                if number % 2 == 0 {
+                    store.clone()
+                } else {
+                    other.clone()
+                },
+                account.clone(),
+            );
             tries.spawn(async move {
                 let request_id = format!("req_{account}_{number}");
                 let one = micro(1);
@@ -312,7 +537,12 @@ async fn credit_for_ten_admits_exactly_ten_through_two_connections(store: &Share
                 matches!(store.reserve(&asked).await.unwrap(), Reserved::Held(_))
             });
         }
-        let admitted = tries.join_all().await.into_iter().filter(|held| *held).count();
+        let admitted = tries
+            .join_all()
+            .await
+            .into_iter()
+            .filter(|held| *held)
+            .count();
         assert_eq!(admitted, 10, "round {round}");
         assert_eq!(world.has().await, (parts(10, 0), parts(10, 0)));
     }
@@ -336,8 +566,12 @@ async fn all(store: &SharedStore, other: &SharedStore) {
 #[tokio::test]
 async fn on_one_server() {
     let server = Server::start();
-    let store = SharedStore::connect(&server.address(), PATIENCE).await.unwrap();
-    let other = SharedStore::connect(&server.address(), PATIENCE).await.unwrap();
+    let store = SharedStore::connect(&server.address(), PATIENCE)
+        .await
+        .unwrap();
+    let other = SharedStore::connect(&server.address(), PATIENCE)
+        .await
+        .unwrap();
     all(&store, &other).await;
     assert_eq!(server.cli(&["script", "flush"]), "OK");
     let world = World::with(&store, "acct_after_flush", 5, None).await;
@@ -351,9 +585,19 @@ async fn on_one_server() {
 #[tokio::test]
 async fn on_a_cluster_of_three() {
     let cluster = Cluster::start();
-    let store = SharedStore::connect(&cluster.address(), PATIENCE).await.unwrap();
-    let other = SharedStore::connect(&cluster.address(), PATIENCE).await.unwrap();
+    let store = SharedStore::connect(&cluster.address(), PATIENCE)
+        .await
+        .unwrap();
+    let other = SharedStore::connect(&cluster.address(), PATIENCE)
+        .await
+        .unwrap();
     all(&store, &other).await;
-    let used: std::collections::HashSet<_> = (0..200).map(|number| partition(&format!("acct_{number}"))).collect();
-    assert_eq!(used.len(), PARTITIONS as usize, "accounts are spread over all partitions");
+    let used: std::collections::HashSet<_> = (0..200)
+        .map(|number| partition(&format!("acct_{number}")))
+        .collect();
+    assert_eq!(
+        used.len(),
+        PARTITIONS as usize,
+        "accounts are spread over all partitions"
+    );
 }

@@ -1,11 +1,16 @@
-//! Real payloads, in folders: what a client sends, what its vendor must get, what the vendor answers, what the client
-//! must get. One runner for all of them: `tests/vectors/<pair>/<case>/`.
+//! Real payloads, in folders: what a client sends, what its vendor must get, what the vendor
+//! answers, what the client must get. One runner for all of them: `tests/vectors/<pair>/<case>/`.
 //!
-//! The expected side is written from what the two protocols say, never from what the translator gave; the SDK suite
-//! reads the same files with the official clients. A folder that nobody runs, a file that nobody reads, a case of the
-//! covered lists without a vector: each fails.
+//! The expected side is written from what the two protocols say, never from what the translator
+//! gave; the SDK suite reads the same files with the official clients. A folder that nobody runs, a
+//! file that nobody reads, a case of the covered lists without a vector: each fails.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(
+    clippy::too_many_lines,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic
+)]
 
 use model_gateway::protocol::Protocol;
 use model_gateway::protocol::failure::Failure;
@@ -14,8 +19,8 @@ use model_gateway::protocol::request::{self, Content, Edits, Sender};
 use model_gateway::protocol::responses::kinds::KINDS;
 use model_gateway::protocol::rules::known::{KnownCapabilities, RepairRules};
 use model_gateway::protocol::rules::{
-    Accepts, ChatModel, MessagesModel, Outcome, ParallelToolCalls, ReasoningReplay, ResponsesModel, Sampling, Target,
-    ThinkingType, ToolCallIds, ToolsWithReasoning,
+    Accepts, ChatModel, MessagesModel, Outcome, ParallelToolCalls, ReasoningReplay, ResponsesModel,
+    Sampling, Target, ThinkingType, ToolCallIds, ToolsWithReasoning,
 };
 use model_gateway::protocol::same::{self, StreamPass};
 use model_gateway::protocol::translate::{self, Asked, StreamTranslation};
@@ -68,11 +73,20 @@ impl Vector {
 
     fn json(&self, name: &str) -> Option<Value> {
         let text = self.text(name)?;
-        Some(serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {name}: {error}", self.name())))
+        Some(
+            serde_json::from_str(&text)
+                .unwrap_or_else(|error| panic!("{}: {name}: {error}", self.name())),
+        )
     }
 
     fn name(&self) -> String {
-        let parts: Vec<_> = self.folder.iter().rev().take(2).map(|part| part.to_string_lossy()).collect();
+        let parts: Vec<_> = self
+            .folder
+            .iter()
+            .rev()
+            .take(2)
+            .map(|part| part.to_string_lossy())
+            .collect();
         format!("{}/{}", parts[1], parts[0])
     }
 
@@ -87,35 +101,65 @@ fn vectors() -> Vec<Vector> {
     for (pair, surface, vendor) in [
         ("chat-to-messages", Protocol::Chat, Protocol::Messages),
         ("messages-to-chat", Protocol::Messages, Protocol::Chat),
-        ("responses-to-messages", Protocol::Responses, Protocol::Messages),
+        (
+            "responses-to-messages",
+            Protocol::Responses,
+            Protocol::Messages,
+        ),
         ("responses-to-chat", Protocol::Responses, Protocol::Chat),
         ("chat-to-chat", Protocol::Chat, Protocol::Chat),
-        ("messages-to-messages", Protocol::Messages, Protocol::Messages),
+        (
+            "messages-to-messages",
+            Protocol::Messages,
+            Protocol::Messages,
+        ),
         ("chat-to-responses", Protocol::Chat, Protocol::Responses),
-        ("messages-to-responses", Protocol::Messages, Protocol::Responses),
-        ("responses-to-responses", Protocol::Responses, Protocol::Responses),
+        (
+            "messages-to-responses",
+            Protocol::Messages,
+            Protocol::Responses,
+        ),
+        (
+            "responses-to-responses",
+            Protocol::Responses,
+            Protocol::Responses,
+        ),
     ] {
         for folder in folders(&root.join(pair)) {
             let text = std::fs::read_to_string(folder.join("case.json"))
                 .unwrap_or_else(|error| panic!("{}: case.json: {error}", folder.display()));
-            let case = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+            let case = serde_json::from_str(&text)
+                .unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
             let seen = BTreeSet::from(["case.json".to_owned()]).into();
-            found.push(Vector { folder, surface, vendor, case, seen });
+            found.push(Vector {
+                folder,
+                surface,
+                vendor,
+                case,
+                seen,
+            });
         }
     }
     found
 }
 
 fn folders(root: &Path) -> Vec<PathBuf> {
-    let mut folders: Vec<_> =
-        std::fs::read_dir(root).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+    let mut folders: Vec<_> = std::fs::read_dir(root)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .collect();
     folders.retain(|path| path.is_dir());
     folders.sort();
     folders
 }
 
 fn efforts(names: &[&str]) -> Vec<Effort> {
-    names.iter().map(|name| Effort::named(name).unwrap()).collect()
+    names
+        .iter()
+        .map(|name| Effort::named(name).unwrap())
+        .collect()
 }
 
 /// The model classes that the cases name.
@@ -149,9 +193,10 @@ fn accepts(class: &str) -> Accepts {
         "A-free" => Accepts::Messages(messages(Sampling::Free, &manual, &[])),
         "A-oneof" | "A-manual" => Accepts::Messages(messages(Sampling::OneOf, &manual, &[])),
         "A-fixed" => Accepts::Messages(messages(Sampling::Fixed, &adaptive, &all)),
-        "A-adaptive" => {
-            Accepts::Messages(MessagesModel { mid_system: true, ..messages(Sampling::Fixed, &adaptive, &all) })
-        }
+        "A-adaptive" => Accepts::Messages(MessagesModel {
+            mid_system: true,
+            ..messages(Sampling::Fixed, &adaptive, &all)
+        }),
         "A-search" => Accepts::Messages(MessagesModel {
             mid_system: true,
             server_tools: vec!["web_search".to_owned()],
@@ -160,19 +205,34 @@ fn accepts(class: &str) -> Accepts {
         "A-always" => Accepts::Messages(MessagesModel {
             mid_system: true,
             thinks_by_default: true,
-            ..messages(Sampling::Fixed, &[ThinkingType::Adaptive, ThinkingType::BetweenTools], &all)
+            ..messages(
+                Sampling::Fixed,
+                &[ThinkingType::Adaptive, ThinkingType::BetweenTools],
+                &all,
+            )
         }),
         "B-plain" => Accepts::Chat(plain),
-        "B-custom" => Accepts::Chat(ChatModel { custom_tools: true, ..plain }),
+        "B-custom" => Accepts::Chat(ChatModel {
+            custom_tools: true,
+            ..plain
+        }),
         "B-reason" => Accepts::Chat(reason),
-        "B-think" => Accepts::Chat(ChatModel { tools_with_reasoning: ToolsWithReasoning::Any, ..reason }),
-        "B-responses" => Accepts::Chat(ChatModel { tools_with_reasoning: ToolsWithReasoning::ResponsesOnly, ..reason }),
-        "B-third" => {
-            Accepts::Chat(ChatModel { reasoning_replay: ReasoningReplay::ReasoningContent, ..ChatModel::default() })
-        }
-        "B-third-details" => {
-            Accepts::Chat(ChatModel { reasoning_replay: ReasoningReplay::ReasoningDetails, ..ChatModel::default() })
-        }
+        "B-think" => Accepts::Chat(ChatModel {
+            tools_with_reasoning: ToolsWithReasoning::Any,
+            ..reason
+        }),
+        "B-responses" => Accepts::Chat(ChatModel {
+            tools_with_reasoning: ToolsWithReasoning::ResponsesOnly,
+            ..reason
+        }),
+        "B-third" => Accepts::Chat(ChatModel {
+            reasoning_replay: ReasoningReplay::ReasoningContent,
+            ..ChatModel::default()
+        }),
+        "B-third-details" => Accepts::Chat(ChatModel {
+            reasoning_replay: ReasoningReplay::ReasoningDetails,
+            ..ChatModel::default()
+        }),
         "B-R" => Accepts::Responses(ResponsesModel {
             reasoning: true,
             effort_values: efforts(&["none", "low", "medium", "high", "xhigh"]),
@@ -187,7 +247,10 @@ fn accepts(class: &str) -> Accepts {
             functions_only: true,
             ..ResponsesModel::default()
         }),
-        "B-R-plain" => Accepts::Responses(ResponsesModel { sampling: true, ..ResponsesModel::default() }),
+        "B-R-plain" => Accepts::Responses(ResponsesModel {
+            sampling: true,
+            ..ResponsesModel::default()
+        }),
         other => peculiar(other),
     }
 }
@@ -227,8 +290,13 @@ fn usual_request(surface: Protocol, streams: bool) -> Value {
 
 fn ask(vector: &Vector, body: &[u8]) -> Result<translate::Translated, Failure> {
     let accepts = accepts(&vector.case.model);
-    let max_output_tokens = if vector.vendor == Protocol::Messages { 64_000 } else { 128_000 };
-    let content = request::read(vector.surface, body).map_or_else(|_| Content::default(), |read| read.features.content);
+    let max_output_tokens = if vector.vendor == Protocol::Messages {
+        64_000
+    } else {
+        128_000
+    };
+    let content = request::read(vector.surface, body)
+        .map_or_else(|_| Content::default(), |read| read.features.content);
     let estimator = UsageEstimator::from_input_tokens(content.tokens());
     let asked = Asked {
         surface: vector.surface,
@@ -271,7 +339,9 @@ fn differs(expected: &Value, found: &Value, path: &str) -> Option<String> {
                 return Some(format!("{path}: expected {expected}, found {found}"));
             }
             let pairs = one.iter().zip(other).enumerate();
-            pairs.into_iter().find_map(|(index, (one, other))| differs(one, other, &format!("{path}[{index}]")))
+            pairs
+                .into_iter()
+                .find_map(|(index, (one, other))| differs(one, other, &format!("{path}[{index}]")))
         }
         (Value::Number(one), Value::Number(other)) if one.as_f64() == other.as_f64() => None,
         _ if expected == found => None,
@@ -295,7 +365,10 @@ fn events(stream: &str) -> Vec<(String, Value)> {
             continue;
         }
         let data = data.join("\n");
-        events.push((name, serde_json::from_str(&data).unwrap_or(Value::String(data))));
+        events.push((
+            name,
+            serde_json::from_str(&data).unwrap_or(Value::String(data)),
+        ));
     }
     events
 }
@@ -304,7 +377,10 @@ fn compare_streams(expected: &str, found: &str) -> Option<String> {
     let (expected, found) = (events(expected), events(found));
     for (index, (one, other)) in expected.iter().zip(&found).enumerate() {
         if one.0 != other.0 {
-            return Some(format!("event {index}: expected `{}`, found `{}` {}", one.0, other.0, other.1));
+            return Some(format!(
+                "event {index}: expected `{}`, found `{}` {}",
+                one.0, other.0, other.1
+            ));
         }
         if let Some(difference) = differs(&one.1, &other.1, &format!("event {index}")) {
             return Some(difference);
@@ -313,12 +389,16 @@ fn compare_streams(expected: &str, found: &str) -> Option<String> {
     let show = |rest: &[(String, Value)]| format!("{:?}", rest);
     match expected.len().cmp(&found.len()) {
         std::cmp::Ordering::Equal => None,
-        std::cmp::Ordering::Less => {
-            Some(format!("{} too many: {}", found.len() - expected.len(), show(&found[expected.len()..])))
-        }
-        std::cmp::Ordering::Greater => {
-            Some(format!("{} missing: {}", expected.len() - found.len(), show(&expected[found.len()..])))
-        }
+        std::cmp::Ordering::Less => Some(format!(
+            "{} too many: {}",
+            found.len() - expected.len(),
+            show(&found[expected.len()..])
+        )),
+        std::cmp::Ordering::Greater => Some(format!(
+            "{} missing: {}",
+            expected.len() - found.len(),
+            show(&expected[found.len()..])
+        )),
     }
 }
 
@@ -335,7 +415,12 @@ fn tell_stream(vector: &Vector, request: &[u8], vendor: &str, piece: usize) -> T
     let mut failure = None;
     if !vector.is_crossing() {
         let outline = request::read(vector.surface, request).unwrap();
-        let mut pass = StreamPass::new(vector.surface, "public-model", !outline.include_usage, 1 << 20);
+        let mut pass = StreamPass::new(
+            vector.surface,
+            "public-model",
+            !outline.include_usage,
+            1 << 20,
+        );
         for piece in vendor.as_bytes().chunks(piece) {
             if let Err(fault) = pass.push(piece, &mut out) {
                 failure = Some(fault.failure(vector.vendor, "upstream-model", "public-model"));
@@ -347,11 +432,18 @@ fn tell_stream(vector: &Vector, request: &[u8], vendor: &str, piece: usize) -> T
         {
             failure = Some(fault.failure(vector.vendor, "upstream-model", "public-model"));
         }
-        return Told { body: String::from_utf8(out).unwrap(), failure, usage: pass.usage().and_then(counted) };
+        return Told {
+            body: String::from_utf8(out).unwrap(),
+            failure,
+            usage: pass.usage().and_then(counted),
+        };
     }
-    let recall = ask(vector, request).unwrap_or_else(|failure| panic!("{}: {}", vector.name(), failure.message)).recall;
+    let recall = ask(vector, request)
+        .unwrap_or_else(|failure| panic!("{}: {}", vector.name(), failure.message))
+        .recall;
     let streamed = serde_json::from_slice::<Value>(request).unwrap()["stream"] == json!(true);
-    let mut stream = StreamTranslation::new(vector.vendor, vector.surface, recall, streamed, 1 << 20);
+    let mut stream =
+        StreamTranslation::new(vector.vendor, vector.surface, recall, streamed, 1 << 20);
     for piece in vendor.as_bytes().chunks(piece) {
         if let Err(fault) = stream.push(piece, &mut out) {
             failure = Some(fault.failure(vector.vendor, "upstream-model", "public-model"));
@@ -363,8 +455,17 @@ fn tell_stream(vector: &Vector, request: &[u8], vendor: &str, piece: usize) -> T
     {
         failure = Some(fault.failure(vector.vendor, "upstream-model", "public-model"));
     }
-    assert_eq!(stream.completed(), failure.is_none(), "{}: completed", vector.name());
-    Told { body: String::from_utf8(out).unwrap(), failure, usage: stream.usage().and_then(counted) }
+    assert_eq!(
+        stream.completed(),
+        failure.is_none(),
+        "{}: completed",
+        vector.name()
+    );
+    Told {
+        body: String::from_utf8(out).unwrap(),
+        failure,
+        usage: stream.usage().and_then(counted),
+    }
 }
 
 /// What the vendor counted; `None` where it is estimated.
@@ -387,12 +488,24 @@ fn tell_whole(vector: &Vector, request: &[u8], vendor: &str) -> Told {
             },
             Err(fault) => {
                 let failure = fault.failure(vector.vendor, "upstream-model", "public-model");
-                Told { body: String::new(), failure: Some(failure), usage: None }
+                Told {
+                    body: String::new(),
+                    failure: Some(failure),
+                    usage: None,
+                }
             }
         };
     }
-    let recall = ask(vector, request).unwrap_or_else(|failure| panic!("{}: {}", vector.name(), failure.message)).recall;
-    match translate::whole(vector.vendor, vector.surface, recall, false, vendor.as_bytes()) {
+    let recall = ask(vector, request)
+        .unwrap_or_else(|failure| panic!("{}: {}", vector.name(), failure.message))
+        .recall;
+    match translate::whole(
+        vector.vendor,
+        vector.surface,
+        recall,
+        false,
+        vendor.as_bytes(),
+    ) {
         Ok(whole) => Told {
             body: String::from_utf8(whole.body.to_vec()).unwrap(),
             failure: None,
@@ -400,7 +513,11 @@ fn tell_whole(vector: &Vector, request: &[u8], vendor: &str) -> Told {
         },
         Err(fault) => {
             let failure = fault.failure(vector.vendor, "upstream-model", "public-model");
-            Told { body: String::new(), failure: Some(failure), usage: None }
+            Told {
+                body: String::new(),
+                failure: Some(failure),
+                usage: None,
+            }
         }
     }
 }
@@ -411,7 +528,12 @@ fn check_request(vector: &Vector) -> Result<(), String> {
     };
     if let Some(refusal) = vector.json("refusal.json") {
         let failure = match ask(vector, text.as_bytes()) {
-            Ok(translated) => return Err(format!("not refused: {}", String::from_utf8_lossy(&translated.body))),
+            Ok(translated) => {
+                return Err(format!(
+                    "not refused: {}",
+                    String::from_utf8_lossy(&translated.body)
+                ));
+            }
             Err(failure) => failure,
         };
         let rendered = failure.render(vector.surface, "req_0");
@@ -428,20 +550,28 @@ fn check_request(vector: &Vector) -> Result<(), String> {
         return Ok(());
     }
     let (body, warnings) = if vector.is_crossing() {
-        let translated = ask(vector, text.as_bytes()).map_err(|failure| format!("refused: {}", failure.message))?;
+        let translated = ask(vector, text.as_bytes())
+            .map_err(|failure| format!("refused: {}", failure.message))?;
         (translated.body, translated.warnings)
     } else {
         passed(vector, &text)
     };
     if let Some(expected) = vector.json("vendor_request.json") {
-        let found = serde_json::from_slice(&body)
-            .map_err(|error| format!("vendor_request: {error}: {}", String::from_utf8_lossy(&body)))?;
+        let found = serde_json::from_slice(&body).map_err(|error| {
+            format!(
+                "vendor_request: {error}: {}",
+                String::from_utf8_lossy(&body)
+            )
+        })?;
         if let Some(difference) = differs(&expected, &found, "vendor_request") {
             return Err(format!("{difference}\n  sent: {found}"));
         }
     }
     if warnings != vector.case.warnings {
-        return Err(format!("warnings: expected {:?}, found {warnings:?}", vector.case.warnings));
+        return Err(format!(
+            "warnings: expected {:?}, found {warnings:?}",
+            vector.case.warnings
+        ));
     }
     Ok(())
 }
@@ -465,7 +595,11 @@ fn passed(vector: &Vector, text: &str) -> (bytes::Bytes, Vec<String>) {
     let accepts = accepts(&vector.case.model);
     let repair = RepairRules {
         accepts: &accepts,
-        known: if vector.case.repair { KnownCapabilities::ALL } else { KnownCapabilities::NONE },
+        known: if vector.case.repair {
+            KnownCapabilities::ALL
+        } else {
+            KnownCapabilities::NONE
+        },
         max_output_tokens: 64_000,
         output_limit: vector.case.output_limit,
         thinking_budget: None,
@@ -486,11 +620,17 @@ fn passed(vector: &Vector, text: &str) -> (bytes::Bytes, Vec<String>) {
         surface => request::strip(surface, official, &body, &outline, Some(&repair)),
     };
     let warnings = stripped.warnings.clone();
-    (request::rewrite_stripped(&body, &outline, &edits, stripped), warnings)
+    (
+        request::rewrite_stripped(&body, &outline, &edits, stripped),
+        warnings,
+    )
 }
 
 fn check_answer(vector: &Vector) -> Result<(), String> {
-    let (vendor, streams) = match (vector.text("vendor_response.json"), vector.text("vendor_response.sse")) {
+    let (vendor, streams) = match (
+        vector.text("vendor_response.json"),
+        vector.text("vendor_response.sse"),
+    ) {
         (Some(whole), None) => (whole, false),
         (None, Some(stream)) => (stream, true),
         (None, None) => return Ok(()),
@@ -500,7 +640,11 @@ fn check_answer(vector: &Vector) -> Result<(), String> {
         Some(text) => text,
         None => usual_request(vector.surface, streams).to_string(),
     };
-    let pieces: &[usize] = if streams { &[usize::MAX, 1, 7, 64] } else { &[0] };
+    let pieces: &[usize] = if streams {
+        &[usize::MAX, 1, 7, 64]
+    } else {
+        &[0]
+    };
     for piece in pieces {
         let told = match streams {
             true => tell_stream(vector, request.as_bytes(), &vendor, *piece),
@@ -513,7 +657,9 @@ fn check_answer(vector: &Vector) -> Result<(), String> {
 
 fn compare_answer(vector: &Vector, told: &Told) -> Result<(), String> {
     // What is passed on may be more than an official client bears: the SDK suite does not read it.
-    if let Some(expected) = vector.text("client_response.sse").or_else(|| vector.text("passed_on.sse"))
+    if let Some(expected) = vector
+        .text("client_response.sse")
+        .or_else(|| vector.text("passed_on.sse"))
         && let Some(difference) = compare_streams(&expected, &told.body)
     {
         return Err(format!("{difference}\n  told:\n{}", told.body));
@@ -522,15 +668,24 @@ fn compare_answer(vector: &Vector, told: &Told) -> Result<(), String> {
         if let Some(failure) = &told.failure {
             return Err(format!("failed: {}", failure.reason()));
         }
-        let found = serde_json::from_str(&told.body).map_err(|error| format!("{error}: {}", told.body))?;
+        let found =
+            serde_json::from_str(&told.body).map_err(|error| format!("{error}: {}", told.body))?;
         if let Some(difference) = differs(&expected, &found, "client_response") {
             return Err(format!("{difference}\n  told: {found}"));
         }
     }
-    let expected = vector.json("client_failure.json").map(|failure| failure["kind"].as_str().unwrap().to_owned());
-    let found = told.failure.as_ref().map(|failure| failure.reason().to_owned());
+    let expected = vector
+        .json("client_failure.json")
+        .map(|failure| failure["kind"].as_str().unwrap().to_owned());
+    let found = told
+        .failure
+        .as_ref()
+        .map(|failure| failure.reason().to_owned());
     if expected != found {
-        return Err(format!("failure: expected {expected:?}, found {found:?}\n  told:\n{}", told.body));
+        return Err(format!(
+            "failure: expected {expected:?}, found {found:?}\n  told:\n{}",
+            told.body
+        ));
     }
     if let Some(expected) = vector.json("usage.json") {
         let found = serde_json::to_value(told.usage).unwrap();
@@ -555,8 +710,16 @@ fn every_vector_holds() {
         }));
         match outcome {
             Ok(Ok(())) => {}
-            Ok(Err(fault)) => faults.push(format!("{} ({})\n  {fault}", vector.name(), vector.case.title)),
-            Err(_) => faults.push(format!("{} ({})\n  panicked", vector.name(), vector.case.title)),
+            Ok(Err(fault)) => faults.push(format!(
+                "{} ({})\n  {fault}",
+                vector.name(),
+                vector.case.title
+            )),
+            Err(_) => faults.push(format!(
+                "{} ({})\n  panicked",
+                vector.name(),
+                vector.case.title
+            )),
         }
         let files = std::fs::read_dir(&vector.folder).unwrap().flatten();
         for file in files.map(|entry| entry.file_name().to_string_lossy().into_owned()) {
@@ -568,11 +731,17 @@ fn every_vector_holds() {
             faults.push(format!("{}: expects nothing", vector.name()));
         }
     }
-    assert!(faults.is_empty(), "{} of {} vectors:\n{}", faults.len(), vectors.len(), faults.join("\n"));
+    assert!(
+        faults.is_empty(),
+        "{} of {} vectors:\n{}",
+        faults.len(),
+        vectors.len(),
+        faults.join("\n")
+    );
 }
 
-/// A member is decided by its own row, or by the row above it that speaks for all below: one of a thing that is left
-/// out or refused, or one that has no rows below it.
+/// A member is decided by its own row, or by the row above it that speaks for all below: one of a
+/// thing that is left out or refused, or one that has no rows below it.
 fn decided(fields: &BTreeMap<&str, Outcome>, path: &str) -> bool {
     let has_rows_below = |row: &str| {
         fields
@@ -581,8 +750,14 @@ fn decided(fields: &BTreeMap<&str, Outcome>, path: &str) -> bool {
             .take_while(|(path, _)| path.starts_with(row))
             .any(|(path, _)| matches!(path.as_bytes()[row.len()], b'.' | b'['))
     };
-    let speaks = |row: &str| fields.get(row).is_some_and(|outcome| *outcome != Outcome::Map || !has_rows_below(row));
-    let ends = path.char_indices().filter(|(_, letter)| ".[]".contains(*letter));
+    let speaks = |row: &str| {
+        fields
+            .get(row)
+            .is_some_and(|outcome| *outcome != Outcome::Map || !has_rows_below(row))
+    };
+    let ends = path
+        .char_indices()
+        .filter(|(_, letter)| ".[]".contains(*letter));
     let above = ends.map(|(at, letter)| &path[..at + usize::from(letter == ']')]);
     let other_type = path.split_once('[').and_then(|(list, rest)| {
         let (kind, _) = rest.split_once(']').filter(|(kind, _)| !kind.is_empty())?;
@@ -597,7 +772,9 @@ fn decided(fields: &BTreeMap<&str, Outcome>, path: &str) -> bool {
     });
     fields.contains_key(path)
         || above.into_iter().any(speaks)
-        || other_type.or(block).is_some_and(|row| fields.contains_key(row.as_str()))
+        || other_type
+            .or(block)
+            .is_some_and(|row| fields.contains_key(row.as_str()))
 }
 
 #[test]
@@ -608,16 +785,23 @@ fn every_member_of_the_official_request_types_has_one_outcome() {
         assert_eq!(fields.len(), rows.len(), "{surface}: a path stands twice");
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/fields");
         let list = std::fs::read_to_string(root.join(format!("{surface}.txt"))).unwrap();
-        let undecided: Vec<_> = list.lines().filter(|path| !decided(&fields, path)).collect();
-        assert!(list.lines().count() > 100 && undecided.is_empty(), "{surface}: {undecided:?}");
+        let undecided: Vec<_> = list
+            .lines()
+            .filter(|path| !decided(&fields, path))
+            .collect();
+        assert!(
+            list.lines().count() > 100 && undecided.is_empty(),
+            "{surface}: {undecided:?}"
+        );
     }
 }
 
-/// What the responses protocol tells apart by its type: each kind that the official types name has one row, and no row is
-/// about what they do not know.
+/// What the responses protocol tells apart by its type: each kind that the official types name has
+/// one row, and no row is about what they do not know.
 #[test]
 fn every_kind_of_item_tool_and_event_has_one_outcome() {
-    let list = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/fields/responses-kinds.txt");
+    let list =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/fields/responses-kinds.txt");
     let list = std::fs::read_to_string(list).unwrap();
     let mut listed: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for (of, name) in list.lines().map(|line| line.split_once(' ').unwrap()) {
@@ -625,7 +809,11 @@ fn every_kind_of_item_tool_and_event_has_one_outcome() {
     }
     for (of, rows) in KINDS {
         let told: BTreeSet<_> = rows.iter().map(|(name, _)| *name).collect();
-        assert_eq!((told.len(), Some(&told)), (rows.len(), listed.get(of)), "{of}");
+        assert_eq!(
+            (told.len(), Some(&told)),
+            (rows.len(), listed.get(of)),
+            "{of}"
+        );
     }
     assert_eq!(listed.len(), KINDS.len());
 }
@@ -640,9 +828,14 @@ fn every_decision_that_is_told_names_its_test() {
         let (_, last) = line.strip_suffix("` |")?.rsplit_once('`')?;
         last.split_once("::")
     }) {
-        let source = std::fs::read_to_string(root.join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
+        let source = std::fs::read_to_string(root.join(file))
+            .unwrap_or_else(|error| panic!("{file}: {error}"));
         // Of a vector, what it is or what it covers: all of the text.
-        let wanted = if file.ends_with(".json") { format!("\"{what}\"") } else { what.to_owned() };
+        let wanted = if file.ends_with(".json") {
+            format!("\"{what}\"")
+        } else {
+            what.to_owned()
+        };
         assert!(source.contains(&wanted), "{file}: {what}");
         held += 1;
     }
@@ -655,18 +848,35 @@ fn every_case_of_the_list_has_a_vector_or_a_test() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let text = std::fs::read_to_string(root.join("tests/vectors/cases.json")).unwrap();
     let list: BTreeMap<String, BTreeMap<String, String>> = serde_json::from_str(&text).unwrap();
-    let listed: BTreeSet<&String> =
-        ["mapping", "breakage", "responses"].iter().flat_map(|part| list[*part].keys()).collect();
+    let listed: BTreeSet<&String> = ["mapping", "breakage", "responses"]
+        .iter()
+        .flat_map(|part| list[*part].keys())
+        .collect();
     let vectors = vectors();
-    let shown: BTreeSet<&String> = vectors.iter().flat_map(|vector| &vector.case.covers).collect();
+    let shown: BTreeSet<&String> = vectors
+        .iter()
+        .flat_map(|vector| &vector.case.covers)
+        .collect();
     for (case, place) in &list["elsewhere"] {
         let (file, test) = place.split_once("::").unwrap();
-        let source = std::fs::read_to_string(root.join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
-        assert!(source.contains(test) && listed.contains(case), "{case}: {place}");
+        let source = std::fs::read_to_string(root.join(file))
+            .unwrap_or_else(|error| panic!("{file}: {error}"));
+        assert!(
+            source.contains(test) && listed.contains(case),
+            "{case}: {place}"
+        );
     }
-    let missing: Vec<_> =
-        listed.iter().filter(|case| !shown.contains(*case) && !list["elsewhere"].contains_key(**case)).collect();
-    assert!(listed.len() == 169 && missing.is_empty(), "nothing shows {missing:?}");
+    let missing: Vec<_> = listed
+        .iter()
+        .filter(|case| !shown.contains(*case) && !list["elsewhere"].contains_key(**case))
+        .collect();
+    assert!(
+        listed.len() == 169 && missing.is_empty(),
+        "nothing shows {missing:?}"
+    );
     let unknown: Vec<_> = shown.difference(&listed).collect();
-    assert!(unknown.is_empty(), "vectors show what is not listed: {unknown:?}");
+    assert!(
+        unknown.is_empty(),
+        "vectors show what is not listed: {unknown:?}"
+    );
 }

@@ -1,9 +1,10 @@
-//! How many instructions the gateway's own program spends on a request: counted by callgrind, so that the figure is the
-//! same on a busy machine. Must not look at a clock to judge.
+//! How many instructions the gateway's own program spends on a request: counted by callgrind, so
+//! that the figure is the same on a busy machine. Must not look at a clock to judge.
 //!
-//! The gateway runs whole, its threads too: what the settler, the journal and the access log do for a request is in the
-//! figure; what the kernel does is not. What a process spends on nothing is counted first and taken off. A turn is
-//! repeated until what comes once (connections, caches, prepared statements) is in the turns before.
+//! The gateway runs whole, its threads too: what the settler, the journal and the access log do for
+//! a request is in the figure; what the kernel does is not. What a process spends on nothing is
+//! counted first and taken off. A turn is repeated until what comes once (connections, caches,
+//! prepared statements) is in the turns before.
 
 use super::load::{Load, Streams};
 use super::system::{self, System};
@@ -14,8 +15,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// So much more than was recorded is told as a change for the worse, in percent. How many requests share one commit is
-/// chance.
+/// So much more than was recorded is told as a change for the worse, in percent. How many requests
+/// share one commit is chance.
 const TOLERANCE_PERCENT: f64 = 5.0;
 
 const CONNECTIONS: usize = 8;
@@ -32,7 +33,11 @@ struct Case {
 }
 
 const fn case(way: Way, bytes: usize, requests: usize) -> Case {
-    Case { way, bytes, requests }
+    Case {
+        way,
+        bytes,
+        requests,
+    }
 }
 
 const CASES: [Case; 13] = [
@@ -51,7 +56,14 @@ const CASES: [Case; 13] = [
     case(CROSSED, 1_048_576, 3),
 ];
 
-const STREAMS: [Way; 6] = [PASSED, MESSAGES, CROSSED, CROSSED_BACK, RESPONSES, RESPONSES_MESSAGES];
+const STREAMS: [Way; 6] = [
+    PASSED,
+    MESSAGES,
+    CROSSED,
+    CROSSED_BACK,
+    RESPONSES,
+    RESPONSES_MESSAGES,
+];
 
 /// A gateway whose instructions are counted.
 struct Counted {
@@ -67,10 +79,17 @@ impl Counted {
         let dir = tempfile::tempdir().unwrap();
         let mut command = system::pinned(system::CORE, Path::new("valgrind"));
         let out = format!("--callgrind-out-file={}", dir.path().join("out").display());
-        command.args(["--tool=callgrind", "--instr-atstart=no", &out]).arg(gateway);
+        command
+            .args(["--tool=callgrind", "--instr-atstart=no", &out])
+            .arg(gateway);
         command.stderr(Stdio::null());
         let system = System::gateway_by(command, 1, gateway, vendor);
-        let mut counted = Self { system, dir, idle: 0.0, dumps: 0 };
+        let mut counted = Self {
+            system,
+            dir,
+            idle: 0.0,
+            dumps: 0,
+        };
         counted.tell("instrumentation on");
         counted.take();
         let began = Instant::now();
@@ -82,9 +101,15 @@ impl Counted {
     fn tell(&self, what: &str) {
         let process = self.system.process.as_ref().expect("a process");
         let mut command = Command::new("vgdb");
-        command.arg(format!("--pid={}", process.0.id())).args(what.split(' '));
+        command
+            .arg(format!("--pid={}", process.0.id()))
+            .args(what.split(' '));
         let output = command.output().expect("vgdb");
-        assert!(output.status.success(), "vgdb {what}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "vgdb {what}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
     }
 
     /// Instructions since the last look.
@@ -93,7 +118,10 @@ impl Counted {
         self.dumps += 1;
         let file = self.dir.path().join(format!("out.{}", self.dumps));
         let text = std::fs::read_to_string(&file).expect("what callgrind counted");
-        let total = text.lines().find_map(|line| line.strip_prefix("totals: ")).expect("a total");
+        let total = text
+            .lines()
+            .find_map(|line| line.strip_prefix("totals: "))
+            .expect("a total");
         total.trim().parse().expect("a number")
     }
 
@@ -122,7 +150,11 @@ impl Counted {
     fn event(&mut self, way: Way) -> f64 {
         let mut of = |events| {
             let mut seen = 0;
-            let count = self.of(|system| seen = Streams::of(system, way, CONNECTIONS, events).run(|| 0.0).events);
+            let count = self.of(|system| {
+                seen = Streams::of(system, way, CONNECTIONS, events)
+                    .run(|| 0.0)
+                    .events
+            });
             (count, seen as f64)
         };
         of(EVENTS);
@@ -132,13 +164,20 @@ impl Counted {
 }
 
 fn size(bytes: usize) -> String {
-    if bytes < 1_048_576 { format!("{} KB", bytes / 1_024) } else { format!("{} MB", bytes / 1_048_576) }
+    if bytes < 1_048_576 {
+        format!("{} KB", bytes / 1_024)
+    } else {
+        format!("{} MB", bytes / 1_048_576)
+    }
 }
 
-/// Counts every case whose name has `pattern` in it, beside what `recorded` says. False where one is beyond tolerance.
+/// Counts every case whose name has `pattern` in it, beside what `recorded` says. False where one
+/// is beyond tolerance.
 pub fn run(gateway: &Path, recorded: &Path, record: bool, pattern: &str) -> bool {
-    let before: Value =
-        std::fs::read(recorded).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
+    let before: Value = std::fs::read(recorded)
+        .ok()
+        .and_then(|text| serde_json::from_slice(&text).ok())
+        .unwrap_or_default();
     let (vendor, _simulator) = system::simulator(gateway);
     let mut counted = Counted::start(gateway, vendor);
     let mut now = before.as_object().cloned().unwrap_or_default();

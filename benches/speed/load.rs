@@ -1,4 +1,5 @@
-//! The load: raw sockets that do as little as can be, so that the vendor's core carries much. Must not start anybody.
+//! The load: raw sockets that do as little as can be, so that the vendor's core carries much. Must
+//! not start anybody.
 
 use super::Way;
 use super::system::System;
@@ -20,14 +21,21 @@ fn request(system: &System, way: Way, bytes: usize, marker: &str, stream: bool) 
     };
     // Straight to the vendor, nobody changes the model's name.
     let body = |filler: usize| {
-        let text = format!("[[sim {marker}]] {}", "lorem ipsum, ".repeat(filler / 13 + 1).split_at(filler).0);
+        let text = format!(
+            "[[sim {marker}]] {}",
+            "lorem ipsum, ".repeat(filler / 13 + 1).split_at(filler).0
+        );
         json!({
             "model": way.model, limit: 1_000, "stream": stream, conversation: [{"role": "user", "content": text}],
         })
         .to_string()
     };
     let body = body(bytes.saturating_sub(body(0).len()));
-    let key_header = if way.path == "/v1/messages" { "x-api-key: " } else { "authorization: Bearer " };
+    let key_header = if way.path == "/v1/messages" {
+        "x-api-key: "
+    } else {
+        "authorization: Bearer "
+    };
     let mut text = format!(
         "POST {} HTTP/1.1\r\nhost: bench\r\n{key_header}{}\r\nanthropic-version: 2023-06-01\r\n\
          content-type: application/json\r\ncontent-length: {}\r\n\r\n",
@@ -50,22 +58,42 @@ fn find(text: &[u8], what: &[u8]) -> Option<usize> {
     memchr::memmem::find(text, what)
 }
 
-/// Reads one whole answer, which must be a 200, and says whether the connection takes another request.
+/// Reads one whole answer, which must be a 200, and says whether the connection takes another
+/// request.
 fn answer(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> bool {
     buffer.clear();
     let mut piece = [0; 16_384];
     let (mut whole, mut stays) = (usize::MAX, true);
     while buffer.len() < whole {
         let count = stream.read(&mut piece).expect("read an answer");
-        assert!(count > 0, "a connection was closed: {}", String::from_utf8_lossy(buffer));
+        assert!(
+            count > 0,
+            "a connection was closed: {}",
+            String::from_utf8_lossy(buffer)
+        );
         buffer.extend_from_slice(&piece[..count]);
         if whole == usize::MAX
             && let Some(end) = find(buffer, b"\r\n\r\n")
         {
             let head = String::from_utf8_lossy(&buffer[..end]).to_ascii_lowercase();
-            assert!(head.starts_with("http/1.1 200"), "{}", String::from_utf8_lossy(buffer));
-            let length = head.split("content-length: ").nth(1).expect("a content-length");
-            whole = end + 4 + length.lines().next().unwrap().trim().parse::<usize>().unwrap();
+            assert!(
+                head.starts_with("http/1.1 200"),
+                "{}",
+                String::from_utf8_lossy(buffer)
+            );
+            let length = head
+                .split("content-length: ")
+                .nth(1)
+                .expect("a content-length");
+            whole = end
+                + 4
+                + length
+                    .lines()
+                    .next()
+                    .unwrap()
+                    .trim()
+                    .parse::<usize>()
+                    .unwrap();
             stays = !head.contains("\r\nconnection: close");
         }
     }
@@ -93,7 +121,11 @@ impl Done {
 
 /// Of sorted values.
 fn at(sorted: &[f64], percent: usize) -> f64 {
-    sorted.get(sorted.len() * percent / 100).or(sorted.last()).copied().unwrap_or_default()
+    sorted
+        .get(sorted.len() * percent / 100)
+        .or(sorted.last())
+        .copied()
+        .unwrap_or_default()
 }
 
 fn sorted(mut values: Vec<f64>) -> Vec<f64> {
@@ -103,7 +135,10 @@ fn sorted(mut values: Vec<f64>) -> Vec<f64> {
 
 impl Load {
     pub fn of(system: &System, way: Way, bytes: usize) -> Self {
-        Self { port: system.port, request: request(system, way, bytes, "input=200 output=50 bytes=600", false) }
+        Self {
+            port: system.port,
+            request: request(system, way, bytes, "input=200 output=50 bytes=600", false),
+        }
     }
 
     /// As many as `connections` can ask for in `time`, one after the other on each.
@@ -124,13 +159,15 @@ impl Load {
         let began = Instant::now();
         let times = std::thread::scope(|scope| {
             let run = || {
-                let (mut stream, mut buffer, mut times) = (connect(self.port), Vec::new(), Vec::new());
+                let (mut stream, mut buffer, mut times) =
+                    (connect(self.port), Vec::new(), Vec::new());
                 while goes_on(times.len()) {
                     let began = Instant::now();
                     stream.write_all(&self.request).expect("send a request");
                     let stays = answer(&mut stream, &mut buffer);
                     times.push(began.elapsed().as_secs_f64() * 1e6);
-                    // A server may bound the requests of a connection; a client connects anew, and that counts.
+                    // A server may bound the requests of a connection; a client connects anew, and
+                    // that counts.
                     if !stays {
                         stream = connect(self.port);
                     }
@@ -138,10 +175,17 @@ impl Load {
                 times
             };
             let threads: Vec<_> = (0..connections).map(|_| scope.spawn(run)).collect();
-            threads.into_iter().flat_map(|thread| thread.join().expect("a connection")).collect()
+            threads
+                .into_iter()
+                .flat_map(|thread| thread.join().expect("a connection"))
+                .collect()
         });
         let times = sorted(times);
-        Done { count: times.len(), took: began.elapsed(), times }
+        Done {
+            count: times.len(),
+            took: began.elapsed(),
+            times,
+        }
     }
 }
 
@@ -175,8 +219,16 @@ impl Streamed {
 
 impl Streams {
     pub fn of(system: &System, way: Way, count: usize, events: usize) -> Self {
-        let marker = format!("input=200 output=100 events={events} gap_ms={}", GAP.as_millis());
-        Self { port: system.port, request: request(system, way, 1_024, &marker, true), count, events }
+        let marker = format!(
+            "input=200 output=100 events={events} gap_ms={}",
+            GAP.as_millis()
+        );
+        Self {
+            port: system.port,
+            request: request(system, way, 1_024, &marker, true),
+            count,
+            events,
+        }
     }
 
     pub fn run(&self, rss_mb: impl Fn() -> f64) -> Streamed {
@@ -188,7 +240,10 @@ impl Streams {
                         std::thread::sleep(STAGGER * u32::try_from(index).unwrap());
                         self.one()
                     };
-                    std::thread::Builder::new().stack_size(131_072).spawn_scoped(scope, run).expect("a thread")
+                    std::thread::Builder::new()
+                        .stack_size(131_072)
+                        .spawn_scoped(scope, run)
+                        .expect("a thread")
                 })
                 .collect();
             std::thread::sleep(GAP * u32::try_from(self.events).unwrap() * 3 / 5);
@@ -212,27 +267,49 @@ impl Streams {
         let (mut piece, mut text, mut arrivals) = ([0; 16_384], Vec::new(), Vec::new());
         loop {
             let count = stream.read(&mut piece).expect("read a stream");
-            assert!(count > 0, "a stream was cut: {}", String::from_utf8_lossy(&text));
+            assert!(
+                count > 0,
+                "a stream was cut: {}",
+                String::from_utf8_lossy(&text)
+            );
             let now = began.elapsed().as_secs_f64() * 1e6;
             let before = text.len().saturating_sub(32);
             text.extend_from_slice(&piece[..count]);
             // A delta with text, in each protocol's words.
-            let deltas = memchr::memmem::find_iter(&piece[..count], br#""delta":{"content":""#).count()
+            let deltas = memchr::memmem::find_iter(&piece[..count], br#""delta":{"content":""#)
+                .count()
                 + memchr::memmem::find_iter(&piece[..count], br#""text_delta""#).count()
-                + memchr::memmem::find_iter(&piece[..count], br#""response.output_text.delta""#).count();
+                + memchr::memmem::find_iter(&piece[..count], br#""response.output_text.delta""#)
+                    .count();
             arrivals.extend(std::iter::repeat_n(now, deltas));
             let tail = &text[before..];
             // The last event of responses is long: its end is the body's.
             let is_over = text.ends_with(b"\r\n0\r\n\r\n");
-            if is_over || find(tail, b"data: [DONE]").is_some() || find(tail, b"message_stop").is_some() {
+            if is_over
+                || find(tail, b"data: [DONE]").is_some()
+                || find(tail, b"message_stop").is_some()
+            {
                 break;
             }
         }
-        assert!(text.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&text));
-        assert!(arrivals.len() >= self.events / 2, "{} events of {}", arrivals.len(), self.events);
+        assert!(
+            text.starts_with(b"HTTP/1.1 200"),
+            "{}",
+            String::from_utf8_lossy(&text)
+        );
+        assert!(
+            arrivals.len() >= self.events / 2,
+            "{} events of {}",
+            arrivals.len(),
+            self.events
+        );
         let first = arrivals[0];
         let gap = GAP.as_secs_f64() * 1e6;
-        let phases: Vec<_> = arrivals.iter().enumerate().map(|(index, at)| at - index as f64 * gap).collect();
+        let phases: Vec<_> = arrivals
+            .iter()
+            .enumerate()
+            .map(|(index, at)| at - index as f64 * gap)
+            .collect();
         let earliest = phases.iter().copied().fold(f64::MAX, f64::min);
         (first, phases.iter().map(|phase| phase - earliest).collect())
     }

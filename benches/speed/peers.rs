@@ -1,5 +1,5 @@
-//! Other proxies and gateways, where they are installed: each on one core, in front of the same vendor, with as little
-//! switched on as it takes. Must not load them.
+//! Other proxies and gateways, where they are installed: each on one core, in front of the same
+//! vendor, with as little switched on as it takes. Must not load them.
 
 use super::system::{CORE, System, pinned};
 use crate::rig::free_port;
@@ -9,21 +9,38 @@ use std::process::Stdio;
 /// All that are found on the PATH.
 pub fn installed(vendor: u16) -> Vec<System> {
     let known: [(&str, Start); 3] = [("haproxy", haproxy), ("envoy", envoy), ("litellm", litellm)];
-    known.into_iter().filter_map(|(name, start)| Some(start(&program(name)?, vendor))).collect()
+    known
+        .into_iter()
+        .filter_map(|(name, start)| Some(start(&program(name)?, vendor)))
+        .collect()
 }
 
 type Start = fn(&Path, u16) -> System;
 
 fn program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
+    std::env::split_paths(&path)
+        .map(|folder| folder.join(name))
+        .find(|file| file.is_file())
 }
 
-fn start(name: &'static str, program: &Path, file: &str, text: &str, port: u16, args: &[&str]) -> System {
+fn start(
+    name: &'static str,
+    program: &Path,
+    file: &str,
+    text: &str,
+    port: u16,
+    args: &[&str],
+) -> System {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join(file), text).unwrap();
     let mut command = pinned(CORE, program);
-    command.current_dir(dir.path()).args(args).arg(file).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+        .current_dir(dir.path())
+        .args(args)
+        .arg(file)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
     System::plain(name, port, Some(command), Some(dir))
 }
 
@@ -36,13 +53,21 @@ fn haproxy(program: &Path, vendor: u16) -> System {
          frontend f\n  bind 127.0.0.1:{port} backlog 4096\n  default_backend b\n\
          backend b\n  server s 127.0.0.1:{vendor} pool-max-conn 4000 maxconn 8000\n"
     );
-    start("haproxy", program, "haproxy.cfg", &conf, port, &["-db", "-f"])
+    start(
+        "haproxy",
+        program,
+        "haproxy.cfg",
+        &conf,
+        port,
+        &["-db", "-f"],
+    )
 }
 
 fn envoy(program: &Path, vendor: u16) -> System {
     let port = free_port();
     let types = "type.googleapis.com/envoy.extensions.filters";
-    let socket = |port| format!("{{ socket_address: {{ address: 127.0.0.1, port_value: {port} }} }}");
+    let socket =
+        |port| format!("{{ socket_address: {{ address: 127.0.0.1, port_value: {port} }} }}");
     let (front, back) = (socket(port), socket(vendor));
     let conf = format!(
         "static_resources:
@@ -74,7 +99,14 @@ fn envoy(program: &Path, vendor: u16) -> System {
       endpoints: [{{ lb_endpoints: [{{ endpoint: {{ address: {back} }} }}] }}]
 "
     );
-    start("envoy", program, "envoy.yaml", &conf, port, &["--concurrency", "1", "-l", "off", "-c"])
+    start(
+        "envoy",
+        program,
+        "envoy.yaml",
+        &conf,
+        port,
+        &["--concurrency", "1", "-l", "off", "-c"],
+    )
 }
 
 /// Its key is the one that the load sends.
@@ -91,6 +123,14 @@ router_settings: {{ num_retries: 0, disable_cooldowns: true }}
         System::KEY
     );
     let port_text = port.to_string();
-    let args = ["--host", "127.0.0.1", "--port", &port_text, "--num_workers", "1", "--config"];
+    let args = [
+        "--host",
+        "127.0.0.1",
+        "--port",
+        &port_text,
+        "--num_workers",
+        "1",
+        "--config",
+    ];
     start("litellm", program, "litellm.yaml", &conf, port, &args).for_small_loads()
 }

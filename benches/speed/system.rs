@@ -1,4 +1,5 @@
-//! Who is measured: started, pinned to the second core, and looked at from outside. Must not load anybody.
+//! Who is measured: started, pinned to the second core, and looked at from outside. Must not load
+//! anybody.
 
 use crate::rig::{self, Process, free_port, wait_for};
 use crate::{PASSED, Way};
@@ -19,7 +20,8 @@ pub struct System {
     pub port: u16,
     pub key: String,
     pub process: Option<Process>,
-    /// From its start to its first answer: the median of [`STARTS`], of which a first one finds nothing.
+    /// From its start to its first answer: the median of [`STARTS`], of which a first one finds
+    /// nothing.
     pub started_in: Duration,
     /// Where it tells what it has not settled.
     admin: Option<u16>,
@@ -45,19 +47,32 @@ pub fn simulator(program: &Path) -> (u16, Process) {
 pub fn tls_simulator(program: &Path, dir: &Path) -> (u16, Process) {
     pin_load();
     let dir = dir.display().to_string();
-    rig::simulator(pinned(LOAD_CORE, program), &["--tls-dir", &dir, "--h2-streams", "1000"])
+    rig::simulator(
+        pinned(LOAD_CORE, program),
+        &["--tls-dir", &dir, "--h2-streams", "1000"],
+    )
 }
 
 fn pin_load() {
     let own = std::process::id().to_string();
-    let status = Command::new("taskset").args(["-a", "-p", "-c", LOAD_CORE, &own]).stdout(Stdio::null()).status();
-    assert!(status.expect("taskset").success(), "this process cannot be pinned");
+    let status = Command::new("taskset")
+        .args(["-a", "-p", "-c", LOAD_CORE, &own])
+        .stdout(Stdio::null())
+        .status();
+    assert!(
+        status.expect("taskset").success(),
+        "this process cannot be pinned"
+    );
 }
 
 /// A GET's status and body, where somebody answers.
 fn get(port: u16, path: &str) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
-    write!(stream, "GET {path} HTTP/1.1\r\nhost: bench\r\nconnection: close\r\n\r\n").ok()?;
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nhost: bench\r\nconnection: close\r\n\r\n"
+    )
+    .ok()?;
     let mut text = String::new();
     stream.read_to_string(&mut text).ok()?;
     let status = text.split(' ').nth(1)?.parse().ok()?;
@@ -65,12 +80,21 @@ fn get(port: u16, path: &str) -> Option<(u16, String)> {
 }
 
 /// Starts it so many times, each time until it `is_up`, and leaves the last one running.
-fn started(what: &str, mut command: Command, starts: usize, is_up: impl Fn() -> bool) -> (Option<Process>, Duration) {
+fn started(
+    what: &str,
+    mut command: Command,
+    starts: usize,
+    is_up: impl Fn() -> bool,
+) -> (Option<Process>, Duration) {
     let (mut process, mut took) = (None, Vec::new());
     for _ in 0..starts {
         // The one before ends first, for they share a port.
         drop(process.take());
-        process = Some(Process(command.spawn().unwrap_or_else(|error| panic!("start {what}: {error}"))));
+        process = Some(Process(
+            command
+                .spawn()
+                .unwrap_or_else(|error| panic!("start {what}: {error}")),
+        ));
         took.push(wait_for(what, &is_up));
     }
     took.sort_unstable();
@@ -81,14 +105,29 @@ impl System {
     /// What the load shows to whoever wants a key and is not the gateway.
     pub const KEY: &str = "sk-sim";
 
-    pub fn plain(name: &'static str, port: u16, command: Option<Command>, dir: Option<TempDir>) -> Self {
+    pub fn plain(
+        name: &'static str,
+        port: u16,
+        command: Option<Command>,
+        dir: Option<TempDir>,
+    ) -> Self {
         let is_up = || get(port, "/").is_some();
         let (process, started_in) = match command {
             Some(command) => started(name, command, STARTS, is_up),
             None => (None, wait_for(name, is_up)),
         };
         let (key, admin, is_gateway) = (String::from(Self::KEY), None, false);
-        Self { name, port, key, process, started_in, admin, is_gateway, is_slow: false, _dir: dir }
+        Self {
+            name,
+            port,
+            key,
+            process,
+            started_in,
+            admin,
+            is_gateway,
+            is_slow: false,
+            _dir: dir,
+        }
     }
 
     /// Nobody between the load and the vendor.
@@ -117,14 +156,20 @@ impl System {
         );
         std::fs::write(dir.path().join("nginx.conf"), conf).unwrap();
         let mut command = pinned(CORE, Path::new(program));
-        command.arg("-p").arg(dir.path()).args(["-c", "nginx.conf"]).stderr(Stdio::null());
+        command
+            .arg("-p")
+            .arg(dir.path())
+            .args(["-c", "nginx.conf"])
+            .stderr(Stdio::null());
         Self::plain("nginx", port, Some(command), Some(dir))
     }
 
     pub fn bare(program: &Path, vendor: u16) -> Self {
         let port = free_port();
         let mut command = pinned(CORE, program);
-        command.args([format!("127.0.0.1:{port}"), format!("127.0.0.1:{vendor}")]).env("RUST_LOG", "off");
+        command
+            .args([format!("127.0.0.1:{port}"), format!("127.0.0.1:{vendor}")])
+            .env("RUST_LOG", "off");
         Self::plain("bare", port, Some(command), None)
     }
 
@@ -133,13 +178,23 @@ impl System {
         Self::gateway_by(pinned(CORE, program), STARTS, program, vendor)
     }
 
-    /// As [`System::gateway`], in front of a vendor behind TLS that is spoken to in this version of HTTP.
-    pub fn gateway_over(name: &'static str, version: u8, program: &Path, vendor: u16, authority: &Path) -> Self {
+    /// As [`System::gateway`], in front of a vendor behind TLS that is spoken to in this version of
+    /// HTTP.
+    pub fn gateway_over(
+        name: &'static str,
+        version: u8,
+        program: &Path,
+        vendor: u16,
+        authority: &Path,
+    ) -> Self {
         let mut command = pinned(CORE, program);
         command.env("SSL_CERT_FILE", authority);
         let plain = format!("{{url: \"http://127.0.0.1:{vendor}\"}}");
         let edit = |config: String| {
-            assert!(config.contains(&plain), "the shipped config's endpoints are written otherwise");
+            assert!(
+                config.contains(&plain),
+                "the shipped config's endpoints are written otherwise"
+            );
             let tls = format!("{{url: \"https://127.0.0.1:{vendor}\", http_version: {version}}}");
             config.replace(&plain, &tls)
         };
@@ -160,12 +215,22 @@ impl System {
     ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (edge, sidecar, admin) = (free_port(), free_port(), free_port());
-        let (file, log) = (dir.path().join("gateway.yaml"), dir.path().join("access.log").display().to_string());
-        let config = edit(rig::config(&dir.path().join("data"), [edge, sidecar, admin, vendor]));
-        let more =
-            format!("access_log: {log:?}\nlimits: {{open_requests_per_account: 4096, connections_per_address: 0}}\n");
+        let (file, log) = (
+            dir.path().join("gateway.yaml"),
+            dir.path().join("access.log").display().to_string(),
+        );
+        let config = edit(rig::config(
+            &dir.path().join("data"),
+            [edge, sidecar, admin, vendor],
+        ));
+        let more = format!(
+            "access_log: {log:?}\nlimits: {{open_requests_per_account: 4096, connections_per_address: 0}}\n"
+        );
         std::fs::write(&file, config + &more).unwrap();
-        command.args(["run", "-c"]).arg(&file).env("RUST_LOG", "error");
+        command
+            .args(["run", "-c"])
+            .arg(&file)
+            .env("RUST_LOG", "error");
         let is_ready = || get(admin, "/readyz").is_some_and(|(status, _)| status == 200);
         let (process, started_in) = started("the gateway", command, starts, is_ready);
         let key = rig::funded_key(program, &file, "bench@example.test", "9000000000");
@@ -188,7 +253,10 @@ impl System {
     }
 
     pub fn for_small_loads(self) -> Self {
-        Self { is_slow: true, ..self }
+        Self {
+            is_slow: true,
+            ..self
+        }
     }
 
     /// Whether it can do it at all, and in the time there is.
@@ -202,24 +270,36 @@ impl System {
 
     /// CPU time of the process so far, all threads; 0 where there is none.
     pub fn cpu_us(&self) -> f64 {
-        self.process.as_ref().map_or(0.0, |process| process.cpu_ns() as f64 / 1_000.0)
+        self.process
+            .as_ref()
+            .map_or(0.0, |process| process.cpu_ns() as f64 / 1_000.0)
     }
 
     pub fn rss_mb(&self) -> f64 {
-        self.process.as_ref().map_or(0.0, |process| process.resident_kib() as f64 / 1_024.0)
+        self.process
+            .as_ref()
+            .map_or(0.0, |process| process.resident_kib() as f64 / 1_024.0)
     }
 
     /// The size of the program's file.
     pub fn program_mb(&self) -> f64 {
-        let size = |process: &Process| std::fs::metadata(format!("/proc/{}/exe", process.0.id())).unwrap().len();
-        self.process.as_ref().map_or(0.0, |process| size(process) as f64 / 1_048_576.0)
+        let size = |process: &Process| {
+            std::fs::metadata(format!("/proc/{}/exe", process.0.id()))
+                .unwrap()
+                .len()
+        };
+        self.process
+            .as_ref()
+            .map_or(0.0, |process| size(process) as f64 / 1_048_576.0)
     }
 
     /// Waits until what was answered is in the books: that is part of its cost.
     pub fn settle(&self) {
         let Some(admin) = self.admin else { return };
         wait_for("the gateway to settle", || {
-            get(admin, "/metrics").is_some_and(|(_, text)| text.lines().any(|line| line == "gateway_journal_pending 0"))
+            get(admin, "/metrics").is_some_and(|(_, text)| {
+                text.lines().any(|line| line == "gateway_journal_pending 0")
+            })
         });
     }
 }

@@ -1,8 +1,8 @@
-//! Acts in an administrator's name: each leaves a line in the audit log, in the same transaction where it changes
-//! `app.db`, and before it is done where it changes the ledger.
+//! Acts in an administrator's name: each leaves a line in the audit log, in the same transaction
+//! where it changes `app.db`, and before it is done where it changes the ledger.
 //!
-//! The dashboard, the admin interface and the command line all act through [`Acting`]. Must not be handed a secret: what
-//! is told of an act is ids, amounts, references and reasons.
+//! The dashboard, the admin interface and the command line all act through [`Acting`]. Must not be
+//! handed a secret: what is told of an act is ids, amounts, references and reasons.
 
 use super::{Account, Accounts, Closed, Status};
 use crate::store::StoreError;
@@ -46,24 +46,53 @@ pub(super) struct Told {
 
 impl Told {
     pub(super) fn new(act: &'static str, object: &str, after: &Value) -> Self {
-        let after = if after.is_null() { String::new() } else { after.to_string() };
-        Self { act, object: object.to_owned(), before: String::new(), after }
+        let after = if after.is_null() {
+            String::new()
+        } else {
+            after.to_string()
+        };
+        Self {
+            act,
+            object: object.to_owned(),
+            before: String::new(),
+            after,
+        }
     }
 
     fn instead_of(self, before: &Value) -> Self {
-        Self { before: before.to_string(), ..self }
+        Self {
+            before: before.to_string(),
+            ..self
+        }
     }
 
     pub(super) fn by<'a>(&'a self, by: &'a By, at_ms: i64) -> Act<'a> {
-        let Self { act, object, before, after } = self;
-        Act { at_ms, actor: &by.actor, address: &by.address, act, object, before, after }
+        let Self {
+            act,
+            object,
+            before,
+            after,
+        } = self;
+        Act {
+            at_ms,
+            actor: &by.actor,
+            address: &by.address,
+            act,
+            object,
+            before,
+            after,
+        }
     }
 }
 
 impl Accounts {
     /// The same accounts, for somebody whose acts are told of.
     pub fn acting<'a>(&'a self, by: &'a By, now_ms: i64) -> Acting<'a> {
-        Acting { accounts: self, by, now_ms }
+        Acting {
+            accounts: self,
+            by,
+            now_ms,
+        }
     }
 
     /// The audit log, the newest line first: at most `limit`, before the line `before`.
@@ -74,7 +103,8 @@ impl Accounts {
         self.db.audit(before, limit)
     }
 
-    /// Recomputes the whole audit log: every line is as it was written, and none is missing before the last.
+    /// Recomputes the whole audit log: every line is as it was written, and none is missing before
+    /// the last.
     ///
     /// # Errors
     /// The store failed; what is wrong in the log is not an error but a finding.
@@ -85,11 +115,17 @@ impl Accounts {
             let wrong = [
                 (line.seq != seq + 1, "a line before it is missing"),
                 (line.prev != hash, "it does not follow the line before it"),
-                (line.expected_hash().as_slice() != line.hash, "it is not as it was written"),
+                (
+                    line.expected_hash().as_slice() != line.hash,
+                    "it is not as it was written",
+                ),
             ];
             verdict.lines += 1;
             let room = FINDINGS_MAX.saturating_sub(verdict.findings.len());
-            let found = wrong.into_iter().filter(|(is_wrong, _)| *is_wrong).map(|(_, what)| (line.seq, what));
+            let found = wrong
+                .into_iter()
+                .filter(|(is_wrong, _)| *is_wrong)
+                .map(|(_, what)| (line.seq, what));
             verdict.findings.extend(found.take(room));
             (seq, hash) = (line.seq, line.hash);
         })?;
@@ -115,29 +151,54 @@ impl Acting<'_> {
     /// # Errors
     /// The store failed; then nothing is changed, and nothing told.
     pub fn set_status(&self, account: &str, status: Status) -> Result<bool, StoreError> {
-        let Some(told) = self.told_of_status(account, status)? else { return Ok(false) };
-        self.accounts.db.set_active(account, status == Status::Active, Some(&self.act(&told)))
+        let Some(told) = self.told_of_status(account, status)? else {
+            return Ok(false);
+        };
+        self.accounts
+            .db
+            .set_active(account, status == Status::Active, Some(&self.act(&told)))
     }
 
-    /// As [`Acting::set_status`], for whoever is not on the machine itself and could not undo it: the last administrator who
-    /// can sign in is not suspended.
+    /// As [`Acting::set_status`], for whoever is not on the machine itself and could not undo it:
+    /// the last administrator who can sign in is not suspended.
     ///
     /// # Errors
     /// As there.
-    pub fn set_status_from_afar(&self, account: &str, status: Status) -> Result<Closed, StoreError> {
-        let Some(told) = self.told_of_status(account, status)? else { return Ok(Closed::NoAccount) };
+    pub fn set_status_from_afar(
+        &self,
+        account: &str,
+        status: Status,
+    ) -> Result<Closed, StoreError> {
+        let Some(told) = self.told_of_status(account, status)? else {
+            return Ok(Closed::NoAccount);
+        };
         if status == Status::Suspended {
             return self.accounts.db.suspend_account(account, &self.act(&told));
         }
-        let is_set = self.accounts.db.set_active(account, true, Some(&self.act(&told)))?;
-        Ok(if is_set { Closed::Done } else { Closed::NoAccount })
+        let is_set = self
+            .accounts
+            .db
+            .set_active(account, true, Some(&self.act(&told)))?;
+        Ok(if is_set {
+            Closed::Done
+        } else {
+            Closed::NoAccount
+        })
     }
 
     fn told_of_status(&self, account: &str, status: Status) -> Result<Option<Told>, StoreError> {
-        let Some(row) = self.accounts.db.account(account)? else { return Ok(None) };
-        let act = if status == Status::Active { "account.resume" } else { "account.suspend" };
+        let Some(row) = self.accounts.db.account(account)? else {
+            return Ok(None);
+        };
+        let act = if status == Status::Active {
+            "account.resume"
+        } else {
+            "account.suspend"
+        };
         let told = Told::new(act, account, &json!({"status": status.name()}));
-        Ok(Some(told.instead_of(&json!({"status": Account::from(row).status.name()}))))
+        Ok(Some(told.instead_of(
+            &json!({"status": Account::from(row).status.name()}),
+        )))
     }
 
     /// Says whether there is such a live key.
@@ -145,9 +206,15 @@ impl Acting<'_> {
     /// # Errors
     /// As [`Acting::set_status`].
     pub fn set_key_enabled(&self, key: &str, enabled: bool) -> Result<bool, StoreError> {
-        let (act, status) = if enabled { ("key.enable", "active") } else { ("key.disable", "disabled") };
+        let (act, status) = if enabled {
+            ("key.enable", "active")
+        } else {
+            ("key.disable", "disabled")
+        };
         let told = Told::new(act, key, &json!({"status": status}));
-        self.accounts.db.set_key_active(None, key, enabled, Some(&self.act(&told)))
+        self.accounts
+            .db
+            .set_key_active(None, key, enabled, Some(&self.act(&told)))
     }
 
     /// Says whether there was such a live key.
@@ -156,12 +223,14 @@ impl Acting<'_> {
     /// As [`Acting::set_status`].
     pub fn revoke_key(&self, key: &str) -> Result<bool, StoreError> {
         let told = Told::new("key.revoke", key, &json!({"status": "revoked"}));
-        self.accounts.db.revoke_key(None, key, self.now_ms, Some(&self.act(&told)))
+        self.accounts
+            .db
+            .revoke_key(None, key, self.now_ms, Some(&self.act(&told)))
     }
 
-    /// Tells of an act that changes something elsewhere (the ledger), before it is done; then does it, and where that
-    /// fails tells that too. So nothing is done untold, though what was told may not have been done: a posting's
-    /// reference says which.
+    /// Tells of an act that changes something elsewhere (the ledger), before it is done; then does
+    /// it, and where that fails tells that too. So nothing is done untold, though what was told may
+    /// not have been done: a posting's reference says which.
     ///
     /// # Errors
     /// It could not be told of, and was not done; or what `work` says.
@@ -175,7 +244,11 @@ impl Acting<'_> {
         let told = Told::new(act, object, what);
         self.accounts.db.append_audit(&self.act(&told))?;
         work().inspect_err(|error| {
-            let told = Told::new("refused", object, &json!({"act": act, "why": error.to_string()}));
+            let told = Told::new(
+                "refused",
+                object,
+                &json!({"act": act, "why": error.to_string()}),
+            );
             if let Err(error) = self.accounts.db.append_audit(&self.act(&told)) {
                 log::error!("tell that {act} of {object} was refused: {error}");
             }
@@ -191,13 +264,24 @@ impl Acting<'_> {
         change: &Change<'_>,
         work: impl FnOnce() -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let Change { kind, reference, account, amount, .. } = *change;
+        let Change {
+            kind,
+            reference,
+            account,
+            amount,
+            ..
+        } = *change;
         let (act, reason) = match kind {
             ChangeKind::Grant => ("account.grant", None),
             ChangeKind::TopUp => ("account.topup", None),
             ChangeKind::Adjust { reason } => ("account.adjust", Some(reason)),
         };
-        self.order(act, account, &json!({"credits": amount, "ref": reference, "reason": reason}), work)
+        self.order(
+            act,
+            account,
+            &json!({"credits": amount, "ref": reference, "reason": reason}),
+            work,
+        )
     }
 
     /// Tells of an act that is about to be done, and whose own failure says enough.

@@ -1,7 +1,7 @@
 //! Invitations: codes that open one account each, where sign-up is for the invited.
 //!
-//! A code is 128 random bits; only its SHA-256 is kept. It is used up in the transaction that opens the account, so of
-//! many who try it at once one gets in. Must not know HTTP.
+//! A code is 128 random bits; only its SHA-256 is kept. It is used up in the transaction that opens
+//! the account, so of many who try it at once one gets in. Must not know HTTP.
 
 use super::audit::Told;
 use super::{AccountError, Accounts, Acting};
@@ -65,8 +65,8 @@ impl Invite {
 }
 
 impl Accounts {
-    /// Invitations, the newest first; `before` is the id of the last one of the page before. Behind what is no id of any
-    /// there are none.
+    /// Invitations, the newest first; `before` is the id of the last one of the page before. Behind
+    /// what is no id of any there are none.
     ///
     /// # Errors
     /// The store failed.
@@ -75,22 +75,31 @@ impl Accounts {
             Some(None) => return Ok(Vec::new()),
             before => before.flatten(),
         };
-        Ok(self.db.invites(before.as_ref(), limit)?.into_iter().map(Invite::from).collect())
+        Ok(self
+            .db
+            .invites(before.as_ref(), limit)?
+            .into_iter()
+            .map(Invite::from)
+            .collect())
     }
 }
 
 impl Acting<'_> {
-    /// Makes `count` invitations that are good for `good_for_ms`. Only their hashes are kept: the codes in the answer are
-    /// all there will ever be.
+    /// Makes `count` invitations that are good for `good_for_ms`. Only their hashes are kept: the
+    /// codes in the answer are all there will ever be.
     ///
     /// # Errors
     /// Too many or too long, no randomness, or the store failed.
     pub fn invite(&self, count: u32, good_for_ms: i64) -> Result<Vec<String>, AccountError> {
-        if !(1..=INVITES_AT_ONCE_MAX).contains(&count) || !(1..=INVITE_MS_MAX).contains(&good_for_ms) {
+        if !(1..=INVITES_AT_ONCE_MAX).contains(&count)
+            || !(1..=INVITE_MS_MAX).contains(&good_for_ms)
+        {
             return Err(AccountError::BadInvite);
         }
         let expires_at_ms = self.now_ms().saturating_add(good_for_ms);
-        let codes = (0..count).map(|_| new_code()).collect::<Result<Vec<_>, _>>()?;
+        let codes = (0..count)
+            .map(|_| new_code())
+            .collect::<Result<Vec<_>, _>>()?;
         let row = |code: &String| InviteRow {
             hash: hash(code),
             created_at_ms: self.now_ms(),
@@ -101,9 +110,20 @@ impl Acting<'_> {
         };
         let rows: Vec<_> = codes.iter().map(row).collect();
         let ids: Vec<_> = rows.iter().map(|row| id(&row.hash)).collect();
-        let told = Told::new("invite.create", "sign-up", &json!({"ids": ids, "expires_at_ms": expires_at_ms}));
-        let is_kept = self.accounts.db.insert_invites(&rows, OPEN_MAX, &self.act(&told))?;
-        if is_kept { Ok(codes) } else { Err(AccountError::TooManyInvites) }
+        let told = Told::new(
+            "invite.create",
+            "sign-up",
+            &json!({"ids": ids, "expires_at_ms": expires_at_ms}),
+        );
+        let is_kept = self
+            .accounts
+            .db
+            .insert_invites(&rows, OPEN_MAX, &self.act(&told))?;
+        if is_kept {
+            Ok(codes)
+        } else {
+            Err(AccountError::TooManyInvites)
+        }
     }
 
     /// Takes an invitation back, by its id or its code. Says whether there was such an open one.
@@ -111,23 +131,47 @@ impl Acting<'_> {
     /// # Errors
     /// The store failed.
     pub fn withdraw_invite(&self, code_or_id: &str) -> Result<bool, StoreError> {
-        let Some(start) = start_of(code_or_id) else { return Ok(false) };
-        let told = Told::new("invite.withdraw", &id(&start), &json!({"status": "withdrawn"}));
-        self.accounts.db.withdraw_invite(&start, self.now_ms(), &self.act(&told))
+        let Some(start) = start_of(code_or_id) else {
+            return Ok(false);
+        };
+        let told = Told::new(
+            "invite.withdraw",
+            &id(&start),
+            &json!({"status": "withdrawn"}),
+        );
+        self.accounts
+            .db
+            .withdraw_invite(&start, self.now_ms(), &self.act(&told))
     }
 }
 
 impl From<InviteRow> for Invite {
     fn from(row: InviteRow) -> Self {
-        let InviteRow { hash, created_at_ms, expires_at_ms, created_by, used_by, withdrawn_at_ms } = row;
-        Self { id: id(&hash), created_at_ms, expires_at_ms, created_by, used_by, withdrawn_at_ms }
+        let InviteRow {
+            hash,
+            created_at_ms,
+            expires_at_ms,
+            created_by,
+            used_by,
+            withdrawn_at_ms,
+        } = row;
+        Self {
+            id: id(&hash),
+            created_at_ms,
+            expires_at_ms,
+            created_by,
+            used_by,
+            withdrawn_at_ms,
+        }
     }
 }
 
 fn new_code() -> Result<String, AccountError> {
     let mut bits = [0u8; 16];
     getrandom::fill(&mut bits).map_err(AccountError::Random)?;
-    Ok(bits.iter().fold(PREFIX.to_owned(), |text, byte| text + &format!("{byte:02x}")))
+    Ok(bits.iter().fold(PREFIX.to_owned(), |text, byte| {
+        text + &format!("{byte:02x}")
+    }))
 }
 
 /// As it was copied out of a mail: blanks around it do not count.
@@ -141,7 +185,11 @@ const ID_PREFIX: &str = "inv_";
 const ID_BYTES: usize = 8;
 
 fn id(hash: &[u8]) -> String {
-    hash.iter().take(ID_BYTES).fold(ID_PREFIX.to_owned(), |text, byte| text + &format!("{byte:02x}"))
+    hash.iter()
+        .take(ID_BYTES)
+        .fold(ID_PREFIX.to_owned(), |text, byte| {
+            text + &format!("{byte:02x}")
+        })
 }
 
 /// The start of the hash that a code has or an id names; `None` where it is neither.
@@ -154,7 +202,12 @@ fn start_of(code_or_id: &str) -> Option<[u8; ID_BYTES]> {
 }
 
 fn start_of_id(id: &str) -> Option<[u8; ID_BYTES]> {
-    let digits = id.strip_prefix(ID_PREFIX).filter(|digits| digits.len() == 2 * ID_BYTES)?;
-    let number = digits.bytes().all(|byte| byte.is_ascii_hexdigit()).then(|| u64::from_str_radix(digits, 16).ok())?;
+    let digits = id
+        .strip_prefix(ID_PREFIX)
+        .filter(|digits| digits.len() == 2 * ID_BYTES)?;
+    let number = digits
+        .bytes()
+        .all(|byte| byte.is_ascii_hexdigit())
+        .then(|| u64::from_str_radix(digits, 16).ok())?;
     number.map(u64::to_be_bytes)
 }

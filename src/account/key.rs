@@ -1,7 +1,9 @@
-//! The form of an API key: `gw-sk-`, 43 base62 digits of 256 random bits, 6 base62 digits of their CRC-32.
+//! The form of an API key: `gw-sk-`, 43 base62 digits of 256 random bits, 6 base62 digits of their
+//! CRC-32.
 //!
-//! The checksum lets a typo or a vendor's key be refused without a look-up, and lets secret scanners recognise a key.
-//! Must not know accounts or stores. A key in the clear exists here and in [`Key::text`] alone.
+//! The checksum lets a typo or a vendor's key be refused without a look-up, and lets secret
+//! scanners recognise a key. Must not know accounts or stores. A key in the clear exists here and
+//! in [`Key::text`] alone.
 
 use sha2::{Digest, Sha256};
 
@@ -33,8 +35,9 @@ pub fn generate() -> Result<Key, getrandom::Error> {
     Ok(from_bits(bits))
 }
 
-/// The 32 bytes are one big-endian number, written in base 62 and left-padded with `0`. Every number has exactly one
-/// such text, so all 2^256 keys are equally likely: nothing is rejected and nothing is reduced.
+/// The 32 bytes are one big-endian number, written in base 62 and left-padded with `0`. Every
+/// number has exactly one such text, so all 2^256 keys are equally likely: nothing is rejected and
+/// nothing is reduced.
 fn from_bits(bits: [u8; 32]) -> Key {
     let mut number = bits;
     let mut body = [0u8; BODY_DIGITS];
@@ -46,7 +49,11 @@ fn from_bits(bits: [u8; 32]) -> Key {
     text.push_str(PREFIX);
     text.extend(body.iter().chain(&check).map(|&digit| char::from(digit)));
     let shown = format!("{}…{}", &text[..PREFIX.len() + 4], &text[text.len() - 4..]);
-    Key { hash: hash(&text), shown, text }
+    Key {
+        hash: hash(&text),
+        shown,
+        text,
+    }
 }
 
 /// Schoolbook division of a big-endian number; gives the remainder.
@@ -74,15 +81,17 @@ fn checksum(body: &[u8]) -> [u8; CHECK_DIGITS] {
 
 /// True where `text` has the form of a gateway key and its checksum fits.
 pub fn parse(text: &str) -> bool {
-    let Some(digits) = text.strip_prefix(PREFIX) else { return false };
+    let Some(digits) = text.strip_prefix(PREFIX) else {
+        return false;
+    };
     let digits = digits.as_bytes();
     digits.len() == BODY_DIGITS + CHECK_DIGITS
         && digits.iter().all(u8::is_ascii_alphanumeric)
         && digits[BODY_DIGITS..] == checksum(&digits[..BODY_DIGITS])
 }
 
-/// What is stored of a key, and what it is found by. A fast hash is right for 256 random bits, and a look-up by hash
-/// tells an attacker who measures time nothing about the key.
+/// What is stored of a key, and what it is found by. A fast hash is right for 256 random bits, and
+/// a look-up by hash tells an attacker who measures time nothing about the key.
 pub fn hash(text: &str) -> [u8; 32] {
     Sha256::digest(text.as_bytes()).into()
 }
@@ -94,12 +103,22 @@ mod tests {
 
     #[test]
     fn the_checksum_is_the_crc_32_of_the_digits_in_base_62() {
-        // By hand: the bytes 0, 1, … 31 as one number give the 43 digits below. Their CRC-32 is 1 430 474 255, and
-        // 1430474255 = ((((1·62 + 34)·62 + 50)·62 + 7)·62 + 43)·62 + 25: the digits 1 Y o 7 h P.
+        // By hand: the bytes 0, 1, … 31 as one number give the 43 digits below. Their CRC-32 is 1
+        // 430 474 255, and 1430474255 = ((((1·62 + 34)·62 + 50)·62 + 7)·62 + 43)·62 + 25: the
+        // digits 1 Y o 7 h P.
         let bits = std::array::from_fn(|index| u8::try_from(index).unwrap());
-        assert_eq!(from_bits(bits).text, "gw-sk-003aUlTJC7tjlCTQj2uNU3MFagCXG9LRKRcwGkBIDlf1Yo7hP");
-        assert_eq!(from_bits([0; 32]).text, format!("gw-sk-{}2CZclj", "0".repeat(43)));
-        assert_eq!(from_bits([255; 32]).text, "gw-sk-yhjskwdA6OZ1AL1YmHWZWm8LLG7HjnuCA2j5rOw8Xp13sRzl1");
+        assert_eq!(
+            from_bits(bits).text,
+            "gw-sk-003aUlTJC7tjlCTQj2uNU3MFagCXG9LRKRcwGkBIDlf1Yo7hP"
+        );
+        assert_eq!(
+            from_bits([0; 32]).text,
+            format!("gw-sk-{}2CZclj", "0".repeat(43))
+        );
+        assert_eq!(
+            from_bits([255; 32]).text,
+            "gw-sk-yhjskwdA6OZ1AL1YmHWZWm8LLG7HjnuCA2j5rOw8Xp13sRzl1"
+        );
         assert_eq!(from_bits(bits).shown, "gw-sk-003a…o7hP");
     }
 
@@ -115,11 +134,22 @@ mod tests {
         for index in 0..key.len() {
             let mut bytes = key.clone().into_bytes();
             bytes[index] = if bytes[index] == b'x' { b'y' } else { b'x' };
-            assert!(!parse(std::str::from_utf8(&bytes).unwrap()), "a change at {index} went unnoticed");
+            assert!(
+                !parse(std::str::from_utf8(&bytes).unwrap()),
+                "a change at {index} went unnoticed"
+            );
         }
         let long = "A".repeat(10_240);
-        for bad in ["", "gw-sk-", "sk-abc", "gw-sk-' OR 1=1 --", "gw-sk-\r\n\0", "gw-sk-ä", &long, &format!("{key} ")]
-        {
+        for bad in [
+            "",
+            "gw-sk-",
+            "sk-abc",
+            "gw-sk-' OR 1=1 --",
+            "gw-sk-\r\n\0",
+            "gw-sk-ä",
+            &long,
+            &format!("{key} "),
+        ] {
             assert!(!parse(bad), "{bad:?} was taken for a key");
         }
     }

@@ -1,7 +1,8 @@
-//! Passwords: argon2id with m = 19456 KiB, t = 2, p = 1 (about 50 ms on one core, and 19 MiB while it runs).
+//! Passwords: argon2id with m = 19456 KiB, t = 2, p = 1 (about 50 ms on one core, and 19 MiB while
+//! it runs).
 //!
-//! Slow on purpose: an async face calls this on a blocking thread, under a limit of how many run at one time.
-//! Must not know accounts or stores.
+//! Slow on purpose: an async face calls this on a blocking thread, under a limit of how many run at
+//! one time. Must not know accounts or stores.
 
 use argon2::password_hash::phc::PasswordHash;
 use argon2::password_hash::{PasswordHasher, PasswordVerifier};
@@ -15,11 +16,12 @@ const LANES: u32 = 1;
 pub const LEAST_CHARS: usize = 10;
 pub const MOST_CHARS: usize = 256;
 
-/// Those of the 20 000 most used passwords that are long enough, in lower case: the list of Django 5.2 (BSD-3-Clause),
-/// which is Royce Williams' of leaked ones. Who guesses begins with them.
+/// Those of the 20 000 most used passwords that are long enough, in lower case: the list of Django
+/// 5.2 (BSD-3-Clause), which is Royce Williams' of leaked ones. Who guesses begins with them.
 const COMMON: &str = include_str!("common-passwords.txt");
 
-/// Long enough to withstand guessing, short enough to be hashed for a stranger, and none that is guessed first.
+/// Long enough to withstand guessing, short enough to be hashed for a stranger, and none that is
+/// guessed first.
 pub fn is_allowed(password: &str) -> bool {
     (LEAST_CHARS..=MOST_CHARS).contains(&password.chars().count()) && !is_common(password)
 }
@@ -36,7 +38,9 @@ fn is_common(password: &str) -> bool {
 pub fn random() -> Result<String, getrandom::Error> {
     let mut bits = [0u8; 16];
     getrandom::fill(&mut bits)?;
-    Ok(bits.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}")))
+    Ok(bits
+        .iter()
+        .fold(String::new(), |text, byte| text + &format!("{byte:02x}")))
 }
 
 /// The hash could not be made; never says of what.
@@ -54,7 +58,8 @@ pub enum Checked {
 }
 
 fn hasher() -> Result<Argon2<'static>, HashError> {
-    let params = Params::new(MEMORY_KIB, PASSES, LANES, None).map_err(|error| HashError(error.to_string()))?;
+    let params = Params::new(MEMORY_KIB, PASSES, LANES, None)
+        .map_err(|error| HashError(error.to_string()))?;
     Ok(Argon2::new(Algorithm::Argon2id, Version::V0x13, params))
 }
 
@@ -63,12 +68,14 @@ fn hasher() -> Result<Argon2<'static>, HashError> {
 /// # Errors
 /// No randomness or no memory.
 pub fn hash(password: &str) -> Result<String, HashError> {
-    let hash = hasher()?.hash_password(password.as_bytes()).map_err(|error| HashError(error.to_string()))?;
+    let hash = hasher()?
+        .hash_password(password.as_bytes())
+        .map_err(|error| HashError(error.to_string()))?;
     Ok(hash.to_string())
 }
 
-/// Checks a password against the stored hash. Without one, the same work is done for nothing, so that the time taken
-/// does not tell whether an account exists.
+/// Checks a password against the stored hash. Without one, the same work is done for nothing, so
+/// that the time taken does not tell whether an account exists.
 ///
 /// # Errors
 /// No memory.
@@ -84,9 +91,14 @@ pub fn check(password: &str, stored: Option<&str>) -> Result<Checked, HashError>
     if hasher.verify_password(password.as_bytes(), &hash).is_err() {
         return Ok(Checked::Wrong);
     }
-    let current = Params::try_from(&hash)
-        .is_ok_and(|params| params.m_cost() == MEMORY_KIB && params.t_cost() == PASSES && params.p_cost() == LANES);
-    Ok(if current { Checked::Right } else { Checked::RightButOld })
+    let current = Params::try_from(&hash).is_ok_and(|params| {
+        params.m_cost() == MEMORY_KIB && params.t_cost() == PASSES && params.p_cost() == LANES
+    });
+    Ok(if current {
+        Checked::Right
+    } else {
+        Checked::RightButOld
+    })
 }
 
 #[cfg(test)]
@@ -95,12 +107,21 @@ mod tests {
 
     #[test]
     fn what_is_guessed_first_is_no_password() {
-        assert!(COMMON.lines().all(|common| common.chars().count() >= LEAST_CHARS && common == common.to_lowercase()));
+        assert!(
+            COMMON
+                .lines()
+                .all(|common| common.chars().count() >= LEAST_CHARS
+                    && common == common.to_lowercase())
+        );
         assert_eq!(COMMON.lines().count(), 1_780);
         for common in ["1234567890", "qwertyuiop", "PassWord123", "1q2w3e4r5t"] {
             assert!(!is_allowed(common), "{common}");
         }
-        for allowed in ["qwertyuiop qwertyuiop", "a long password", &"x".repeat(MOST_CHARS)] {
+        for allowed in [
+            "qwertyuiop qwertyuiop",
+            "a long password",
+            &"x".repeat(MOST_CHARS),
+        ] {
             assert!(is_allowed(allowed), "{allowed}");
         }
         for length in [LEAST_CHARS - 1, MOST_CHARS + 1] {
@@ -111,12 +132,25 @@ mod tests {
     #[test]
     fn a_password_is_checked_against_its_hash_alone() {
         let stored = hash("correct horse").unwrap();
-        assert!(stored.starts_with("$argon2id$v=19$m=19456,t=2,p=1$"), "{stored}");
-        assert_eq!(check("correct horse", Some(&stored)).unwrap(), Checked::Right);
+        assert!(
+            stored.starts_with("$argon2id$v=19$m=19456,t=2,p=1$"),
+            "{stored}"
+        );
+        assert_eq!(
+            check("correct horse", Some(&stored)).unwrap(),
+            Checked::Right
+        );
         assert_eq!(check("wrong horse", Some(&stored)).unwrap(), Checked::Wrong);
         assert_eq!(check("correct horse", None).unwrap(), Checked::Wrong);
-        let weak = Argon2::new(Algorithm::Argon2id, Version::V0x13, Params::new(64, 1, 1, None).unwrap());
+        let weak = Argon2::new(
+            Algorithm::Argon2id,
+            Version::V0x13,
+            Params::new(64, 1, 1, None).unwrap(),
+        );
         let weak = weak.hash_password(b"correct horse").unwrap().to_string();
-        assert_eq!(check("correct horse", Some(&weak)).unwrap(), Checked::RightButOld);
+        assert_eq!(
+            check("correct horse", Some(&weak)).unwrap(),
+            Checked::RightButOld
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! Dashboard sessions: a 256-bit token in a cookie, its SHA-256 in the store, and a life of 12 idle hours or 7 days.
+//! Dashboard sessions: a 256-bit token in a cookie, its SHA-256 in the store, and a life of 12 idle
+//! hours or 7 days.
 //!
 //! Must not know cookies or HTTP: that is `sidecar/session.rs`.
 
@@ -11,7 +12,10 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 const HOUR_MS: i64 = 3_600_000;
-const LIFETIME: Lifetime = Lifetime { idle_ms: 12 * HOUR_MS, absolute_ms: 7 * 24 * HOUR_MS };
+const LIFETIME: Lifetime = Lifetime {
+    idle_ms: 12 * HOUR_MS,
+    absolute_ms: 7 * 24 * HOUR_MS,
+};
 
 /// A use is written down at most this often: a page view is not worth a disk write.
 const TOUCH_EVERY_MS: i64 = 60_000;
@@ -114,7 +118,9 @@ impl Accounts {
         if token.len() != TOKEN_DIGITS {
             return Ok(None);
         }
-        let Some(found) = self.db.session(&hash(token), now_ms, LIFETIME)? else { return Ok(None) };
+        let Some(found) = self.db.session(&hash(token), now_ms, LIFETIME)? else {
+            return Ok(None);
+        };
         let account = self.db.account(&found.account)?;
         Ok(account.map(|row| Session {
             account: row.into(),
@@ -158,7 +164,9 @@ impl Accounts {
     /// # Errors
     /// The store failed.
     pub fn end_own_session(&self, account: &str, id: &str) -> Result<bool, StoreError> {
-        let Some(start) = unhex(id).filter(|start| start.len() == ID_BYTES) else { return Ok(false) };
+        let Some(start) = unhex(id).filter(|start| start.len() == ID_BYTES) else {
+            return Ok(false);
+        };
         self.db.end_session_of(account, &start)
     }
 
@@ -178,7 +186,8 @@ impl Accounts {
         self.db.confirm_session(&hash(token), now_ms)
     }
 
-    /// Gives an account a new password and ends all its sessions. Slow: call it on a blocking thread.
+    /// Gives an account a new password and ends all its sessions. Slow: call it on a blocking
+    /// thread.
     ///
     /// # Errors
     /// A bad password, or the hash or the store failed.
@@ -186,7 +195,8 @@ impl Accounts {
         if !password::is_allowed(new) {
             return Err(AccountError::BadPassword);
         }
-        self.db.replace_password(account, &password::hash(new)?, None)?;
+        self.db
+            .replace_password(account, &password::hash(new)?, None)?;
         Ok(())
     }
 
@@ -208,7 +218,8 @@ impl Accounts {
 }
 
 impl Acting<'_> {
-    /// As [`Accounts::replace_password`], for an administrator. Returns whether there is such an account.
+    /// As [`Accounts::replace_password`], for an administrator. Returns whether there is such an
+    /// account.
     ///
     /// # Errors
     /// As there.
@@ -217,14 +228,20 @@ impl Acting<'_> {
             return Err(AccountError::BadPassword);
         }
         let told = Told::new("account.set-password", account, &Value::Null);
-        Ok(self.accounts.db.replace_password(account, &password::hash(new)?, Some(&self.act(&told)))?)
+        Ok(self.accounts.db.replace_password(
+            account,
+            &password::hash(new)?,
+            Some(&self.act(&told)),
+        )?)
     }
 }
 
-/// The token that a session's forms carry. It follows from the session's secret token, so it needs no storing, ends
-/// with the session, and tells nothing about it.
+/// The token that a session's forms carry. It follows from the session's secret token, so it needs
+/// no storing, ends with the session, and tells nothing about it.
 pub fn csrf_token(session_token: &str) -> String {
-    hex(&Sha256::digest(format!("form token of {session_token}").as_bytes()))
+    hex(&Sha256::digest(
+        format!("form token of {session_token}").as_bytes(),
+    ))
 }
 
 /// What names a session to its holder.
@@ -237,8 +254,16 @@ fn id(hash: &[u8; 32]) -> String {
 }
 
 fn unhex(text: &str) -> Option<Vec<u8>> {
-    let digits = text.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).ok());
-    digits.map(|pair| pair.filter(|pair| pair.len() == 2).and_then(|pair| u8::from_str_radix(pair, 16).ok())).collect()
+    let digits = text
+        .as_bytes()
+        .chunks(2)
+        .map(|pair| std::str::from_utf8(pair).ok());
+    digits
+        .map(|pair| {
+            pair.filter(|pair| pair.len() == 2)
+                .and_then(|pair| u8::from_str_radix(pair, 16).ok())
+        })
+        .collect()
 }
 
 fn hash(token: &str) -> [u8; 32] {
@@ -247,8 +272,10 @@ fn hash(token: &str) -> [u8; 32] {
 
 fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    bytes
+        .iter()
+        .fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
 }

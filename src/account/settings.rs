@@ -1,7 +1,9 @@
-//! What a key's owner has set for it: until when it works, what it may spend, which models it may use, how fast.
+//! What a key's owner has set for it: until when it works, what it may spend, which models it may
+//! use, how fast.
 //!
-//! Kept as one JSON text beside the key, in `app.db` and in the shared store alike; an empty one sets nothing. A setting
-//! that cannot be read is no setting that may be passed over: the key is refused. Must not know who counts.
+//! Kept as one JSON text beside the key, in `app.db` and in the shared store alike; an empty one
+//! sets nothing. A setting that cannot be read is no setting that may be passed over: the key is
+//! refused. Must not know who counts.
 
 use super::AccountError;
 use crate::billing::bounds::SpendLimit;
@@ -29,7 +31,8 @@ pub struct KeySettings {
     pub rates: RateSettings,
 }
 
-/// What is set for one key or one account, in the place of what the config file says for all. 0 = no limit.
+/// What is set for one key or one account, in the place of what the config file says for all. 0 =
+/// no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RateSettings {
@@ -50,19 +53,32 @@ impl RateSettings {
     /// # Errors
     /// A rate is beyond what can be counted.
     pub fn check(&self) -> Result<(), AccountError> {
-        let all = [self.requests_per_minute, self.tokens_per_minute, self.concurrent];
-        if all.into_iter().flatten().any(|rate| rate > RATE_MAX) { Err(AccountError::BadRate) } else { Ok(()) }
+        let all = [
+            self.requests_per_minute,
+            self.tokens_per_minute,
+            self.concurrent,
+        ];
+        if all.into_iter().flatten().any(|rate| rate > RATE_MAX) {
+            Err(AccountError::BadRate)
+        } else {
+            Ok(())
+        }
     }
 
     pub(super) fn read(text: &str) -> Result<Self, StoreError> {
         if text.is_empty() {
             return Ok(Self::default());
         }
-        serde_json::from_str(text).map_err(|error| StoreError::Unusable(format!("read an account's rates: {error}")))
+        serde_json::from_str(text)
+            .map_err(|error| StoreError::Unusable(format!("read an account's rates: {error}")))
     }
 
     pub(super) fn text(&self) -> String {
-        if self.is_unset() { String::new() } else { serde_json::to_string(self).unwrap_or_default() }
+        if self.is_unset() {
+            String::new()
+        } else {
+            serde_json::to_string(self).unwrap_or_default()
+        }
     }
 }
 
@@ -79,7 +95,9 @@ impl KeySettings {
     /// # Errors
     /// Too many models, or one that no catalog can have; or a rate beyond what can be counted.
     pub fn check(&self) -> Result<(), AccountError> {
-        let is_id = |id: &String| !id.is_empty() && id.len() <= MODEL_BYTES_MAX && !id.contains(char::is_whitespace);
+        let is_id = |id: &String| {
+            !id.is_empty() && id.len() <= MODEL_BYTES_MAX && !id.contains(char::is_whitespace)
+        };
         if self.allowed_models.len() > MODELS_MAX || !self.allowed_models.iter().all(is_id) {
             return Err(AccountError::BadModels);
         }
@@ -92,10 +110,15 @@ impl KeySettings {
         if text.is_empty() {
             return Ok(Self::default());
         }
-        serde_json::from_str(text).map_err(|error| StoreError::Unusable(format!("read a key's settings: {error}")))
+        serde_json::from_str(text)
+            .map_err(|error| StoreError::Unusable(format!("read a key's settings: {error}")))
     }
 
     pub(super) fn text(&self) -> String {
-        if *self == Self::default() { String::new() } else { serde_json::to_string(self).unwrap_or_default() }
+        if *self == Self::default() {
+            String::new()
+        } else {
+            serde_json::to_string(self).unwrap_or_default()
+        }
     }
 }

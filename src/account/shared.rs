@@ -1,7 +1,7 @@
 //! Keys in the store that many edges share, with a small cache that a revocation reaches at once.
 //!
-//! A cached key is believed for thirty seconds at most, and only while this edge hears of revocations: without that
-//! connection every key is looked up anew. Must not know HTTP.
+//! A cached key is believed for thirty seconds at most, and only while this edge hears of
+//! revocations: without that connection every key is looked up anew. Must not know HTTP.
 
 use super::{KeySettings, KeyStatus, Principal, RateSettings, Refusal, key, parse_key};
 use crate::store::StoreError;
@@ -51,14 +51,21 @@ impl Default for Measured {
 }
 
 impl Measured {
-    /// Measures how long a revocation has taken to count here, by the store's clock alone: ours may be wrong.
+    /// Measures how long a revocation has taken to count here, by the store's clock alone: ours may
+    /// be wrong.
     fn took_effect(&self, store: &SharedStore, revoked_at_ms: Option<i64>) {
-        let (Some(revoked_at_ms), Ok(room)) = (revoked_at_ms, Arc::clone(&self.0).try_acquire_owned()) else { return };
+        let (Some(revoked_at_ms), Ok(room)) =
+            (revoked_at_ms, Arc::clone(&self.0).try_acquire_owned())
+        else {
+            return;
+        };
         let store = store.clone();
         tokio::spawn(async move {
             if let Ok(now_ms) = store.now_ms().await {
                 let took = u64::try_from(now_ms.saturating_sub(revoked_at_ms)).unwrap_or(0);
-                METRICS.revocation_seconds.observe(Duration::from_millis(took).as_secs_f64());
+                METRICS
+                    .revocation_seconds
+                    .observe(Duration::from_millis(took).as_secs_f64());
             }
             drop(room);
         });
@@ -66,17 +73,24 @@ impl Measured {
 }
 
 impl SharedKeys {
-    /// `store` is for look-ups; `watch`, a connection of its own, hears of revocations on a thread of its own.
+    /// `store` is for look-ups; `watch`, a connection of its own, hears of revocations on a thread
+    /// of its own.
     ///
     /// # Errors
     /// The thread cannot be started.
     pub fn start(store: SharedStore, watch: SharedStore) -> Result<Self, StoreError> {
         let cache = Arc::new(Cache::default());
         let failed = |source| StoreError::io("start the key watch", source);
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(failed)?;
         let heard = Arc::clone(&cache);
         let listen = move || runtime.block_on(heard.listen(&watch));
-        std::thread::Builder::new().name("key-watch".into()).spawn(listen).map_err(failed)?;
+        std::thread::Builder::new()
+            .name("key-watch".into())
+            .spawn(listen)
+            .map_err(failed)?;
         Ok(Self { store, cache })
     }
 
@@ -88,15 +102,30 @@ impl SharedKeys {
         if !parse_key(key) {
             return Err(Refusal::BadKey);
         }
-        let hash: String = key::hash(key).iter().map(|byte| format!("{byte:02x}")).collect();
+        let hash: String = key::hash(key)
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
         if let Some(principal) = self.cache.find(&hash) {
             return principal.in_time(now_ms);
         }
         let generation = self.cache.generation.load(Ordering::Acquire);
-        let late = || Refusal::Unavailable(StoreError::Unusable("look a key up: no answer in time".into()));
-        let fields = tokio::time::timeout(LOOK_UP_WITHIN, self.store.api_key(&hash)).await.map_err(|_| late())?;
+        let late = || {
+            Refusal::Unavailable(StoreError::Unusable(
+                "look a key up: no answer in time".into(),
+            ))
+        };
+        let fields = tokio::time::timeout(LOOK_UP_WITHIN, self.store.api_key(&hash))
+            .await
+            .map_err(|_| late())?;
         let fields = fields.map_err(Refusal::Unavailable)?;
-        if fields.is_empty() && !self.store.knows_keys().await.map_err(Refusal::Unavailable)? {
+        if fields.is_empty()
+            && !self
+                .store
+                .knows_keys()
+                .await
+                .map_err(Refusal::Unavailable)?
+        {
             let lost = "look a key up: the shared store was not told the keys since it lost them";
             return Err(Refusal::Unavailable(StoreError::Unusable(lost.into())));
         }
@@ -105,19 +134,26 @@ impl SharedKeys {
             && self.cache.known().remove(&hash).is_some()
         {
             // It was not told of, or could not be.
-            self.cache.measured.took_effect(&self.store, field("closed_at").parse().ok());
+            self.cache
+                .measured
+                .took_effect(&self.store, field("closed_at").parse().ok());
         }
         match KeyStatus::of(field("status")) {
             KeyStatus::Revoked => Err(Refusal::BadKey),
             KeyStatus::Disabled => Err(Refusal::KeyDisabled),
-            KeyStatus::Active if field("account_status") != "active" => Err(Refusal::AccountSuspended),
+            KeyStatus::Active if field("account_status") != "active" => {
+                Err(Refusal::AccountSuspended)
+            }
             KeyStatus::Active => {
                 let principal = Principal {
                     account_id: field("account").into(),
                     key_id: field("key_id").into(),
                     key_shown: field("shown").into(),
-                    settings: KeySettings::read(field("settings")).map_err(Refusal::Unavailable)?.into(),
-                    account_rates: RateSettings::read(field("account_rates")).map_err(Refusal::Unavailable)?,
+                    settings: KeySettings::read(field("settings"))
+                        .map_err(Refusal::Unavailable)?
+                        .into(),
+                    account_rates: RateSettings::read(field("account_rates"))
+                        .map_err(Refusal::Unavailable)?,
                 };
                 self.cache.keep(hash, principal.clone(), generation);
                 principal.in_time(now_ms)
@@ -141,7 +177,8 @@ impl Cache {
             .map(|(_, principal)| principal.clone())
     }
 
-    /// Unless anything was forgotten since `generation` was read: what was found then may be what was forgotten.
+    /// Unless anything was forgotten since `generation` was read: what was found then may be what
+    /// was forgotten.
     fn keep(&self, hash: String, principal: Principal, generation: u64) {
         let mut known = self.known();
         if self.generation.load(Ordering::Acquire) != generation {
@@ -199,7 +236,13 @@ mod tests {
     fn principal() -> Principal {
         let (settings, account_rates) = Default::default();
         let (account_id, key_id, key_shown) = ("acct_1".into(), "key_1".into(), "gw-sk-…".into());
-        Principal { account_id, key_id, key_shown, settings, account_rates }
+        Principal {
+            account_id,
+            key_id,
+            key_shown,
+            settings,
+            account_rates,
+        }
     }
 
     #[test]

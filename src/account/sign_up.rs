@@ -1,11 +1,13 @@
 //! Opening an account: a row in `app.db`, then an account with its trial in the ledger.
 //!
-//! Two files, so a crash can fall between them. The row says what trial was promised; the ledger's grant goes by a
-//! reference and never counts twice; so whoever starts finishes what is missing. Used by the sidecar and the command
-//! line alike.
+//! Two files, so a crash can fall between them. The row says what trial was promised; the ledger's
+//! grant goes by a reference and never counts twice; so whoever starts finishes what is missing.
+//! Used by the sidecar and the command line alike.
 
 use super::audit::Told;
-use super::{Account, AccountError, Accounts, By, Role, invite, mailbox, new_id, normal_email, password};
+use super::{
+    Account, AccountError, Accounts, By, Role, invite, mailbox, new_id, normal_email, password,
+};
 use crate::billing::{Billing, Trial};
 use crate::config::{Signup, SignupMode};
 use crate::failpoint::{self, Point};
@@ -45,13 +47,19 @@ pub struct SignedUp {
 const DAY_MS: i64 = 86_400_000;
 
 impl Accounts {
-    /// Inserts the account's row alone; [`sign_up_with`] is the whole. Slow where there is a password: call it on a
-    /// blocking thread.
+    /// Inserts the account's row alone; [`sign_up_with`] is the whole. Slow where there is a
+    /// password: call it on a blocking thread.
     ///
     /// # Errors
     /// A bad e-mail or password, an e-mail that has an account, or the store failed.
-    pub fn create_account(&self, new: &NewAccount<'_>, now_ms: i64) -> Result<Account, AccountError> {
-        Ok(self.create_account_under(new, Conditions::default(), now_ms)?.account)
+    pub fn create_account(
+        &self,
+        new: &NewAccount<'_>,
+        now_ms: i64,
+    ) -> Result<Account, AccountError> {
+        Ok(self
+            .create_account_under(new, Conditions::default(), now_ms)?
+            .account)
     }
 
     fn create_account_under(
@@ -77,17 +85,36 @@ impl Accounts {
             granted: false,
         };
         let told = conditions.by.map(|by| {
-            let what = json!({"role": row.role.name(), "trial": new.trial.map(|trial| trial.credits)});
+            let what =
+                json!({"role": row.role.name(), "trial": new.trial.map(|trial| trial.credits)});
             (by, Told::new("account.create", &row.id, &what))
         });
-        let terms = Terms { told: told.as_ref().map(|(by, told)| told.by(by, now_ms)), ..conditions.terms };
+        let terms = Terms {
+            told: told.as_ref().map(|(by, told)| told.by(by, now_ms)),
+            ..conditions.terms
+        };
         let mailbox = mailbox::of(&row.email);
         // What an operator gives is given.
-        let had = conditions.is_stranger.then(|| self.past_trial(&row.email)).transpose()?;
-        let terms = Terms { past_trial: had.as_ref(), ..terms };
-        match self.db.insert_account(&row, password.as_deref(), mailbox.as_deref(), &terms)? {
-            Opened::Done => Ok(SignedUp { account: row.into(), trial: new.trial }),
-            Opened::WithoutTrial => Ok(SignedUp { account: row.into(), trial: None }),
+        let had = conditions
+            .is_stranger
+            .then(|| self.past_trial(&row.email))
+            .transpose()?;
+        let terms = Terms {
+            past_trial: had.as_ref(),
+            ..terms
+        };
+        match self
+            .db
+            .insert_account(&row, password.as_deref(), mailbox.as_deref(), &terms)?
+        {
+            Opened::Done => Ok(SignedUp {
+                account: row.into(),
+                trial: new.trial,
+            }),
+            Opened::WithoutTrial => Ok(SignedUp {
+                account: row.into(),
+                trial: None,
+            }),
             Opened::EmailTaken => Err(AccountError::EmailTaken),
             Opened::NoInvite => Err(AccountError::NoInvite),
             Opened::BudgetSpent => Err(AccountError::TrialsSpent),
@@ -100,17 +127,24 @@ impl Accounts {
     /// The store failed.
     pub fn accounts_without_grant(&self) -> Result<Vec<(String, Option<Trial>)>, StoreError> {
         let rows = self.db.accounts_without_grant()?;
-        Ok(rows.into_iter().map(|row| (row.id.clone(), row.trial())).collect())
+        Ok(rows
+            .into_iter()
+            .map(|row| (row.id.clone(), row.trial()))
+            .collect())
     }
 }
 
 /// The trial that a sign-up at `now_ms` gets; `None` where the settings give none.
 fn trial(signup: &Signup, now_ms: i64) -> Option<Trial> {
     let some = signup.trial_ms > 0 && signup.trial_credits.is_positive();
-    some.then(|| Trial { credits: signup.trial_credits, ends_at_ms: now_ms.saturating_add(signup.trial_ms) })
+    some.then(|| Trial {
+        credits: signup.trial_credits,
+        ends_at_ms: now_ms.saturating_add(signup.trial_ms),
+    })
 }
 
-/// A stranger signs up, as far as the settings let strangers in; without a trial where the mailbox had one already.
+/// A stranger signs up, as far as the settings let strangers in; without a trial where the mailbox
+/// had one already.
 ///
 /// # Errors
 /// Sign-up is closed, or as [`sign_up_with`].
@@ -130,12 +164,29 @@ pub fn sign_up(
     let terms = Terms {
         invite: invite.as_ref(),
         one_per_mailbox: signup.one_account_per_mailbox,
-        budget: budget.is_positive().then(|| (budget, now_ms - now_ms.rem_euclid(DAY_MS))),
+        budget: budget
+            .is_positive()
+            .then(|| (budget, now_ms - now_ms.rem_euclid(DAY_MS))),
         ..Terms::default()
     };
     let (email, password) = (stranger.email, Some(stranger.password));
-    let new = NewAccount { email, password, role: Role::Member, trial: trial(signup, now_ms) };
-    open_under(accounts, billing, &new, Conditions { terms, by: None, is_stranger: true }, now_ms)
+    let new = NewAccount {
+        email,
+        password,
+        role: Role::Member,
+        trial: trial(signup, now_ms),
+    };
+    open_under(
+        accounts,
+        billing,
+        &new,
+        Conditions {
+            terms,
+            by: None,
+            is_stranger: true,
+        },
+        now_ms,
+    )
 }
 
 /// What a stranger says at sign-up.
@@ -151,15 +202,18 @@ impl NewAccount<'_> {
     /// The same with the trial that the settings give.
     #[must_use]
     pub fn with_trial(self, signup: &Signup, now_ms: i64) -> Self {
-        Self { trial: trial(signup, now_ms), ..self }
+        Self {
+            trial: trial(signup, now_ms),
+            ..self
+        }
     }
 }
 
 /// Opens an account in both files.
 ///
 /// # Errors
-/// As [`Accounts::create_account`]; where only the ledger failed, the account exists and [`complete_sign_ups`] will
-/// finish it.
+/// As [`Accounts::create_account`]; where only the ledger failed, the account exists and
+/// [`complete_sign_ups`] will finish it.
 pub fn sign_up_with(
     accounts: &Accounts,
     billing: &Billing,
@@ -180,7 +234,17 @@ pub fn open_by(
     by: &By,
     now_ms: i64,
 ) -> Result<Account, AccountError> {
-    Ok(open_under(accounts, billing, new, Conditions { by: Some(by), ..Conditions::default() }, now_ms)?.account)
+    Ok(open_under(
+        accounts,
+        billing,
+        new,
+        Conditions {
+            by: Some(by),
+            ..Conditions::default()
+        },
+        now_ms,
+    )?
+    .account)
 }
 
 fn open_under(
@@ -199,11 +263,16 @@ fn open_under(
     Ok(opened)
 }
 
-/// Finishes the sign-ups that a crash cut in two. Every face calls it once when it starts. Says how many there were.
+/// Finishes the sign-ups that a crash cut in two. Every face calls it once when it starts. Says how
+/// many there were.
 ///
 /// # Errors
 /// A store failed; what was finished stays finished.
-pub fn complete_sign_ups(accounts: &Accounts, billing: &Billing, now_ms: i64) -> Result<usize, StoreError> {
+pub fn complete_sign_ups(
+    accounts: &Accounts,
+    billing: &Billing,
+    now_ms: i64,
+) -> Result<usize, StoreError> {
     let missing = accounts.accounts_without_grant()?;
     for (account, trial) in &missing {
         billing.open_account(account, *trial, now_ms)?;

@@ -18,11 +18,20 @@ fn world() -> (TempDir, Accounts) {
 }
 
 fn new(email: &str) -> NewAccount<'_> {
-    NewAccount { email, password: None, role: Role::Member, trial: None }
+    NewAccount {
+        email,
+        password: None,
+        role: Role::Member,
+        trial: None,
+    }
 }
 
 fn stranger(email: &str) -> Stranger<'_> {
-    Stranger { email, password: "a long password", invite: "" }
+    Stranger {
+        email,
+        password: "a long password",
+        invite: "",
+    }
 }
 
 #[test]
@@ -31,7 +40,9 @@ fn a_revocation_by_another_process_counts_as_soon_as_its_write_is_looked_for() {
     let command_line = Accounts::open(folder.path()).unwrap();
     let account = gateway.create_account(&new("a@example.com"), NOW).unwrap();
     assert_eq!(account.id.len(), 5 + 32);
-    let key = command_line.create_key(&account.id, " laptop ", NOW).unwrap();
+    let key = command_line
+        .create_key(&account.id, " laptop ", NOW)
+        .unwrap();
     // Each time as late as another process's write may go unseen.
     let authenticate = || {
         std::thread::sleep(crate::store::LOOK);
@@ -42,17 +53,32 @@ fn a_revocation_by_another_process_counts_as_soon_as_its_write_is_looked_for() {
     assert_eq!(&*principal.account_id, account.id);
     assert_eq!(&*principal.key_id, key.key_id);
 
-    command_line.set_status(&account.id, Status::Suspended).unwrap();
+    command_line
+        .set_status(&account.id, Status::Suspended)
+        .unwrap();
     assert!(matches!(authenticate(), Err(Refusal::AccountSuspended)));
-    command_line.set_status(&account.id, Status::Active).unwrap();
+    command_line
+        .set_status(&account.id, Status::Active)
+        .unwrap();
     assert!(authenticate().is_ok());
 
     let other = gateway.create_account(&new("b@example.com"), NOW).unwrap();
-    assert!(!command_line.revoke_key(Some(&other.id), &key.key_id, NOW).unwrap(), "a stranger's key was revoked");
+    assert!(
+        !command_line
+            .revoke_key(Some(&other.id), &key.key_id, NOW)
+            .unwrap(),
+        "a stranger's key was revoked"
+    );
     assert!(command_line.revoke_key(None, &key.key_id, NOW).unwrap());
     assert!(matches!(authenticate(), Err(Refusal::BadKey)));
-    assert!(!command_line.revoke_key(None, &key.key_id, NOW).unwrap(), "revoked twice");
-    assert_eq!(gateway.keys(&account.id).unwrap()[0].status, KeyStatus::Revoked);
+    assert!(
+        !command_line.revoke_key(None, &key.key_id, NOW).unwrap(),
+        "revoked twice"
+    );
+    assert_eq!(
+        gateway.keys(&account.id).unwrap()[0].status,
+        KeyStatus::Revoked
+    );
 }
 
 #[test]
@@ -73,14 +99,21 @@ fn a_revocation_by_this_process_counts_at_the_next_request() {
 #[test]
 fn neither_key_nor_password_nor_session_token_is_on_the_disk() {
     let (folder, accounts) = world();
-    let secret = NewAccount { password: Some("CANARY pass phrase"), ..new("a@example.com") };
+    let secret = NewAccount {
+        password: Some("CANARY pass phrase"),
+        ..new("a@example.com")
+    };
     let account = accounts.create_account(&secret, NOW).unwrap();
     let key = accounts.create_key(&account.id, "laptop", NOW).unwrap().key;
     let token = accounts.create_session(&account.id, NOW).unwrap().token;
     let mut seen = 0;
     for entry in std::fs::read_dir(folder.path()).unwrap() {
         let bytes = std::fs::read(entry.unwrap().path()).unwrap();
-        let holds = |text: &str| bytes.windows(text.len()).any(|window| window == text.as_bytes());
+        let holds = |text: &str| {
+            bytes
+                .windows(text.len())
+                .any(|window| window == text.as_bytes())
+        };
         seen += usize::from(holds("a@example.com"));
         for secret in [&key, &key[6..49], &token, "CANARY pass phrase"] {
             assert!(!holds(secret), "a secret is on the disk");
@@ -92,30 +125,79 @@ fn neither_key_nor_password_nor_session_token_is_on_the_disk() {
 #[test]
 fn an_e_mail_has_one_account_however_it_is_written() {
     let (_folder, accounts) = world();
-    let account = accounts.create_account(&new(" Ann@Example.com "), NOW).unwrap();
+    let account = accounts
+        .create_account(&new(" Ann@Example.com "), NOW)
+        .unwrap();
     assert_eq!(account.email, "ann@example.com");
-    assert!(matches!(accounts.create_account(&new("ANN@example.com"), NOW), Err(AccountError::EmailTaken)));
-    assert_eq!(accounts.find("aNN@example.com").unwrap(), Some(account.clone()));
+    assert!(matches!(
+        accounts.create_account(&new("ANN@example.com"), NOW),
+        Err(AccountError::EmailTaken)
+    ));
+    assert_eq!(
+        accounts.find("aNN@example.com").unwrap(),
+        Some(account.clone())
+    );
     assert_eq!(accounts.find(&account.id).unwrap(), Some(account));
     assert_eq!(accounts.list().unwrap().len(), 1);
-    for bad in ["", "ann", "@example.com", "ann@", "a b@example.com", "a@b@c", "ä@example.com", &"a@b".repeat(100)] {
-        assert!(matches!(accounts.create_account(&new(bad), NOW), Err(AccountError::BadEmail)), "{bad:?}");
+    for bad in [
+        "",
+        "ann",
+        "@example.com",
+        "ann@",
+        "a b@example.com",
+        "a@b@c",
+        "ä@example.com",
+        &"a@b".repeat(100),
+    ] {
+        assert!(
+            matches!(
+                accounts.create_account(&new(bad), NOW),
+                Err(AccountError::BadEmail)
+            ),
+            "{bad:?}"
+        );
     }
-    let weak = NewAccount { password: Some("123456789"), ..new("b@example.com") };
-    assert!(matches!(accounts.create_account(&weak, NOW), Err(AccountError::BadPassword)));
+    let weak = NewAccount {
+        password: Some("123456789"),
+        ..new("b@example.com")
+    };
+    assert!(matches!(
+        accounts.create_account(&weak, NOW),
+        Err(AccountError::BadPassword)
+    ));
 }
 
 #[test]
 fn a_sign_up_that_was_cut_in_two_is_finished_once() {
     let (folder, accounts) = world();
     let billing = Billing::open(folder.path()).unwrap();
-    let trial = Some(Trial { credits: Micro::new(300), ends_at_ms: NOW + HOUR });
-    let account = accounts.create_account(&NewAccount { trial, ..new("a@example.com") }, NOW).unwrap();
+    let trial = Some(Trial {
+        credits: Micro::new(300),
+        ends_at_ms: NOW + HOUR,
+    });
+    let account = accounts
+        .create_account(
+            &NewAccount {
+                trial,
+                ..new("a@example.com")
+            },
+            NOW,
+        )
+        .unwrap();
     let missing = accounts.accounts_without_grant().unwrap();
     assert_eq!(missing[0].0, account.id);
-    assert_eq!(missing[0].1.map(|trial| (trial.credits, trial.ends_at_ms)), Some((Micro::new(300), NOW + HOUR)));
-    assert_eq!(complete_sign_ups(&accounts, &billing, NOW + 2 * HOUR).unwrap(), 1);
-    assert_eq!(complete_sign_ups(&accounts, &billing, NOW + 2 * HOUR).unwrap(), 0);
+    assert_eq!(
+        missing[0].1.map(|trial| (trial.credits, trial.ends_at_ms)),
+        Some((Micro::new(300), NOW + HOUR))
+    );
+    assert_eq!(
+        complete_sign_ups(&accounts, &billing, NOW + 2 * HOUR).unwrap(),
+        1
+    );
+    assert_eq!(
+        complete_sign_ups(&accounts, &billing, NOW + 2 * HOUR).unwrap(),
+        0
+    );
 
     let mut signup = Signup {
         mode: SignupMode::Open,
@@ -124,22 +206,49 @@ fn a_sign_up_that_was_cut_in_two_is_finished_once() {
         trial_budget_per_day: Micro::ZERO,
         one_account_per_mailbox: false,
     };
-    sign_up(&accounts, &billing, &signup, &stranger("b@example.com"), NOW).unwrap();
+    sign_up(
+        &accounts,
+        &billing,
+        &signup,
+        &stranger("b@example.com"),
+        NOW,
+    )
+    .unwrap();
     assert!(accounts.accounts_without_grant().unwrap().is_empty());
-    let again = sign_up(&accounts, &billing, &signup, &stranger("b@example.com"), NOW);
+    let again = sign_up(
+        &accounts,
+        &billing,
+        &signup,
+        &stranger("b@example.com"),
+        NOW,
+    );
     assert!(matches!(again, Err(AccountError::EmailTaken)));
     signup.mode = SignupMode::Closed;
-    let closed = sign_up(&accounts, &billing, &signup, &stranger("c@example.com"), NOW);
+    let closed = sign_up(
+        &accounts,
+        &billing,
+        &signup,
+        &stranger("c@example.com"),
+        NOW,
+    );
     assert!(matches!(closed, Err(AccountError::SignUpClosed)));
 }
 
 #[test]
 fn a_password_opens_its_own_account_alone() {
     let (_folder, accounts) = world();
-    let secret = NewAccount { password: Some("a long password"), ..new("a@example.com") };
+    let secret = NewAccount {
+        password: Some("a long password"),
+        ..new("a@example.com")
+    };
     let account = accounts.create_account(&secret, NOW).unwrap();
     accounts.create_account(&new("b@example.com"), NOW).unwrap();
-    assert_eq!(accounts.check_password("A@example.com", "a long password").unwrap(), Some(account));
+    assert_eq!(
+        accounts
+            .check_password("A@example.com", "a long password")
+            .unwrap(),
+        Some(account)
+    );
     for (email, password) in [
         ("a@example.com", "a long passwor"),
         ("b@example.com", "a long password"),
@@ -147,7 +256,11 @@ fn a_password_opens_its_own_account_alone() {
         ("nonsense", "a long password"),
         ("a@example.com", &"x".repeat(100_000)),
     ] {
-        assert_eq!(accounts.check_password(email, password).unwrap(), None, "{email}");
+        assert_eq!(
+            accounts.check_password(email, password).unwrap(),
+            None,
+            "{email}"
+        );
     }
 }
 
@@ -161,14 +274,35 @@ fn a_password_that_was_hashed_otherwise_is_hashed_anew_at_the_next_sign_in() {
     // Of the time when everything was allowed.
     let hash = weak.hash_password(b"1234567890").unwrap().to_string();
     let rows = rusqlite::Connection::open(folder.path().join("app.db")).unwrap();
-    rows.execute("UPDATE account SET password = ?1", [&hash]).unwrap();
-    let stored = || rows.query_row("SELECT password FROM account", [], |row| row.get::<_, String>(0)).unwrap();
-    assert!(accounts.check_password("a@example.com", "wrong password").unwrap().is_none());
+    rows.execute("UPDATE account SET password = ?1", [&hash])
+        .unwrap();
+    let stored = || {
+        rows.query_row("SELECT password FROM account", [], |row| {
+            row.get::<_, String>(0)
+        })
+        .unwrap()
+    };
+    assert!(
+        accounts
+            .check_password("a@example.com", "wrong password")
+            .unwrap()
+            .is_none()
+    );
     assert_eq!(stored(), hash, "a wrong password changes nothing");
-    assert!(accounts.check_password("a@example.com", "1234567890").unwrap().is_some());
+    assert!(
+        accounts
+            .check_password("a@example.com", "1234567890")
+            .unwrap()
+            .is_some()
+    );
     let new = stored();
     assert!(new.starts_with("$argon2id$v=19$m=19456,t=2,p=1$"), "{new}");
-    assert!(accounts.check_password("a@example.com", "1234567890").unwrap().is_some());
+    assert!(
+        accounts
+            .check_password("a@example.com", "1234567890")
+            .unwrap()
+            .is_some()
+    );
     assert_eq!(stored(), new, "once");
 }
 
@@ -180,12 +314,27 @@ fn an_account_has_at_most_a_hundred_live_keys() {
     for _ in 1..LIVE_KEYS_MAX {
         accounts.create_key(&account.id, "k", NOW).unwrap();
     }
-    assert!(matches!(accounts.create_key(&account.id, "k", NOW), Err(AccountError::TooManyKeys)));
+    assert!(matches!(
+        accounts.create_key(&account.id, "k", NOW),
+        Err(AccountError::TooManyKeys)
+    ));
     accounts.revoke_key(None, &first.key_id, NOW).unwrap();
-    assert!(accounts.create_key(&account.id, "k", NOW).is_ok(), "a revoked key does not count");
-    assert!(matches!(accounts.create_key("acct_0", "k", NOW), Err(AccountError::NoAccount)));
+    assert!(
+        accounts.create_key(&account.id, "k", NOW).is_ok(),
+        "a revoked key does not count"
+    );
+    assert!(matches!(
+        accounts.create_key("acct_0", "k", NOW),
+        Err(AccountError::NoAccount)
+    ));
     for bad in ["", "  ", "a\nb", &"x".repeat(65)] {
-        assert!(matches!(accounts.create_key(&account.id, bad, NOW), Err(AccountError::BadKeyName)), "{bad:?}");
+        assert!(
+            matches!(
+                accounts.create_key(&account.id, bad, NOW),
+                Err(AccountError::BadKeyName)
+            ),
+            "{bad:?}"
+        );
     }
 }
 
@@ -203,7 +352,12 @@ fn a_session_ends_when_idle_when_old_or_when_ended() {
     let mut now = NOW;
     while now + 11 * HOUR < NOW + 7 * 24 * HOUR {
         now += 11 * HOUR;
-        assert!(accounts.find_session(&used, now).unwrap().is_some_and(|session| session.touch_due(now)));
+        assert!(
+            accounts
+                .find_session(&used, now)
+                .unwrap()
+                .is_some_and(|session| session.touch_due(now))
+        );
         accounts.touch_session(&used, now).unwrap();
     }
     assert!(!alive(&used, NOW + 7 * 24 * HOUR), "7 days after sign-in");
@@ -211,7 +365,10 @@ fn a_session_ends_when_idle_when_old_or_when_ended() {
     let ended = accounts.create_session(&account.id, NOW).unwrap().token;
     accounts.end_session(&ended).unwrap();
     assert!(!alive(&ended, NOW));
-    let (one, two) = (accounts.create_session(&account.id, NOW), accounts.create_session(&account.id, NOW));
+    let (one, two) = (
+        accounts.create_session(&account.id, NOW),
+        accounts.create_session(&account.id, NOW),
+    );
     assert!(accounts.end_sessions(&account.id).unwrap() >= 2);
     assert!(!alive(&one.unwrap().token, NOW) && !alive(&two.unwrap().token, NOW));
     accounts.create_session(&account.id, NOW).unwrap();
@@ -223,13 +380,27 @@ fn a_session_ends_when_idle_when_old_or_when_ended() {
 fn a_key_is_refused_from_the_moment_it_expires_and_enabled_again_by_a_later_one() {
     let (_folder, accounts) = world();
     let account = accounts.create_account(&new("a@example.com"), NOW).unwrap();
-    let settings = KeySettings { expires_at_ms: Some(NOW + HOUR), ..KeySettings::default() };
-    let key = accounts.create_key_with(&account.id, "k", &settings, NOW).unwrap();
+    let settings = KeySettings {
+        expires_at_ms: Some(NOW + HOUR),
+        ..KeySettings::default()
+    };
+    let key = accounts
+        .create_key_with(&account.id, "k", &settings, NOW)
+        .unwrap();
     assert!(accounts.authenticate(&key.key, NOW + HOUR - 1).is_ok());
-    assert!(matches!(accounts.authenticate(&key.key, NOW + HOUR), Err(Refusal::KeyExpired)));
-    accounts.change_key(None, &key.key_id, |set| set.expires_at_ms = Some(NOW + 2 * HOUR)).unwrap();
+    assert!(matches!(
+        accounts.authenticate(&key.key, NOW + HOUR),
+        Err(Refusal::KeyExpired)
+    ));
+    accounts
+        .change_key(None, &key.key_id, |set| {
+            set.expires_at_ms = Some(NOW + 2 * HOUR)
+        })
+        .unwrap();
     assert!(accounts.authenticate(&key.key, NOW + HOUR).is_ok());
-    accounts.change_key(None, &key.key_id, |set| set.expires_at_ms = None).unwrap();
+    accounts
+        .change_key(None, &key.key_id, |set| set.expires_at_ms = None)
+        .unwrap();
     assert!(accounts.authenticate(&key.key, i64::MAX).is_ok());
 }
 
@@ -239,7 +410,10 @@ fn what_is_set_for_a_key_is_found_with_it_and_a_change_leaves_the_rest() {
     let account = accounts.create_account(&new("a@example.com"), NOW).unwrap();
     let other = accounts.create_account(&new("b@example.com"), NOW).unwrap();
     let key = accounts.create_key(&account.id, "k", NOW).unwrap();
-    assert_eq!(*accounts.authenticate(&key.key, NOW).unwrap().settings, KeySettings::default());
+    assert_eq!(
+        *accounts.authenticate(&key.key, NOW).unwrap().settings,
+        KeySettings::default()
+    );
     let set = accounts
         .change_key(Some(&account.id), &key.key_id, |set| {
             set.spend_limit = Some("100/day".parse().unwrap());
@@ -251,49 +425,105 @@ fn what_is_set_for_a_key_is_found_with_it_and_a_change_leaves_the_rest() {
         now.rates.requests_per_minute = Some(10);
     });
     let set = set.unwrap();
-    let seen = Accounts::open(folder.path()).unwrap().authenticate(&key.key, NOW).unwrap().settings;
+    let seen = Accounts::open(folder.path())
+        .unwrap()
+        .authenticate(&key.key, NOW)
+        .unwrap()
+        .settings;
     assert_eq!((*seen).clone(), set);
     assert!(seen.allows("alpha-opus-4-7") && !seen.allows("alpha-sonnet-4-6"));
     assert_eq!(accounts.keys(&account.id).unwrap()[0].settings, set);
 
-    for bad in [vec![String::new()], vec!["a b".into()], vec!["x".repeat(129)], vec!["m".into(); 101]] {
+    for bad in [
+        vec![String::new()],
+        vec!["a b".into()],
+        vec!["x".repeat(129)],
+        vec!["m".into(); 101],
+    ] {
         let changed = accounts.change_key(None, &key.key_id, |set| set.allowed_models = bad);
         assert!(matches!(changed, Err(AccountError::BadModels)));
     }
-    let changed = accounts.change_key(None, &key.key_id, |set| set.rates.concurrent = Some(RATE_MAX + 1));
+    let changed = accounts.change_key(None, &key.key_id, |set| {
+        set.rates.concurrent = Some(RATE_MAX + 1)
+    });
     assert!(matches!(changed, Err(AccountError::BadRate)));
     let changed = accounts.change_key(Some(&other.id), &key.key_id, |set| set.spend_limit = None);
-    assert!(matches!(changed, Err(AccountError::NoKey)), "a stranger changed a key");
-    assert_eq!(accounts.key(None, &key.key_id).unwrap().unwrap().1.settings, set, "a refused change changed something");
+    assert!(
+        matches!(changed, Err(AccountError::NoKey)),
+        "a stranger changed a key"
+    );
+    assert_eq!(
+        accounts.key(None, &key.key_id).unwrap().unwrap().1.settings,
+        set,
+        "a refused change changed something"
+    );
 
     accounts.revoke_key(None, &key.key_id, NOW).unwrap();
-    assert!(matches!(accounts.change_key(None, &key.key_id, |_| {}), Err(AccountError::NoKey)));
+    assert!(matches!(
+        accounts.change_key(None, &key.key_id, |_| {}),
+        Err(AccountError::NoKey)
+    ));
 }
 
 #[test]
 fn a_rotated_key_has_a_successor_of_the_same_settings_and_works_on_for_the_overlap() {
     let (_folder, accounts) = world();
     let account = accounts.create_account(&new("a@example.com"), NOW).unwrap();
-    let settings = KeySettings { spend_limit: Some("5/total".parse().unwrap()), ..KeySettings::default() };
-    let old = accounts.create_key_with(&account.id, "build", &settings, NOW).unwrap();
-    let new = accounts.rotate_key(Some(&account.id), &old.key_id, HOUR, NOW).unwrap();
+    let settings = KeySettings {
+        spend_limit: Some("5/total".parse().unwrap()),
+        ..KeySettings::default()
+    };
+    let old = accounts
+        .create_key_with(&account.id, "build", &settings, NOW)
+        .unwrap();
+    let new = accounts
+        .rotate_key(Some(&account.id), &old.key_id, HOUR, NOW)
+        .unwrap();
     assert_eq!(new.name, "build");
     assert_ne!(new.key, old.key);
     assert!(accounts.authenticate(&old.key, NOW + HOUR - 1).is_ok());
-    assert!(matches!(accounts.authenticate(&old.key, NOW + HOUR), Err(Refusal::KeyExpired)));
-    assert_eq!(*accounts.authenticate(&new.key, NOW + HOUR).unwrap().settings, settings);
+    assert!(matches!(
+        accounts.authenticate(&old.key, NOW + HOUR),
+        Err(Refusal::KeyExpired)
+    ));
+    assert_eq!(
+        *accounts
+            .authenticate(&new.key, NOW + HOUR)
+            .unwrap()
+            .settings,
+        settings
+    );
 
     let again = accounts.rotate_key(None, &old.key_id, 5 * HOUR, NOW);
     assert!(again.is_ok());
-    assert!(accounts.authenticate(&old.key, NOW + HOUR).is_err(), "a rotation never lengthens a key's life");
+    assert!(
+        accounts.authenticate(&old.key, NOW + HOUR).is_err(),
+        "a rotation never lengthens a key's life"
+    );
     let late = accounts.rotate_key(None, &old.key_id, HOUR, NOW + HOUR);
-    assert!(matches!(late, Err(AccountError::NoKey)), "an expired key came to life again");
+    assert!(
+        matches!(late, Err(AccountError::NoKey)),
+        "an expired key came to life again"
+    );
     for index in 3..LIVE_KEYS_MAX {
-        accounts.create_key(&account.id, &format!("k{index}"), NOW).unwrap();
+        accounts
+            .create_key(&account.id, &format!("k{index}"), NOW)
+            .unwrap();
     }
-    assert!(matches!(accounts.rotate_key(None, &new.key_id, HOUR, NOW), Err(AccountError::TooManyKeys)));
-    assert!(accounts.authenticate(&new.key, NOW + 2 * HOUR).is_ok(), "a rotation that failed changed the old key");
-    assert!(accounts.rotate_key(None, &new.key_id, HOUR, NOW + HOUR).is_ok(), "an expired key does not count");
+    assert!(matches!(
+        accounts.rotate_key(None, &new.key_id, HOUR, NOW),
+        Err(AccountError::TooManyKeys)
+    ));
+    assert!(
+        accounts.authenticate(&new.key, NOW + 2 * HOUR).is_ok(),
+        "a rotation that failed changed the old key"
+    );
+    assert!(
+        accounts
+            .rotate_key(None, &new.key_id, HOUR, NOW + HOUR)
+            .is_ok(),
+        "an expired key does not count"
+    );
 }
 
 #[test]
@@ -302,9 +532,20 @@ fn a_setting_that_cannot_be_read_is_not_passed_over() {
     let account = accounts.create_account(&new("a@example.com"), NOW).unwrap();
     let key = accounts.create_key(&account.id, "k", NOW).unwrap();
     let file = rusqlite::Connection::open(folder.path().join("app.db")).unwrap();
-    for text in ["{", r#"{"allowed_modules":["x"]}"#, r#"{"spend_limit":{"credits":"1","period":"year"}}"#] {
-        file.execute("UPDATE api_key SET settings = ?1", [text]).unwrap();
-        assert!(matches!(accounts.authenticate(&key.key, NOW), Err(Refusal::Unavailable(_))), "{text}");
+    for text in [
+        "{",
+        r#"{"allowed_modules":["x"]}"#,
+        r#"{"spend_limit":{"credits":"1","period":"year"}}"#,
+    ] {
+        file.execute("UPDATE api_key SET settings = ?1", [text])
+            .unwrap();
+        assert!(
+            matches!(
+                accounts.authenticate(&key.key, NOW),
+                Err(Refusal::Unavailable(_))
+            ),
+            "{text}"
+        );
     }
 }
 
@@ -313,13 +554,26 @@ fn an_account_has_rates_of_its_own() {
     let (_folder, accounts) = world();
     let account = accounts.create_account(&new("a@example.com"), NOW).unwrap();
     let key = accounts.create_key(&account.id, "k", NOW).unwrap();
-    let rates = RateSettings { tokens_per_minute: Some(0), concurrent: Some(3), ..RateSettings::default() };
+    let rates = RateSettings {
+        tokens_per_minute: Some(0),
+        concurrent: Some(3),
+        ..RateSettings::default()
+    };
     assert!(accounts.set_account_rates(&account.id, &rates).unwrap());
-    assert_eq!(accounts.authenticate(&key.key, NOW).unwrap().account_rates, rates);
+    assert_eq!(
+        accounts.authenticate(&key.key, NOW).unwrap().account_rates,
+        rates
+    );
     assert_eq!(accounts.account_rates(&account.id).unwrap(), rates);
     assert!(!accounts.set_account_rates("acct_0", &rates).unwrap());
-    let beyond = RateSettings { concurrent: Some(RATE_MAX + 1), ..rates };
-    assert!(matches!(accounts.set_account_rates(&account.id, &beyond), Err(AccountError::BadRate)));
+    let beyond = RateSettings {
+        concurrent: Some(RATE_MAX + 1),
+        ..rates
+    };
+    assert!(matches!(
+        accounts.set_account_rates(&account.id, &beyond),
+        Err(AccountError::BadRate)
+    ));
 }
 
 /// What is asked of the store at sign-up, without the hash of a password.
@@ -334,7 +588,10 @@ fn open(accounts: &Accounts, email: &str, terms: &Terms<'_>) -> Opened {
         trial: Some((Micro::new(300), NOW + HOUR)),
         granted: false,
     };
-    accounts.db.insert_account(&row, None, mailbox::of(email).as_deref(), terms).unwrap()
+    accounts
+        .db
+        .insert_account(&row, None, mailbox::of(email).as_deref(), terms)
+        .unwrap()
 }
 
 #[test]
@@ -343,7 +600,10 @@ fn of_many_sign_ups_at_one_time_no_more_get_a_trial_than_the_days_budget_bears()
         let (folder, accounts) = world();
         // Another process writes to the same file.
         let other = Accounts::open(folder.path()).unwrap();
-        let terms = Terms { budget: Some((Micro::new(300 * 7 + 299), NOW - HOUR)), ..Terms::default() };
+        let terms = Terms {
+            budget: Some((Micro::new(300 * 7 + 299), NOW - HOUR)),
+            ..Terms::default()
+        };
         let outcomes: Vec<_> = std::thread::scope(|scope| {
             let tries: Vec<_> = (0..64)
                 .map(|index| {
@@ -353,46 +613,116 @@ fn of_many_sign_ups_at_one_time_no_more_get_a_trial_than_the_days_budget_bears()
                 .collect();
             tries.into_iter().map(|one| one.join().unwrap()).collect()
         });
-        assert_eq!(outcomes.iter().filter(|outcome| **outcome == Opened::Done).count(), 7, "round {round}");
-        assert!(outcomes.iter().all(|outcome| matches!(outcome, Opened::Done | Opened::BudgetSpent)));
+        assert_eq!(
+            outcomes
+                .iter()
+                .filter(|outcome| **outcome == Opened::Done)
+                .count(),
+            7,
+            "round {round}"
+        );
+        assert!(
+            outcomes
+                .iter()
+                .all(|outcome| matches!(outcome, Opened::Done | Opened::BudgetSpent))
+        );
         assert_eq!(accounts.list().unwrap().len(), 7);
-        let tomorrow = Terms { budget: Some((Micro::new(300), NOW + 1)), ..Terms::default() };
-        assert_eq!(open(&accounts, "b@example.com", &tomorrow), Opened::Done, "the next day has a budget of its own");
+        let tomorrow = Terms {
+            budget: Some((Micro::new(300), NOW + 1)),
+            ..Terms::default()
+        };
+        assert_eq!(
+            open(&accounts, "b@example.com", &tomorrow),
+            Opened::Done,
+            "the next day has a budget of its own"
+        );
     }
 }
 
 #[test]
 fn of_many_who_have_one_invitation_one_gets_in() {
     let (_folder, accounts) = world();
-    let by = By { actor: "uid 0".into(), address: "command line".into() };
+    let by = By {
+        actor: "uid 0".into(),
+        address: "command line".into(),
+    };
     let code = accounts.acting(&by, NOW).invite(1, HOUR).unwrap().remove(0);
     let hash = invite::hash(&code);
-    let terms = Terms { invite: Some(&hash), ..Terms::default() };
+    let terms = Terms {
+        invite: Some(&hash),
+        ..Terms::default()
+    };
     let outcomes: Vec<_> = std::thread::scope(|scope| {
         let accounts = &accounts;
         let tries: Vec<_> = (0..64)
-            .map(|index| scope.spawn(move || open(accounts, &format!("a{index}@example.com"), &terms)))
+            .map(|index| {
+                scope.spawn(move || open(accounts, &format!("a{index}@example.com"), &terms))
+            })
             .collect();
         tries.into_iter().map(|one| one.join().unwrap()).collect()
     });
-    assert_eq!(outcomes.iter().filter(|outcome| **outcome == Opened::Done).count(), 1);
-    assert_eq!(outcomes.iter().filter(|outcome| **outcome == Opened::NoInvite).count(), 63);
-    let late = accounts.acting(&by, NOW - HOUR).invite(1, HOUR).unwrap().remove(0);
-    let late = Terms { invite: Some(&invite::hash(&late)), ..Terms::default() };
-    assert_eq!(open(&accounts, "b@example.com", &late), Opened::NoInvite, "over at the very moment");
+    assert_eq!(
+        outcomes
+            .iter()
+            .filter(|outcome| **outcome == Opened::Done)
+            .count(),
+        1
+    );
+    assert_eq!(
+        outcomes
+            .iter()
+            .filter(|outcome| **outcome == Opened::NoInvite)
+            .count(),
+        63
+    );
+    let late = accounts
+        .acting(&by, NOW - HOUR)
+        .invite(1, HOUR)
+        .unwrap()
+        .remove(0);
+    let late = Terms {
+        invite: Some(&invite::hash(&late)),
+        ..Terms::default()
+    };
+    assert_eq!(
+        open(&accounts, "b@example.com", &late),
+        Opened::NoInvite,
+        "over at the very moment"
+    );
 }
 
 #[test]
 fn one_mailbox_is_one_account_where_that_is_wanted() {
     let (_folder, accounts) = world();
-    assert_eq!(open(&accounts, "ann.lee@gmail.com", &Terms::default()), Opened::Done);
-    let terms = Terms { one_per_mailbox: true, ..Terms::default() };
-    for same in ["annlee@gmail.com", "annlee+x@gmail.com", "a.n.n.l.e.e@googlemail.com"] {
+    assert_eq!(
+        open(&accounts, "ann.lee@gmail.com", &Terms::default()),
+        Opened::Done
+    );
+    let terms = Terms {
+        one_per_mailbox: true,
+        ..Terms::default()
+    };
+    for same in [
+        "annlee@gmail.com",
+        "annlee+x@gmail.com",
+        "a.n.n.l.e.e@googlemail.com",
+    ] {
         assert_eq!(open(&accounts, same, &terms), Opened::EmailTaken, "{same}");
     }
-    assert_eq!(open(&accounts, "annlee+x@example.com", &terms), Opened::Done);
-    assert_eq!(open(&accounts, "annlee+y@example.com", &terms), Opened::Done, "not known to be one mailbox");
-    assert_eq!(open(&accounts, "annlee@gmail.com", &Terms::default()), Opened::Done, "not wanted");
+    assert_eq!(
+        open(&accounts, "annlee+x@example.com", &terms),
+        Opened::Done
+    );
+    assert_eq!(
+        open(&accounts, "annlee+y@example.com", &terms),
+        Opened::Done,
+        "not known to be one mailbox"
+    );
+    assert_eq!(
+        open(&accounts, "annlee@gmail.com", &Terms::default()),
+        Opened::Done,
+        "not wanted"
+    );
 }
 
 #[test]
@@ -400,10 +730,21 @@ fn an_account_of_before_has_its_mailbox_after_the_migration() {
     let folder = tempfile::tempdir().unwrap();
     let old = rusqlite::Connection::open(folder.path().join("app.db")).unwrap();
     for migration in ["001_accounts", "002_changes", "003_settings"] {
-        let path = format!("{}/src/store/app/{migration}.sql", env!("CARGO_MANIFEST_DIR"));
-        old.execute_batch(&std::fs::read_to_string(path).unwrap()).unwrap();
+        let path = format!(
+            "{}/src/store/app/{migration}.sql",
+            env!("CARGO_MANIFEST_DIR")
+        );
+        old.execute_batch(&std::fs::read_to_string(path).unwrap())
+            .unwrap();
     }
-    for (index, email) in ["ann.lee+x@gmail.com", "bob@googlemail.com", "a.b+c@example.com"].iter().enumerate() {
+    for (index, email) in [
+        "ann.lee+x@gmail.com",
+        "bob@googlemail.com",
+        "a.b+c@example.com",
+    ]
+    .iter()
+    .enumerate()
+    {
         let sql = "INSERT INTO account(id, email, admin, status, created_at_ms) VALUES(?1, ?2, 0, 'active', 1)";
         old.execute(sql, (format!("acct_{index}"), email)).unwrap();
     }
@@ -411,7 +752,10 @@ fn an_account_of_before_has_its_mailbox_after_the_migration() {
     drop(old);
     let accounts = Accounts::open(folder.path()).unwrap();
     assert_eq!(accounts.list().unwrap().len(), 3);
-    let terms = Terms { one_per_mailbox: true, ..Terms::default() };
+    let terms = Terms {
+        one_per_mailbox: true,
+        ..Terms::default()
+    };
     for (email, outcome) in [
         ("annlee@gmail.com", Opened::EmailTaken),
         ("b.o.b@gmail.com", Opened::EmailTaken),
@@ -422,7 +766,10 @@ fn an_account_of_before_has_its_mailbox_after_the_migration() {
 }
 
 fn holder_of(account: &Account) -> By {
-    By { actor: account.id.clone(), address: "192.0.2.1".into() }
+    By {
+        actor: account.id.clone(),
+        address: "192.0.2.1".into(),
+    }
 }
 
 fn giving_trials() -> Signup {
@@ -440,32 +787,91 @@ fn a_mailbox_has_one_trial_however_often_its_account_is_deleted() {
     let (folder, accounts) = world();
     let billing = Billing::open(folder.path()).unwrap();
     let signup = giving_trials();
-    let first = sign_up(&accounts, &billing, &signup, &stranger("ann.lee@gmail.com"), NOW).unwrap();
+    let first = sign_up(
+        &accounts,
+        &billing,
+        &signup,
+        &stranger("ann.lee@gmail.com"),
+        NOW,
+    )
+    .unwrap();
     assert!(first.trial.is_some());
-    assert_eq!(accounts.delete(&holder_of(&first.account), NOW).unwrap(), Closed::Done);
-    assert_eq!(accounts.delete(&holder_of(&first.account), NOW).unwrap(), Closed::NoAccount, "twice");
-    // Also on another day, under another spelling, and after another deletion: the day's budget is not asked either.
-    for (turn, email) in ["annlee+x@gmail.com", "a.n.n.lee@googlemail.com", "ann.lee@gmail.com"].iter().enumerate() {
+    assert_eq!(
+        accounts.delete(&holder_of(&first.account), NOW).unwrap(),
+        Closed::Done
+    );
+    assert_eq!(
+        accounts.delete(&holder_of(&first.account), NOW).unwrap(),
+        Closed::NoAccount,
+        "twice"
+    );
+    // Also on another day, under another spelling, and after another deletion: the day's budget is
+    // not asked either.
+    for (turn, email) in [
+        "annlee+x@gmail.com",
+        "a.n.n.lee@googlemail.com",
+        "ann.lee@gmail.com",
+    ]
+    .iter()
+    .enumerate()
+    {
         let now_ms = NOW + i64::try_from(turn).unwrap() * 86_400_000;
         let again = sign_up(&accounts, &billing, &signup, &stranger(email), now_ms).unwrap();
         assert!(again.trial.is_none(), "{email} got a second trial");
-        assert_eq!(billing.balance(&again.account.id, now_ms).unwrap().balance, Micro::ZERO, "{email}");
-        assert!(billing.balance(&again.account.id, now_ms).unwrap().trial.is_none());
-        assert_eq!(accounts.delete(&holder_of(&again.account), now_ms).unwrap(), Closed::Done);
+        assert_eq!(
+            billing.balance(&again.account.id, now_ms).unwrap().balance,
+            Micro::ZERO,
+            "{email}"
+        );
+        assert!(
+            billing
+                .balance(&again.account.id, now_ms)
+                .unwrap()
+                .trial
+                .is_none()
+        );
+        assert_eq!(
+            accounts.delete(&holder_of(&again.account), now_ms).unwrap(),
+            Closed::Done
+        );
     }
     assert_eq!(complete_sign_ups(&accounts, &billing, NOW).unwrap(), 0);
     // Another mailbox has its own, and an operator gives what an operator gives.
     let tomorrow = NOW + 4 * 86_400_000;
-    let other = sign_up(&accounts, &billing, &signup, &stranger("bob@gmail.com"), tomorrow).unwrap();
+    let other = sign_up(
+        &accounts,
+        &billing,
+        &signup,
+        &stranger("bob@gmail.com"),
+        tomorrow,
+    )
+    .unwrap();
     assert!(other.trial.is_some());
     let given = new("annlee@gmail.com").with_trial(&signup, tomorrow);
     let given = sign_up_with(&accounts, &billing, &given, tomorrow).unwrap();
-    assert_eq!(billing.balance(&given.id, tomorrow).unwrap().balance, Micro::new(300));
+    assert_eq!(
+        billing.balance(&given.id, tomorrow).unwrap().balance,
+        Micro::new(300)
+    );
     // Whoever never had one has not lost it.
     let none = sign_up_with(&accounts, &billing, &new("carol@example.com"), tomorrow).unwrap();
     accounts.delete(&holder_of(&none), tomorrow).unwrap();
-    let signup = Signup { trial_budget_per_day: Micro::ZERO, ..signup };
-    assert!(sign_up(&accounts, &billing, &signup, &stranger("carol@example.com"), tomorrow).unwrap().trial.is_some());
+    let signup = Signup {
+        trial_budget_per_day: Micro::ZERO,
+        ..signup
+    };
+    assert!(
+        sign_up(
+            &accounts,
+            &billing,
+            &signup,
+            &stranger("carol@example.com"),
+            tomorrow
+        )
+        .unwrap()
+        .trial
+        .is_some()
+    );
     // Nothing of the address is kept, but its keyed hash.
     for mailbox in ["annlee", "ann.lee"] {
         accounts.delete(&holder_of(&given), tomorrow).unwrap();
@@ -486,66 +892,151 @@ fn a_mailbox_has_one_trial_however_often_its_account_is_deleted() {
 #[test]
 fn the_last_administrator_cannot_leave() {
     let (_folder, accounts) = world();
-    let admin = |email| accounts.create_account(&NewAccount { role: Role::Admin, ..new(email) }, NOW).unwrap();
+    let admin = |email| {
+        accounts
+            .create_account(
+                &NewAccount {
+                    role: Role::Admin,
+                    ..new(email)
+                },
+                NOW,
+            )
+            .unwrap()
+    };
     let (first, second) = (admin("a@example.com"), admin("b@example.com"));
-    accounts.create_account(&NewAccount { role: Role::Viewer, ..new("viewer@example.com") }, NOW).unwrap();
+    accounts
+        .create_account(
+            &NewAccount {
+                role: Role::Viewer,
+                ..new("viewer@example.com")
+            },
+            NOW,
+        )
+        .unwrap();
     accounts.set_status(&second.id, Status::Suspended).unwrap();
     let outcome = accounts.delete(&holder_of(&first), NOW).unwrap();
-    assert_eq!(outcome, Closed::LastAdministrator, "one who is suspended cannot act, nor can a viewer");
-    assert_eq!(accounts.find("a@example.com").unwrap(), Some(first.clone()), "nothing was changed");
-    assert!(accounts.audit(None, 10).unwrap().iter().all(|line| line.act != "account.delete"));
+    assert_eq!(
+        outcome,
+        Closed::LastAdministrator,
+        "one who is suspended cannot act, nor can a viewer"
+    );
+    assert_eq!(
+        accounts.find("a@example.com").unwrap(),
+        Some(first.clone()),
+        "nothing was changed"
+    );
+    assert!(
+        accounts
+            .audit(None, 10)
+            .unwrap()
+            .iter()
+            .all(|line| line.act != "account.delete")
+    );
     accounts.set_status(&second.id, Status::Active).unwrap();
     // Of two who leave at one time, one stays.
     let outcomes: Vec<_> = std::thread::scope(|scope| {
         let accounts = &accounts;
-        let tries = [&first, &second].map(|who| scope.spawn(move || accounts.delete(&holder_of(who), NOW).unwrap()));
+        let tries = [&first, &second]
+            .map(|who| scope.spawn(move || accounts.delete(&holder_of(who), NOW).unwrap()));
         tries.into_iter().map(|one| one.join().unwrap()).collect()
     });
-    assert!(outcomes.contains(&Closed::Done) && outcomes.contains(&Closed::LastAdministrator), "{outcomes:?}");
-    assert_eq!(accounts.list().unwrap().iter().filter(|account| account.role == Role::Admin).count(), 1);
+    assert!(
+        outcomes.contains(&Closed::Done) && outcomes.contains(&Closed::LastAdministrator),
+        "{outcomes:?}"
+    );
+    assert_eq!(
+        accounts
+            .list()
+            .unwrap()
+            .iter()
+            .filter(|account| account.role == Role::Admin)
+            .count(),
+        1
+    );
 }
 
 #[test]
 fn an_administrator_who_cannot_sign_in_stands_in_for_nobody_who_can() {
     let (_folder, accounts) = world();
     let admin = |email, password| {
-        let new = NewAccount { email, password, role: Role::Admin, trial: None };
+        let new = NewAccount {
+            email,
+            password,
+            role: Role::Admin,
+            trial: None,
+        };
         accounts.create_account(&new, NOW).unwrap()
     };
-    let (first, by_key) = (admin("a@example.com", Some("a long password")), admin("key@example.com", None));
-    let suspend =
-        |who: &Account| accounts.acting(&holder_of(&by_key), NOW).set_status_from_afar(&who.id, Status::Suspended);
-    assert_eq!(accounts.delete(&holder_of(&first), NOW).unwrap(), Closed::LastAdministrator);
+    let (first, by_key) = (
+        admin("a@example.com", Some("a long password")),
+        admin("key@example.com", None),
+    );
+    let suspend = |who: &Account| {
+        accounts
+            .acting(&holder_of(&by_key), NOW)
+            .set_status_from_afar(&who.id, Status::Suspended)
+    };
+    assert_eq!(
+        accounts.delete(&holder_of(&first), NOW).unwrap(),
+        Closed::LastAdministrator
+    );
     assert_eq!(suspend(&first).unwrap(), Closed::LastAdministrator);
-    assert_eq!(accounts.find("a@example.com").unwrap(), Some(first.clone()), "nothing was changed");
-    assert!(accounts.audit(None, 10).unwrap().iter().all(|line| line.act != "account.suspend"));
+    assert_eq!(
+        accounts.find("a@example.com").unwrap(),
+        Some(first.clone()),
+        "nothing was changed"
+    );
+    assert!(
+        accounts
+            .audit(None, 10)
+            .unwrap()
+            .iter()
+            .all(|line| line.act != "account.suspend")
+    );
     let second = admin("b@example.com", Some("another long password"));
     assert_eq!(suspend(&first).unwrap(), Closed::Done);
     assert_eq!(suspend(&second).unwrap(), Closed::LastAdministrator);
     // Who has a key alone can be spared, but not as the last of all.
     assert_eq!(suspend(&by_key).unwrap(), Closed::Done);
     // Whoever is on the machine can undo it, and so may do it.
-    assert!(accounts.acting(&holder_of(&by_key), NOW).set_status(&second.id, Status::Suspended).unwrap());
+    assert!(
+        accounts
+            .acting(&holder_of(&by_key), NOW)
+            .set_status(&second.id, Status::Suspended)
+            .unwrap()
+    );
     assert_eq!(suspend(&by_key).unwrap(), Closed::LastAdministrator);
-    let resumed = accounts.acting(&holder_of(&by_key), NOW).set_status_from_afar(&first.id, Status::Active);
+    let resumed = accounts
+        .acting(&holder_of(&by_key), NOW)
+        .set_status_from_afar(&first.id, Status::Active);
     assert_eq!(resumed.unwrap(), Closed::Done);
 }
 
 #[test]
 fn an_invitation_that_is_withdrawn_opens_nothing() {
     let (_folder, accounts) = world();
-    let by = By { actor: "uid 0".into(), address: "command line".into() };
+    let by = By {
+        actor: "uid 0".into(),
+        address: "command line".into(),
+    };
     let acting = accounts.acting(&by, NOW);
     let codes = acting.invite(2, HOUR).unwrap();
     let good = invite::hash(&codes[0]);
-    let used = Terms { invite: Some(&good), ..Terms::default() };
+    let used = Terms {
+        invite: Some(&good),
+        ..Terms::default()
+    };
     assert_eq!(open(&accounts, "a@example.com", &used), Opened::Done);
     let states = || {
         let mut all = accounts.invites(None, 100).unwrap();
         all.sort_by_key(|invite| invite.used_by.is_none());
-        all.into_iter().map(|invite| (invite.state(NOW), invite.id)).collect::<Vec<_>>()
+        all.into_iter()
+            .map(|invite| (invite.state(NOW), invite.id))
+            .collect::<Vec<_>>()
     };
-    let [(InviteState::Used, spent), (InviteState::Open, other)] = &states()[..] else { panic!("{:?}", states()) };
+    let [(InviteState::Used, spent), (InviteState::Open, other)] = &states()[..] else {
+        panic!("{:?}", states())
+    };
     for no_such in [
         spent.as_str(),
         "inv_",
@@ -558,37 +1049,75 @@ fn an_invitation_that_is_withdrawn_opens_nothing() {
     ] {
         assert!(!acting.withdraw_invite(no_such).unwrap(), "{no_such}");
     }
-    assert!(!accounts.acting(&by, NOW + HOUR).withdraw_invite(other).unwrap(), "it has expired by then");
+    assert!(
+        !accounts
+            .acting(&by, NOW + HOUR)
+            .withdraw_invite(other)
+            .unwrap(),
+        "it has expired by then"
+    );
     assert!(acting.withdraw_invite(other).unwrap());
     assert!(!acting.withdraw_invite(other).unwrap(), "twice");
     assert_eq!(states()[1].0, InviteState::Withdrawn);
     let hash = invite::hash(&codes[1]);
-    let withdrawn = Terms { invite: Some(&hash), ..Terms::default() };
-    assert_eq!(open(&accounts, "b@example.com", &withdrawn), Opened::NoInvite);
-    let told: Vec<_> = accounts.audit(None, 10).unwrap().into_iter().map(|line| (line.act, line.object)).collect();
+    let withdrawn = Terms {
+        invite: Some(&hash),
+        ..Terms::default()
+    };
+    assert_eq!(
+        open(&accounts, "b@example.com", &withdrawn),
+        Opened::NoInvite
+    );
+    let told: Vec<_> = accounts
+        .audit(None, 10)
+        .unwrap()
+        .into_iter()
+        .map(|line| (line.act, line.object))
+        .collect();
     assert_eq!(told[0], ("invite.withdraw".to_owned(), other.clone()));
     assert_eq!(told.len(), 2, "and the making: {told:?}");
     // Whoever has the code need not look its id up, and the log does not keep it.
     let code = acting.invite(1, HOUR).unwrap().remove(0);
     assert!(acting.withdraw_invite(&format!(" {code}\n")).unwrap());
-    assert!(accounts.audit(None, 1).unwrap().iter().all(|line| line.object.starts_with("inv_")));
+    assert!(
+        accounts
+            .audit(None, 1)
+            .unwrap()
+            .iter()
+            .all(|line| line.object.starts_with("inv_"))
+    );
 }
 
 #[test]
 fn a_thousand_scripted_sign_ups_get_no_more_than_the_budget() {
     let (_folder, accounts) = world();
-    let terms = Terms { budget: Some((Micro::new(300 * 10), NOW - HOUR)), one_per_mailbox: true, ..Terms::default() };
+    let terms = Terms {
+        budget: Some((Micro::new(300 * 10), NOW - HOUR)),
+        one_per_mailbox: true,
+        ..Terms::default()
+    };
     let spelled = |index: usize| match index % 4 {
         0 => format!("script{index}@example.com"),
         1 => format!("one.mailbox+{index}@gmail.com"),
         2 => format!("onemailbox+x{index}@googlemail.com"),
         _ => format!("script{index}@example.net"),
     };
-    let outcomes: Vec<_> = (0..1_000).map(|index| open(&accounts, &spelled(index), &terms)).collect();
-    assert_eq!(outcomes.iter().filter(|outcome| **outcome == Opened::Done).count(), 10);
+    let outcomes: Vec<_> = (0..1_000)
+        .map(|index| open(&accounts, &spelled(index), &terms))
+        .collect();
+    assert_eq!(
+        outcomes
+            .iter()
+            .filter(|outcome| **outcome == Opened::Done)
+            .count(),
+        10
+    );
     assert!(outcomes.contains(&Opened::EmailTaken) && outcomes.contains(&Opened::BudgetSpent));
     let accounts = accounts.list().unwrap();
     assert_eq!(accounts.len(), 10, "nobody else got in");
-    let gmail: Vec<_> = accounts.iter().filter(|account| account.email.contains("mail.com")).collect();
+    let gmail: Vec<_> = accounts
+        .iter()
+        .filter(|account| account.email.contains("mail.com"))
+        .collect();
     assert_eq!(gmail.len(), 1, "one mailbox, one account: {gmail:?}");
 }

@@ -1,4 +1,5 @@
-//! Looking at accounts and entries, and opening and closing doors: accounts suspended, keys disabled.
+//! Looking at accounts and entries, and opening and closing doors: accounts suspended, keys
+//! disabled.
 //!
 //! Must not post to the ledger.
 
@@ -45,15 +46,22 @@ impl App {
 fn rows(limit: Option<u32>) -> Result<u32, Problem> {
     let limit = limit.unwrap_or(PAGE_MAX);
     let is_right = (1..=PAGE_MAX).contains(&limit);
-    is_right.then_some(limit).ok_or_else(|| Problem::Invalid(format!("limit: must be 1 to {PAGE_MAX}")))
+    is_right
+        .then_some(limit)
+        .ok_or_else(|| Problem::Invalid(format!("limit: must be 1 to {PAGE_MAX}")))
 }
 
 /// The next page begins after the last row of a full one.
 fn next<T>(rows: &[T], limit: u32, cursor: impl Fn(&T) -> Value) -> Option<Value> {
-    rows.last().filter(|_| rows.len() as u64 >= u64::from(limit)).map(cursor)
+    rows.last()
+        .filter(|_| rows.len() as u64 >= u64::from(limit))
+        .map(cursor)
 }
 
-pub async fn list(State(app): State<Arc<App>>, page: Asked<AccountPage>) -> Result<Json<Value>, Problem> {
+pub async fn list(
+    State(app): State<Arc<App>>,
+    page: Asked<AccountPage>,
+) -> Result<Json<Value>, Problem> {
     let Query(AccountPage { cursor, limit }) = page?;
     let limit = rows(limit)?;
     let accounts = app.accounts.page(cursor.as_deref(), limit)?;
@@ -68,21 +76,36 @@ pub async fn show(State(app): State<Arc<App>>, name: Named) -> Result<Json<Value
     Ok(Json(document::account_with(&account, &balance)))
 }
 
-pub async fn entries(State(app): State<Arc<App>>, name: Named, page: Asked<EntryPage>) -> Result<Json<Value>, Problem> {
+pub async fn entries(
+    State(app): State<Arc<App>>,
+    name: Named,
+    page: Asked<EntryPage>,
+) -> Result<Json<Value>, Problem> {
     let Query(EntryPage { before, limit }) = page?;
     let limit = rows(limit)?;
     let account = app.find(&name?)?;
     let entries = app.billing.entries(&account.id, before, limit)?;
     let next = next(&entries, limit, |entry| json!(entry.seq));
-    let shown = entries.iter().map(document::entry).collect::<Result<Vec<_>, _>>()?;
+    let shown = entries
+        .iter()
+        .map(document::entry)
+        .collect::<Result<Vec<_>, _>>()?;
     Ok(Json(json!({"entries": shown, "next": next})))
 }
 
-pub async fn suspend(app: State<Arc<App>>, by: Extension<By>, name: Named) -> Result<Json<Value>, Problem> {
+pub async fn suspend(
+    app: State<Arc<App>>,
+    by: Extension<By>,
+    name: Named,
+) -> Result<Json<Value>, Problem> {
     set_status(app, by, name, Status::Suspended).await
 }
 
-pub async fn resume(app: State<Arc<App>>, by: Extension<By>, name: Named) -> Result<Json<Value>, Problem> {
+pub async fn resume(
+    app: State<Arc<App>>,
+    by: Extension<By>,
+    name: Named,
+) -> Result<Json<Value>, Problem> {
     set_status(app, by, name, Status::Active).await
 }
 
@@ -98,27 +121,49 @@ async fn set_status(
         .write(move |app| {
             let account = app.find(&name)?;
             if by.actor == account.id {
-                return Err(Problem::Refused("suspend or resume an account: not one's own".to_owned()));
+                return Err(Problem::Refused(
+                    "suspend or resume an account: not one's own".to_owned(),
+                ));
             }
-            match app.accounts.acting(&by, now_ms()).set_status_from_afar(&account.id, status)? {
+            match app
+                .accounts
+                .acting(&by, now_ms())
+                .set_status_from_afar(&account.id, status)?
+            {
                 Closed::Done => Ok(account),
-                Closed::NoAccount => Err(Problem::NotFound(format!("account {} is deleted", account.id))),
+                Closed::NoAccount => Err(Problem::NotFound(format!(
+                    "account {} is deleted",
+                    account.id
+                ))),
                 Closed::LastAdministrator => {
-                    let what = "suspend an account: not that of the last administrator who can sign in";
+                    let what =
+                        "suspend an account: not that of the last administrator who can sign in";
                     Err(Problem::Refused(what.to_owned()))
                 }
             }
         })
         .await?;
-    log::info!("administrator {actor} made account {} {}", account.id, status.name());
+    log::info!(
+        "administrator {actor} made account {} {}",
+        account.id,
+        status.name()
+    );
     Ok(Json(document::status(&account, status)))
 }
 
-pub async fn disable_key(app: State<Arc<App>>, by: Extension<By>, id: Named) -> Result<Json<Value>, Problem> {
+pub async fn disable_key(
+    app: State<Arc<App>>,
+    by: Extension<By>,
+    id: Named,
+) -> Result<Json<Value>, Problem> {
     set_key(app, by, id, false).await
 }
 
-pub async fn enable_key(app: State<Arc<App>>, by: Extension<By>, id: Named) -> Result<Json<Value>, Problem> {
+pub async fn enable_key(
+    app: State<Arc<App>>,
+    by: Extension<By>,
+    id: Named,
+) -> Result<Json<Value>, Problem> {
     set_key(app, by, id, true).await
 }
 
@@ -130,10 +175,21 @@ async fn set_key(
 ) -> Result<Json<Value>, Problem> {
     let Path(id) = id?;
     let (key, actor) = (id.clone(), by.actor.clone());
-    if !app.write(move |app| Ok(app.accounts.acting(&by, now_ms()).set_key_enabled(&key, enabled)?)).await? {
+    if !app
+        .write(move |app| {
+            Ok(app
+                .accounts
+                .acting(&by, now_ms())
+                .set_key_enabled(&key, enabled)?)
+        })
+        .await?
+    {
         return Err(Problem::NotFound(format!("no live key has the id {id:?}")));
     }
     let value = document::key_status(&id, enabled);
-    log::info!("administrator {actor} made key {id} {}", value["status"].as_str().unwrap_or_default());
+    log::info!(
+        "administrator {actor} made key {id} {}",
+        value["status"].as_str().unwrap_or_default()
+    );
     Ok(Json(value))
 }

@@ -42,7 +42,11 @@ pub fn status(account: &Account, status: Status) -> Value {
 
 /// A key that was disabled or enabled.
 pub fn key_status(id: &str, enabled: bool) -> Value {
-    let status = if enabled { KeyStatus::Active } else { KeyStatus::Disabled };
+    let status = if enabled {
+        KeyStatus::Active
+    } else {
+        KeyStatus::Disabled
+    };
     json!({"key_id": id, "status": status.name()})
 }
 
@@ -63,7 +67,8 @@ pub fn entry(entry: &Entry) -> Result<Value, StoreError> {
         "seq": entry.seq, "at": rfc3339(entry.at_ms), "kind": entry.kind, "ref": entry.reference, "change": entry.change(),
         "balance_after": entry.bal_paid.plus(entry.bal_trial), "prev": hex(&entry.prev), "hash": hex(&entry.hash),
     });
-    let unread = |error| StoreError::Unusable(format!("read the detail of entry {}: {error}", entry.seq));
+    let unread =
+        |error| StoreError::Unusable(format!("read the detail of entry {}: {error}", entry.seq));
     if entry.is_ending() {
         let detail: Detail = serde_json::from_str(&entry.detail).map_err(unread)?;
         row["request_id"] = json!(entry.reference);
@@ -74,8 +79,17 @@ pub fn entry(entry: &Entry) -> Result<Value, StoreError> {
         row["writeoff"] = json!(entry.writeoff);
         return Ok(row);
     }
-    let PostedDetail { request_id, reason, actor, .. } = PostedDetail::read(&entry.detail).map_err(unread)?;
-    for (name, value) in [("request_id", request_id), ("reason", reason), ("actor", actor)] {
+    let PostedDetail {
+        request_id,
+        reason,
+        actor,
+        ..
+    } = PostedDetail::read(&entry.detail).map_err(unread)?;
+    for (name, value) in [
+        ("request_id", request_id),
+        ("reason", reason),
+        ("actor", actor),
+    ] {
         if let Some(value) = value {
             row[name] = json!(value);
         }
@@ -84,5 +98,7 @@ pub fn entry(entry: &Entry) -> Result<Value, StoreError> {
 }
 
 pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(64), |text, byte| text + &format!("{byte:02x}"))
+    bytes.iter().fold(String::with_capacity(64), |text, byte| {
+        text + &format!("{byte:02x}")
+    })
 }

@@ -21,7 +21,10 @@ pub async fn administrators_only(
 ) -> Result<Response, Problem> {
     let actor = actor(&app, request.headers())?.to_string();
     let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
-    let address = peer.map_or_else(|| "unknown".to_owned(), |peer| peer.0.ip().to_canonical().to_string());
+    let address = peer.map_or_else(
+        || "unknown".to_owned(),
+        |peer| peer.0.ip().to_canonical().to_string(),
+    );
     // Whom the audit log and the ledger name.
     request.extensions_mut().insert(By { actor, address });
     Ok(next.run(request).await)
@@ -30,15 +33,20 @@ pub async fn administrators_only(
 /// The account of the administrator who asks.
 fn actor(app: &App, headers: &HeaderMap) -> Result<Arc<str>, Problem> {
     let key = key(headers).ok_or(Problem::NoKey)?;
-    let principal = app.accounts.authenticate(key, now_ms()).map_err(|refusal| match refusal {
-        Refusal::BadKey | Refusal::KeyExpired => Problem::NoKey,
-        Refusal::KeyDisabled => Problem::Forbidden("this key is disabled"),
-        Refusal::AccountSuspended => Problem::Forbidden("this key's account is suspended"),
-        Refusal::Unavailable(error) => error.into(),
-    })?;
+    let principal = app
+        .accounts
+        .authenticate(key, now_ms())
+        .map_err(|refusal| match refusal {
+            Refusal::BadKey | Refusal::KeyExpired => Problem::NoKey,
+            Refusal::KeyDisabled => Problem::Forbidden("this key is disabled"),
+            Refusal::AccountSuspended => Problem::Forbidden("this key's account is suspended"),
+            Refusal::Unavailable(error) => error.into(),
+        })?;
     match app.accounts.find(&principal.account_id)? {
         Some(account) if account.role == Role::Admin => Ok(principal.account_id),
-        _ => Err(Problem::Forbidden("this key's account is not an administrator's")),
+        _ => Err(Problem::Forbidden(
+            "this key's account is not an administrator's",
+        )),
     }
 }
 
@@ -48,7 +56,10 @@ fn key(headers: &HeaderMap) -> Option<&str> {
         let (scheme, key) = value.to_str().ok()?.trim().split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then_some(key.trim())
     });
-    let plain = headers.get("x-api-key").and_then(|value| value.to_str().ok()).map(str::trim);
+    let plain = headers
+        .get("x-api-key")
+        .and_then(|value| value.to_str().ok())
+        .map(str::trim);
     let is_ours = |key: &&str| parse_key(key);
     match (bearer.filter(is_ours), plain.filter(is_ours)) {
         (Some(one), Some(other)) if one != other => None,

@@ -1,5 +1,5 @@
-//! Posting: grants, top-ups, adjustments, refunds. 201 the first time; 200 where the same reference with the same
-//! content was counted before, and nothing was changed.
+//! Posting: grants, top-ups, adjustments, refunds. 201 the first time; 200 where the same reference
+//! with the same content was counted before, and nothing was changed.
 //!
 //! Says what is malformed, member by member, and leaves what is allowed to the ledger.
 
@@ -45,7 +45,8 @@ struct Adjustment {
     reason: Option<Value>,
 }
 
-/// A member that stands there, if only as `null`: what is left out means something, what is null does not.
+/// A member that stands there, if only as `null`: what is left out means something, what is null
+/// does not.
 fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
     Value::deserialize(deserializer).map(Some)
 }
@@ -67,22 +68,44 @@ async fn give(
 ) -> Outcome {
     let Amount { credits, reference } = read(&body?)?;
     let amount = positive(credits)?.ok_or_else(|| missing("credits"))?;
-    let order = Order { name: name?.0, amount, reference: reference_of(reference)?, by };
+    let order = Order {
+        name: name?.0,
+        amount,
+        reference: reference_of(reference)?,
+        by,
+    };
     app.write(move |app| order.post(app, kind)).await
 }
 
-pub async fn adjust(State(app): State<Arc<App>>, Extension(by): Extension<By>, name: Named, body: Body) -> Outcome {
-    let Adjustment { credits, reference, reason } = read(&body?)?;
+pub async fn adjust(
+    State(app): State<Arc<App>>,
+    Extension(by): Extension<By>,
+    name: Named,
+    body: Body,
+) -> Outcome {
+    let Adjustment {
+        credits,
+        reference,
+        reason,
+    } = read(&body?)?;
     let amount = amount_of(credits)?.ok_or_else(|| missing("credits"))?;
     if amount == Micro::ZERO {
         return Err(Problem::Invalid("credits: must not be 0".into()));
     }
     let reason = text("reason", reason)?;
     if !is_reason(&reason) {
-        return Err(Problem::Invalid(format!("reason: must be a text of 1 to {REASON_CHARS_MAX} characters")));
+        return Err(Problem::Invalid(format!(
+            "reason: must be a text of 1 to {REASON_CHARS_MAX} characters"
+        )));
     }
-    let order = Order { name: name?.0, amount, reference: reference_of(reference)?, by };
-    app.write(move |app| order.post(app, ChangeKind::Adjust { reason: &reason })).await
+    let order = Order {
+        name: name?.0,
+        amount,
+        reference: reference_of(reference)?,
+        by,
+    };
+    app.write(move |app| order.post(app, ChangeKind::Adjust { reason: &reason }))
+        .await
 }
 
 pub async fn refund(
@@ -92,14 +115,23 @@ pub async fn refund(
     body: Body,
 ) -> Outcome {
     let Amount { credits, reference } = read(&body?)?;
-    let (amount, reference, Path(request_id)) = (positive(credits)?, reference_of(reference)?, request_id?);
+    let (amount, reference, Path(request_id)) =
+        (positive(credits)?, reference_of(reference)?, request_id?);
     app.write(move |app| {
         let (reference, request_id) = (reference.as_str(), request_id.as_str());
         let (actor, at_ms) = (by.actor.as_str(), now_ms());
-        let refund = Refund { reference, request_id, amount, actor: Some(actor), at_ms };
+        let refund = Refund {
+            reference,
+            request_id,
+            amount,
+            actor: Some(actor),
+            at_ms,
+        };
         let what = json!({"credits": amount, "ref": reference});
         let acting = app.accounts.acting(&by, at_ms);
-        let posted = acting.order("request.refund", request_id, &what, || app.billing.give_back(&refund))?;
+        let posted = acting.order("request.refund", request_id, &what, || {
+            app.billing.give_back(&refund)
+        })?;
         Ok(told("refund", reference, actor, &posted))
     })
     .await
@@ -115,10 +147,22 @@ struct Order {
 
 impl Order {
     fn post(&self, app: &App, kind: ChangeKind<'_>) -> Outcome {
-        let Self { name, amount, reference, by } = self;
+        let Self {
+            name,
+            amount,
+            reference,
+            by,
+        } = self;
         let account = app.find(name)?.id;
         let (amount, actor, at_ms) = (*amount, by.actor.as_str(), now_ms());
-        let change = Change { kind, reference, account: &account, amount, actor: Some(actor), at_ms };
+        let change = Change {
+            kind,
+            reference,
+            account: &account,
+            amount,
+            actor: Some(actor),
+            at_ms,
+        };
         let acting = app.accounts.acting(by, at_ms);
         let posted = acting.change(&change, || app.billing.change(&change))?;
         Ok(told(kind.name(), reference, actor, &posted))
@@ -126,11 +170,22 @@ impl Order {
 }
 
 fn told(kind: &str, reference: &str, actor: &str, posted: &Posted) -> (StatusCode, Json<Value>) {
-    let Posted { account, is_new, change, .. } = posted;
+    let Posted {
+        account,
+        is_new,
+        change,
+        ..
+    } = posted;
     if *is_new {
-        log::info!("administrator {actor} posted a {kind} of {change} to account {account}, reference {reference:?}");
+        log::info!(
+            "administrator {actor} posted a {kind} of {change} to account {account}, reference {reference:?}"
+        );
     }
-    let status = if *is_new { StatusCode::CREATED } else { StatusCode::OK };
+    let status = if *is_new {
+        StatusCode::CREATED
+    } else {
+        StatusCode::OK
+    };
     (status, Json(document::posted(kind, reference, posted)))
 }
 
@@ -158,7 +213,9 @@ fn text(name: &str, value: Option<Value>) -> Result<String, Problem> {
 fn reference_of(value: Option<Value>) -> Result<String, Problem> {
     let reference = text("ref", value)?;
     if !is_reference(&reference) {
-        let why = format!("ref: must be a text of 1 to {REFERENCE_CHARS_MAX} characters without control characters");
+        let why = format!(
+            "ref: must be a text of 1 to {REFERENCE_CHARS_MAX} characters without control characters"
+        );
         return Err(Problem::Invalid(why));
     }
     Ok(reference)
@@ -176,7 +233,9 @@ fn amount_of(value: Option<Value>) -> Result<Option<Micro>, Problem> {
 
 fn positive(value: Option<Value>) -> Result<Option<Micro>, Problem> {
     match amount_of(value)? {
-        Some(amount) if !amount.is_positive() => Err(Problem::Invalid("credits: must be above 0".into())),
+        Some(amount) if !amount.is_positive() => {
+            Err(Problem::Invalid("credits: must be above 0".into()))
+        }
         amount => Ok(amount),
     }
 }

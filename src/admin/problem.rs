@@ -34,37 +34,57 @@ impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let (status, code, message) = match self {
             Self::NoKey => {
-                let message = "send an administrator's gateway key as `Authorization: Bearer`".into();
+                let message =
+                    "send an administrator's gateway key as `Authorization: Bearer`".into();
                 (StatusCode::UNAUTHORIZED, "bad_key", message)
             }
             Self::Forbidden(why) => (StatusCode::FORBIDDEN, "forbidden", why.into()),
             Self::NotFound(what) => (StatusCode::NOT_FOUND, "not_found", what),
-            Self::WrongMethod => {
-                (StatusCode::METHOD_NOT_ALLOWED, "wrong_method", "this path does not take this method".into())
-            }
-            Self::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "too_large", "a body has at most 64 KiB".into()),
+            Self::WrongMethod => (
+                StatusCode::METHOD_NOT_ALLOWED,
+                "wrong_method",
+                "this path does not take this method".into(),
+            ),
+            Self::TooLarge => (
+                StatusCode::PAYLOAD_TOO_LARGE,
+                "too_large",
+                "a body has at most 64 KiB".into(),
+            ),
             Self::Invalid(why) => (StatusCode::BAD_REQUEST, "invalid", why),
             Self::ReferenceUsed(why) => (StatusCode::CONFLICT, "reference_used", why),
             Self::Refused(why) => (StatusCode::UNPROCESSABLE_ENTITY, "refused", why),
-            Self::Busy => (StatusCode::SERVICE_UNAVAILABLE, "busy", "too many writes at one time".into()),
+            Self::Busy => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "busy",
+                "too many writes at one time".into(),
+            ),
             Self::TimedOut => {
-                let message = "it took too long, and may have been done: ask again, with the same reference".into();
+                let message =
+                    "it took too long, and may have been done: ask again, with the same reference"
+                        .into();
                 (StatusCode::SERVICE_UNAVAILABLE, "timed_out", message)
             }
             Self::Inside(what) => {
                 log::error!("admin: {what}");
-                let message = "something failed on our side: ask again, with the same reference".into();
+                let message =
+                    "something failed on our side: ask again, with the same reference".into();
                 (StatusCode::INTERNAL_SERVER_ERROR, "internal", message)
             }
         };
-        let mut response = (status, Json(json!({"error": {"code": code, "message": message}}))).into_response();
+        let mut response = (
+            status,
+            Json(json!({"error": {"code": code, "message": message}})),
+        )
+            .into_response();
         let more: Option<(HeaderName, &str)> = match status {
             StatusCode::UNAUTHORIZED => Some((header::WWW_AUTHENTICATE, "Bearer")),
             StatusCode::SERVICE_UNAVAILABLE => Some((header::RETRY_AFTER, "1")),
             _ => None,
         };
         if let Some((name, value)) = more {
-            response.headers_mut().insert(name, HeaderValue::from_static(value));
+            response
+                .headers_mut()
+                .insert(name, HeaderValue::from_static(value));
         }
         response
     }

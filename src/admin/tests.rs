@@ -41,19 +41,37 @@ async fn world() -> World {
     let service = router(accounts.clone(), billing.clone());
     tokio::spawn(async { axum::serve(listener, service).await });
     let key = |email, role| {
-        let new = NewAccount { email, password: None, role, trial: None };
+        let new = NewAccount {
+            email,
+            password: None,
+            role,
+            trial: None,
+        };
         let account = sign_up_with(&accounts, &billing, &new, now_ms()).unwrap();
         accounts.create_key(&account.id, "test", now_ms()).unwrap()
     };
-    let (admin, own) = (key("root@example.com", Role::Admin), key("a@example.com", Role::Member));
+    let (admin, own) = (
+        key("root@example.com", Role::Admin),
+        key("a@example.com", Role::Member),
+    );
     let (admin, key, key_id) = (admin.key, own.key, own.key_id);
-    World { _folder: folder, address, accounts, billing, admin, key, key_id }
+    World {
+        _folder: folder,
+        address,
+        accounts,
+        billing,
+        admin,
+        key,
+        key_id,
+    }
 }
 
 impl World {
     async fn send(&self, method: &str, path: &str, headers: &str, body: &str) -> Answer {
         let length = body.len();
-        let head = format!("{method} /admin/v1{path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}");
+        let head = format!(
+            "{method} /admin/v1{path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}"
+        );
         let request = format!("{head}Content-Length: {length}\r\n\r\n{body}");
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         stream.write_all(request.as_bytes()).await.unwrap();
@@ -62,11 +80,21 @@ impl World {
         let _ = stream.read_to_string(&mut text).await;
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-        Answer { status, head: head.to_lowercase(), body: body.to_owned() }
+        Answer {
+            status,
+            head: head.to_lowercase(),
+            body: body.to_owned(),
+        }
     }
 
     async fn ask(&self, method: &str, path: &str, body: &str) -> Answer {
-        self.send(method, path, &format!("Authorization: Bearer {}\r\n", self.admin), body).await
+        self.send(
+            method,
+            path,
+            &format!("Authorization: Bearer {}\r\n", self.admin),
+            body,
+        )
+        .await
     }
 
     async fn post(&self, path: &str, body: &Value) -> Answer {
@@ -75,7 +103,11 @@ impl World {
 
     async fn fails(&self, method: &str, path: &str, body: &str, status: u16, code: &str) -> String {
         let answer = self.ask(method, path, body).await;
-        assert_eq!(answer.status, status, "{method} {path} {body}: {}", answer.body);
+        assert_eq!(
+            answer.status, status,
+            "{method} {path} {body}: {}",
+            answer.body
+        );
         let value = answer.json();
         assert_eq!(value["error"]["code"], code, "{method} {path} {body}");
         assert_eq!(value["error"].as_object().unwrap().len(), 2, "{value}");
@@ -84,7 +116,11 @@ impl World {
 
     fn balance(&self) -> String {
         let account = self.accounts.find("a@example.com").unwrap().unwrap();
-        self.billing.balance(&account.id, now_ms()).unwrap().balance.to_string()
+        self.billing
+            .balance(&account.id, now_ms())
+            .unwrap()
+            .balance
+            .to_string()
     }
 }
 
@@ -101,36 +137,78 @@ async fn only_a_live_key_of_an_active_administrator_is_let_in() {
         format!("{}x-api-key: {}\r\n", bearer(&world.admin), world.key),
     ] {
         // Before the path, the method and the body are looked at.
-        for (method, path, body) in [("GET", "/accounts", ""), ("GET", "/none", ""), ("PUT", "/accounts", "{")] {
+        for (method, path, body) in [
+            ("GET", "/accounts", ""),
+            ("GET", "/none", ""),
+            ("PUT", "/accounts", "{"),
+        ] {
             let answer = world.send(method, path, &headers, body).await;
             assert_eq!(answer.status, 401, "{headers} {path}: {}", answer.body);
-            assert!(answer.head.contains("www-authenticate: bearer") && answer.head.contains("no-store"));
+            assert!(
+                answer.head.contains("www-authenticate: bearer")
+                    && answer.head.contains("no-store")
+            );
             assert_eq!(answer.json()["error"]["code"], "bad_key");
         }
     }
     let body = json!({"credits": "1", "ref": "r"}).to_string();
-    let refused = world.send("POST", "/accounts/a@example.com/grants", &bearer(&world.key), &body).await;
-    assert_eq!((refused.status, &refused.json()["error"]["code"]), (403, &"forbidden".into()), "{}", refused.body);
+    let refused = world
+        .send(
+            "POST",
+            "/accounts/a@example.com/grants",
+            &bearer(&world.key),
+            &body,
+        )
+        .await;
+    assert_eq!(
+        (refused.status, &refused.json()["error"]["code"]),
+        (403, &"forbidden".into()),
+        "{}",
+        refused.body
+    );
     assert_eq!(world.balance(), "0");
     let plain = format!("X-API-Key: {}\r\n", world.admin);
     assert_eq!(world.send("GET", "/accounts", &plain, "").await.status, 200);
     let both = format!("{plain}Authorization: Bearer sk-vendor\r\n");
-    assert_eq!(world.send("GET", "/accounts", &both, "").await.status, 200, "the one that is ours counts");
+    assert_eq!(
+        world.send("GET", "/accounts", &both, "").await.status,
+        200,
+        "the one that is ours counts"
+    );
 
-    let new = NewAccount { email: "viewer@example.com", password: None, role: Role::Viewer, trial: None };
+    let new = NewAccount {
+        email: "viewer@example.com",
+        password: None,
+        role: Role::Viewer,
+        trial: None,
+    };
     let viewer = sign_up_with(&world.accounts, &world.billing, &new, now_ms()).unwrap();
-    let viewer = world.accounts.create_key(&viewer.id, "test", now_ms()).unwrap().key;
+    let viewer = world
+        .accounts
+        .create_key(&viewer.id, "test", now_ms())
+        .unwrap()
+        .key;
     let looking = format!("Authorization: Bearer {viewer}\r\n");
-    assert_eq!(world.send("GET", "/accounts", &looking, "").await.status, 403, "who may look, looks at the dashboard");
+    assert_eq!(
+        world.send("GET", "/accounts", &looking, "").await.status,
+        403,
+        "who may look, looks at the dashboard"
+    );
 
     let root = world.accounts.find("root@example.com").unwrap().unwrap();
     let id = world.accounts.keys(&root.id).unwrap()[0].id.clone();
     assert!(world.accounts.set_key_enabled(&id, false).unwrap());
     world.fails("GET", "/accounts", "", 403, "forbidden").await;
     assert!(world.accounts.set_key_enabled(&id, true).unwrap());
-    world.accounts.set_status(&root.id, crate::account::Status::Suspended).unwrap();
+    world
+        .accounts
+        .set_status(&root.id, crate::account::Status::Suspended)
+        .unwrap();
     world.fails("GET", "/accounts", "", 403, "forbidden").await;
-    world.accounts.set_status(&root.id, crate::account::Status::Active).unwrap();
+    world
+        .accounts
+        .set_status(&root.id, crate::account::Status::Active)
+        .unwrap();
     assert_eq!(world.ask("GET", "/accounts", "").await.status, 200);
     assert!(world.accounts.revoke_key(None, &id, now_ms()).unwrap());
     world.fails("GET", "/accounts", "", 401, "bad_key").await;
@@ -146,14 +224,23 @@ async fn what_is_malformed_is_named_and_posts_nothing() {
         ("{\"credits\":\"1\",\"ref\":\"r\"", "the body"),
         ("{\"credits\":\"1\",\"ref\":\"r\"}x", "the body"),
         ("{\"credits\":\"1\",\"ref\":\"r\",\"extra\":1}", "`extra`"),
-        ("{\"credits\":\"1\",\"ref\":\"r\",\"reason\":\"x\"}", "`reason`"),
-        ("{\"credits\":\"1\",\"credits\":\"2\",\"ref\":\"r\"}", "`credits`"),
+        (
+            "{\"credits\":\"1\",\"ref\":\"r\",\"reason\":\"x\"}",
+            "`reason`",
+        ),
+        (
+            "{\"credits\":\"1\",\"credits\":\"2\",\"ref\":\"r\"}",
+            "`credits`",
+        ),
         ("{\"ref\":\"r\"}", "credits"),
         ("{\"credits\":1,\"ref\":\"r\"}", "credits"),
         ("{\"credits\":null,\"ref\":\"r\"}", "credits"),
         ("{\"credits\":\"1e3\",\"ref\":\"r\"}", "credits"),
         ("{\"credits\":\"0.0000001\",\"ref\":\"r\"}", "credits"),
-        ("{\"credits\":\"9007199254.740992\",\"ref\":\"r\"}", "credits"),
+        (
+            "{\"credits\":\"9007199254.740992\",\"ref\":\"r\"}",
+            "credits",
+        ),
         ("{\"credits\":\"0\",\"ref\":\"r\"}", "credits"),
         ("{\"credits\":\"-1\",\"ref\":\"r\"}", "credits"),
         ("{\"credits\":\"1\"}", "ref"),
@@ -165,28 +252,75 @@ async fn what_is_malformed_is_named_and_posts_nothing() {
         assert!(why.contains(named), "{body}: {why}");
     }
     let long = json!({"credits": "1", "ref": "x".repeat(201)}).to_string();
-    assert!(world.fails("POST", grants, &long, 400, "invalid").await.starts_with("ref: "));
+    assert!(
+        world
+            .fails("POST", grants, &long, 400, "invalid")
+            .await
+            .starts_with("ref: ")
+    );
     let adjustments = "/accounts/a@example.com/adjustments";
     for (body, named) in [
         (json!({"credits": "1", "ref": "r"}), "reason"),
-        (json!({"credits": "1", "ref": "r", "reason": "  "}), "reason"),
-        (json!({"credits": "1", "ref": "r", "reason": "x".repeat(2_001)}), "reason"),
-        (json!({"credits": "0", "ref": "r", "reason": "x"}), "credits"),
+        (
+            json!({"credits": "1", "ref": "r", "reason": "  "}),
+            "reason",
+        ),
+        (
+            json!({"credits": "1", "ref": "r", "reason": "x".repeat(2_001)}),
+            "reason",
+        ),
+        (
+            json!({"credits": "0", "ref": "r", "reason": "x"}),
+            "credits",
+        ),
         (json!({"ref": "r", "reason": "x"}), "credits"),
     ] {
-        let why = world.fails("POST", adjustments, &body.to_string(), 400, "invalid").await;
+        let why = world
+            .fails("POST", adjustments, &body.to_string(), 400, "invalid")
+            .await;
         assert!(why.starts_with(named), "{body}: {why}");
     }
     // A refund without an amount is all that is left; one of `null` is a mistake.
-    world.fails("POST", "/requests/req_1/refunds", "{\"credits\":null,\"ref\":\"r\"}", 400, "invalid").await;
-    world.fails("POST", grants, &format!("{{{}", " ".repeat(BODY_BYTES_MAX)), 413, "too_large").await;
+    world
+        .fails(
+            "POST",
+            "/requests/req_1/refunds",
+            "{\"credits\":null,\"ref\":\"r\"}",
+            400,
+            "invalid",
+        )
+        .await;
+    world
+        .fails(
+            "POST",
+            grants,
+            &format!("{{{}", " ".repeat(BODY_BYTES_MAX)),
+            413,
+            "too_large",
+        )
+        .await;
     world.fails("DELETE", grants, "", 405, "wrong_method").await;
     world.fails("GET", "/nothing", "", 404, "not_found").await;
-    for page in ["/accounts?limit=0", "/accounts?limit=101", "/accounts?limit=x", "/accounts?offset=1"] {
+    for page in [
+        "/accounts?limit=0",
+        "/accounts?limit=101",
+        "/accounts?limit=x",
+        "/accounts?offset=1",
+    ] {
         world.fails("GET", page, "", 400, "invalid").await;
     }
-    world.fails("GET", "/accounts/a@example.com/entries?before=x", "", 400, "invalid").await;
-    world.fails("GET", "/accounts/%FF", "", 400, "invalid").await;
+    world
+        .fails(
+            "GET",
+            "/accounts/a@example.com/entries?before=x",
+            "",
+            400,
+            "invalid",
+        )
+        .await;
+    world
+        .fails("GET", "/accounts/%FF", "", 400, "invalid")
+        .await;
     let body = json!({"credits": "1", "ref": "r", "reason": "x"});
     for kind in ["grants", "topups", "adjustments"] {
         let mut body = body.clone();
@@ -194,13 +328,31 @@ async fn what_is_malformed_is_named_and_posts_nothing() {
             body.as_object_mut().unwrap().remove("reason");
         }
         let path = format!("/accounts/acct_none/{kind}");
-        world.fails("POST", &path, &body.to_string(), 404, "not_found").await;
+        world
+            .fails("POST", &path, &body.to_string(), 404, "not_found")
+            .await;
     }
-    world.fails("POST", "/requests/req_1/refunds", "{\"ref\":\"r\"}", 404, "not_found").await;
-    world.fails("POST", "/accounts/acct_none/suspend", "", 404, "not_found").await;
-    world.fails("POST", "/keys/key_none/disable", "", 404, "not_found").await;
+    world
+        .fails(
+            "POST",
+            "/requests/req_1/refunds",
+            "{\"ref\":\"r\"}",
+            404,
+            "not_found",
+        )
+        .await;
+    world
+        .fails("POST", "/accounts/acct_none/suspend", "", 404, "not_found")
+        .await;
+    world
+        .fails("POST", "/keys/key_none/disable", "", 404, "not_found")
+        .await;
     let verdict = world.billing.verify(now_ms()).unwrap();
-    assert_eq!((verdict.entries, verdict.findings.len()), (0, 0), "something was posted");
+    assert_eq!(
+        (verdict.entries, verdict.findings.len()),
+        (0, 0),
+        "something was posted"
+    );
 }
 
 #[tokio::test]
@@ -215,34 +367,85 @@ async fn a_reference_counts_once_whoever_sends_it_again() {
         "account": account, "kind": "grant", "ref": "invoice 1", "credits": "12.5", "balance": "12.5", "new": true,
     });
     assert_eq!((first.status, first.json()), (201, told.clone()));
-    assert!(first.head.contains("cache-control: no-store") && first.head.contains("content-type: application/json"));
+    assert!(
+        first.head.contains("cache-control: no-store")
+            && first.head.contains("content-type: application/json")
+    );
     told["new"] = false.into();
     let again = world.post("/accounts/A@example.com/grants", &grant).await;
     assert_eq!((again.status, again.json()), (200, told));
     // The command line repeats it too: who posts is not what is posted.
-    assert!(!world.billing.grant(&account, "12.5".parse().unwrap(), "invoice 1", now_ms()).unwrap());
+    assert!(
+        !world
+            .billing
+            .grant(&account, "12.5".parse().unwrap(), "invoice 1", now_ms())
+            .unwrap()
+    );
     let other = json!({"credits": "12.51", "ref": "invoice 1"}).to_string();
-    world.fails("POST", &grants, &other, 409, "reference_used").await;
-    world.fails("POST", "/accounts/root@example.com/grants", &grant.to_string(), 409, "reference_used").await;
-    let bought = world.post(&format!("/accounts/{account}/topups"), &grant).await;
-    assert_eq!((bought.status, &bought.json()["kind"]), (201, &"topup".into()), "each kind has its own references");
+    world
+        .fails("POST", &grants, &other, 409, "reference_used")
+        .await;
+    world
+        .fails(
+            "POST",
+            "/accounts/root@example.com/grants",
+            &grant.to_string(),
+            409,
+            "reference_used",
+        )
+        .await;
+    let bought = world
+        .post(&format!("/accounts/{account}/topups"), &grant)
+        .await;
+    assert_eq!(
+        (bought.status, &bought.json()["kind"]),
+        (201, &"topup".into()),
+        "each kind has its own references"
+    );
     assert_eq!(world.balance(), "25");
     let mut adjustment = json!({"credits": "-25.000001", "ref": "a", "reason": "a mistake"});
     let adjustments = format!("/accounts/{account}/adjustments");
-    world.fails("POST", &adjustments, &adjustment.to_string(), 422, "refused").await;
+    world
+        .fails(
+            "POST",
+            &adjustments,
+            &adjustment.to_string(),
+            422,
+            "refused",
+        )
+        .await;
     adjustment["credits"] = "-0.5".into();
     assert_eq!(world.post(&adjustments, &adjustment).await.status, 201);
     assert_eq!(world.post(&adjustments, &adjustment).await.status, 200);
     adjustment["reason"] = "another mistake".into();
-    world.fails("POST", &adjustments, &adjustment.to_string(), 409, "reference_used").await;
+    world
+        .fails(
+            "POST",
+            &adjustments,
+            &adjustment.to_string(),
+            409,
+            "reference_used",
+        )
+        .await;
     assert_eq!(world.balance(), "24.5");
-    let entries = world.ask("GET", &format!("/accounts/{account}/entries"), "").await.json();
+    let entries = world
+        .ask("GET", &format!("/accounts/{account}/entries"), "")
+        .await
+        .json();
     let column = |name: &str| -> Vec<Value> {
-        entries["entries"].as_array().unwrap().iter().map(|entry| entry[name].clone()).collect()
+        entries["entries"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|entry| entry[name].clone())
+            .collect()
     };
     assert_eq!(column("kind"), ["adjust", "topup", "grant"]);
     assert_eq!(column("actor"), [root.as_str(); 3]);
-    assert_eq!(column("reason"), [json!("a mistake"), Value::Null, Value::Null]);
+    assert_eq!(
+        column("reason"),
+        [json!("a mistake"), Value::Null, Value::Null]
+    );
     let verdict = world.billing.verify(now_ms()).unwrap();
     assert!(verdict.findings.is_empty(), "{:?}", verdict.findings);
 }
@@ -252,17 +455,37 @@ async fn accounts_and_entries_come_in_pages_without_gap_or_overlap() {
     let world = world().await;
     for index in 0..5 {
         let email = format!("b{index}@example.com");
-        let new = NewAccount { email: &email, password: None, role: Role::Member, trial: None };
+        let new = NewAccount {
+            email: &email,
+            password: None,
+            role: Role::Member,
+            trial: None,
+        };
         sign_up_with(&world.accounts, &world.billing, &new, now_ms()).unwrap();
         let body = json!({"credits": "1", "ref": format!("r{index}")});
-        assert_eq!(world.post("/accounts/a@example.com/grants", &body).await.status, 201);
+        assert_eq!(
+            world
+                .post("/accounts/a@example.com/grants", &body)
+                .await
+                .status,
+            201
+        );
     }
     for (path, rows, id, cursor, count) in [
         ("/accounts", "accounts", "account_id", "cursor", 7),
-        ("/accounts/a@example.com/entries", "entries", "seq", "before", 5),
+        (
+            "/accounts/a@example.com/entries",
+            "entries",
+            "seq",
+            "before",
+            5,
+        ),
     ] {
         let whole = world.ask("GET", path, "").await.json();
-        assert_eq!((whole[rows].as_array().unwrap().len(), &whole["next"]), (count, &Value::Null));
+        assert_eq!(
+            (whole[rows].as_array().unwrap().len(), &whole["next"]),
+            (count, &Value::Null)
+        );
         let (mut seen, mut query) = (Vec::new(), "?limit=2".to_owned());
         loop {
             let page = world.ask("GET", &format!("{path}{query}"), "").await.json();
@@ -276,7 +499,12 @@ async fn accounts_and_entries_come_in_pages_without_gap_or_overlap() {
             };
             query = format!("?limit=2&{cursor}={next}");
         }
-        let all: Vec<_> = whole[rows].as_array().unwrap().iter().map(|row| row[id].clone()).collect();
+        let all: Vec<_> = whole[rows]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|row| row[id].clone())
+            .collect();
         assert_eq!(seen, all, "{path}");
     }
 }
@@ -284,20 +512,59 @@ async fn accounts_and_entries_come_in_pages_without_gap_or_overlap() {
 #[tokio::test]
 async fn nobody_suspends_themselves_or_the_last_administrator_who_can_sign_in() {
     let world = world().await;
-    let message = world.fails("POST", "/accounts/root@example.com/suspend", "", 422, "refused").await;
+    let message = world
+        .fails(
+            "POST",
+            "/accounts/root@example.com/suspend",
+            "",
+            422,
+            "refused",
+        )
+        .await;
     assert!(message.contains("not one's own"), "{message}");
     let admin = |email| {
-        let new = NewAccount { email, password: Some("a long password"), role: Role::Admin, trial: None };
+        let new = NewAccount {
+            email,
+            password: Some("a long password"),
+            role: Role::Admin,
+            trial: None,
+        };
         sign_up_with(&world.accounts, &world.billing, &new, now_ms()).unwrap();
     };
     admin("first@example.com");
-    let message = world.fails("POST", "/accounts/first@example.com/suspend", "", 422, "refused").await;
-    assert!(message.contains("last administrator who can sign in"), "{message}");
-    let is_active = |email| world.accounts.find(email).unwrap().unwrap().status == crate::account::Status::Active;
+    let message = world
+        .fails(
+            "POST",
+            "/accounts/first@example.com/suspend",
+            "",
+            422,
+            "refused",
+        )
+        .await;
+    assert!(
+        message.contains("last administrator who can sign in"),
+        "{message}"
+    );
+    let is_active = |email| {
+        world.accounts.find(email).unwrap().unwrap().status == crate::account::Status::Active
+    };
     assert!(is_active("root@example.com") && is_active("first@example.com"));
-    assert!(world.accounts.audit(None, 10).unwrap().iter().all(|line| line.act != "account.suspend"));
+    assert!(
+        world
+            .accounts
+            .audit(None, 10)
+            .unwrap()
+            .iter()
+            .all(|line| line.act != "account.suspend")
+    );
     admin("second@example.com");
-    assert_eq!(world.post("/accounts/first@example.com/suspend", &json!({})).await.status, 200);
+    assert_eq!(
+        world
+            .post("/accounts/first@example.com/suspend", &json!({}))
+            .await
+            .status,
+        200
+    );
     assert!(!is_active("first@example.com") && is_active("second@example.com"));
 }
 
@@ -305,20 +572,60 @@ async fn nobody_suspends_themselves_or_the_last_administrator_who_can_sign_in() 
 async fn doors_are_closed_and_opened_and_a_revoked_key_stays_revoked() {
     let world = world().await;
     let shown = world.ask("GET", "/accounts/a@example.com", "").await.json();
-    assert_eq!((&shown["status"], &shown["available"], &shown["trial"]), (&json!("active"), &json!("0"), &Value::Null));
-    for (path, status) in [("suspend", "suspended"), ("suspend", "suspended"), ("resume", "active")] {
-        let answer = world.post(&format!("/accounts/a@example.com/{path}"), &json!({})).await;
-        assert_eq!((answer.status, &answer.json()["status"]), (200, &status.into()));
-        assert_eq!(world.accounts.authenticate(&world.key, now_ms()).is_ok(), status == "active");
+    assert_eq!(
+        (&shown["status"], &shown["available"], &shown["trial"]),
+        (&json!("active"), &json!("0"), &Value::Null)
+    );
+    for (path, status) in [
+        ("suspend", "suspended"),
+        ("suspend", "suspended"),
+        ("resume", "active"),
+    ] {
+        let answer = world
+            .post(&format!("/accounts/a@example.com/{path}"), &json!({}))
+            .await;
+        assert_eq!(
+            (answer.status, &answer.json()["status"]),
+            (200, &status.into())
+        );
+        assert_eq!(
+            world.accounts.authenticate(&world.key, now_ms()).is_ok(),
+            status == "active"
+        );
     }
-    for (path, status) in [("disable", "disabled"), ("enable", "active"), ("enable", "active")] {
-        let answer = world.post(&format!("/keys/{}/{path}", world.key_id), &json!({})).await;
-        assert_eq!((answer.status, &answer.json()["status"]), (200, &status.into()));
-        assert_eq!(world.accounts.authenticate(&world.key, now_ms()).is_ok(), status == "active");
+    for (path, status) in [
+        ("disable", "disabled"),
+        ("enable", "active"),
+        ("enable", "active"),
+    ] {
+        let answer = world
+            .post(&format!("/keys/{}/{path}", world.key_id), &json!({}))
+            .await;
+        assert_eq!(
+            (answer.status, &answer.json()["status"]),
+            (200, &status.into())
+        );
+        assert_eq!(
+            world.accounts.authenticate(&world.key, now_ms()).is_ok(),
+            status == "active"
+        );
     }
-    assert!(world.accounts.revoke_key(None, &world.key_id, now_ms()).unwrap());
+    assert!(
+        world
+            .accounts
+            .revoke_key(None, &world.key_id, now_ms())
+            .unwrap()
+    );
     for path in ["disable", "enable"] {
-        world.fails("POST", &format!("/keys/{}/{path}", world.key_id), "", 404, "not_found").await;
+        world
+            .fails(
+                "POST",
+                &format!("/keys/{}/{path}", world.key_id),
+                "",
+                404,
+                "not_found",
+            )
+            .await;
         assert!(world.accounts.authenticate(&world.key, now_ms()).is_err());
     }
 }

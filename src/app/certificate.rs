@@ -1,7 +1,7 @@
 //! The edge's own certificate, read anew without a connection being cut.
 //!
-//! Each handshake takes whichever was shown last; connections that stand keep theirs. Must not choose by name: one
-//! certificate serves all addresses.
+//! Each handshake takes whichever was shown last; connections that stand keep theirs. Must not
+//! choose by name: one certificate serves all addresses.
 
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
@@ -18,7 +18,9 @@ impl Certificate {
     /// # Errors
     /// A file cannot be read, or the two do not belong together.
     pub fn read(files: &(PathBuf, PathBuf)) -> anyhow::Result<Arc<Self>> {
-        Ok(Arc::new(Self(ArcSwap::from_pointee(Self::certified(files)?))))
+        Ok(Arc::new(Self(ArcSwap::from_pointee(Self::certified(
+            files,
+        )?))))
     }
 
     /// What the files hold now.
@@ -28,8 +30,18 @@ impl Certificate {
     pub fn certified((cert, key): &(PathBuf, PathBuf)) -> anyhow::Result<CertifiedKey> {
         pingora::tls::install_default_crypto_provider();
         let provider = CryptoProvider::get_default().context("no cryptography")?;
-        let path = |path: &Path| path.to_str().map(str::to_owned).context("a TLS file's path is not UTF-8");
-        let what = || format!("read the TLS certificate {} with the key {}", cert.display(), key.display());
+        let path = |path: &Path| {
+            path.to_str()
+                .map(str::to_owned)
+                .context("a TLS file's path is not UTF-8")
+        };
+        let what = || {
+            format!(
+                "read the TLS certificate {} with the key {}",
+                cert.display(),
+                key.display()
+            )
+        };
         let (chain, key) = pingora::tls::load_certs_and_key_files(&path(cert)?, &path(key)?)
             .map_err(|error| anyhow::anyhow!("{error}"))
             .with_context(what)?

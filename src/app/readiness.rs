@@ -1,6 +1,7 @@
 //! `/readyz`: whether new work is to be sent to this process, and if not, every reason.
 //!
-//! A reason has a code for programs and a sentence for people. Must not decide what is refused: who refuses is asked.
+//! A reason has a code for programs and a sentence for people. Must not decide what is refused: who
+//! refuses is asked.
 
 use super::Life;
 use crate::edge::pressure::Shortage;
@@ -19,7 +20,10 @@ pub struct Reason {
 }
 
 fn reason(code: &'static str, message: impl Into<String>) -> Reason {
-    Reason { code, message: message.into() }
+    Reason {
+        code,
+        message: message.into(),
+    }
 }
 
 #[derive(Serialize)]
@@ -34,13 +38,31 @@ pub fn handler(life: Life) -> impl Fn(HeaderMap) -> Ready<Response> + Clone {
 }
 
 fn answer(reasons: Vec<Reason>, headers: &HeaderMap) -> Response {
-    let status = if reasons.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let status = if reasons.is_empty() {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
+    let accept = headers
+        .get(header::ACCEPT)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
     if accept.contains("application/json") {
-        return (status, Json(Body { ready: reasons.is_empty(), reasons })).into_response();
+        return (
+            status,
+            Json(Body {
+                ready: reasons.is_empty(),
+                reasons,
+            }),
+        )
+            .into_response();
     }
     let messages: Vec<_> = reasons.into_iter().map(|reason| reason.message).collect();
-    let text = if messages.is_empty() { "ready\n".into() } else { format!("not ready: {}\n", messages.join("; ")) };
+    let text = if messages.is_empty() {
+        "ready\n".into()
+    } else {
+        format!("not ready: {}\n", messages.join("; "))
+    };
     (status, text).into_response()
 }
 
@@ -55,20 +77,32 @@ impl Life {
             reasons.push(reason("draining", "it is draining"));
         }
         if self.shutdown.is_lame_duck() {
-            reasons.push(reason("lame_duck", "it is about to end, and still serves what comes"));
+            reasons.push(reason(
+                "lame_duck",
+                "it is about to end, and still serves what comes",
+            ));
         }
         if let Some(trouble) = self.store.as_ref().and_then(|watch| watch.trouble()) {
             reasons.push(reason("store", trouble));
         }
         if !self.billing.is_healthy() {
-            reasons.push(reason("ledger", "what has ended does not reach the ledger, or the journal has no room"));
+            reasons.push(reason(
+                "ledger",
+                "what has ended does not reach the ledger, or the journal has no room",
+            ));
         }
         match self.pressure.not_ready() {
             Some(Shortage::Memory) => {
-                reasons.push(reason("memory", "memory is nearly used up: new requests are refused"));
+                reasons.push(reason(
+                    "memory",
+                    "memory is nearly used up: new requests are refused",
+                ));
             }
             Some(Shortage::Files) => {
-                reasons.push(reason("descriptors", "open files are nearly at their limit: new requests are refused"));
+                reasons.push(reason(
+                    "descriptors",
+                    "open files are nearly at their limit: new requests are refused",
+                ));
             }
             None => {}
         }
@@ -86,10 +120,15 @@ mod tests {
             let accept = accept.map(|accept| (header::ACCEPT, accept.parse().unwrap()));
             let answer = answer(reasons, &accept.into_iter().collect());
             let status = answer.status().as_u16();
-            let bytes = axum::body::to_bytes(answer.into_body(), 1_024).await.unwrap();
+            let bytes = axum::body::to_bytes(answer.into_body(), 1_024)
+                .await
+                .unwrap();
             (status, String::from_utf8(bytes.to_vec()).unwrap())
         };
-        let reasons = vec![reason("draining", "it is draining"), reason("memory", "memory is nearly used up")];
+        let reasons = vec![
+            reason("draining", "it is draining"),
+            reason("memory", "memory is nearly used up"),
+        ];
         assert_eq!(body(Vec::new(), None).await, (200, "ready\n".into()));
         let text = "not ready: it is draining; memory is nearly used up\n";
         assert_eq!(body(reasons.clone(), Some("*/*")).await, (503, text.into()));

@@ -1,8 +1,10 @@
-//! New settings for a process that runs: on SIGHUP at once, and when a file that they come from has been changed.
+//! New settings for a process that runs: on SIGHUP at once, and when a file that they come from has
+//! been changed.
 //!
-//! All or nothing: where one of the files is no good, everything stays as it was, the log says why, and nothing is tried
-//! again before a file is changed. What a process cannot change while it lives is told by its key and kept as it was. Must
-//! not cut anything: what was admitted keeps the settings it was admitted under.
+//! All or nothing: where one of the files is no good, everything stays as it was, the log says why,
+//! and nothing is tried again before a file is changed. What a process cannot change while it lives
+//! is told by its key and kept as it was. Must not cut anything: what was admitted keeps the
+//! settings it was admitted under.
 
 use super::certificate::Certificate;
 use crate::config::{self, Limits, Settings, Source, Stamp};
@@ -65,7 +67,10 @@ impl Reload {
     ///
     /// # Errors
     /// The thread cannot be had.
-    pub fn watch(self: Arc<Self>, is_over: impl Fn() -> bool + Send + 'static) -> std::io::Result<()> {
+    pub fn watch(
+        self: Arc<Self>,
+        is_over: impl Fn() -> bool + Send + 'static,
+    ) -> std::io::Result<()> {
         let look = move || {
             let mut changing = None;
             while !is_over() {
@@ -73,14 +78,20 @@ impl Reload {
                 self.look(&mut changing);
             }
         };
-        std::thread::Builder::new().name("files".into()).spawn(look).map(drop)
+        std::thread::Builder::new()
+            .name("files".into())
+            .spawn(look)
+            .map(drop)
     }
 
-    /// One look: `changing` is what the files looked like at the last one, and since when, where that is not what was
-    /// read.
+    /// One look: `changing` is what the files looked like at the last one, and since when, where
+    /// that is not what was read.
     fn look(&self, changing: &mut Option<(Vec<Stamp>, Instant)>) {
         let mut sources = self.sources();
-        let now: Vec<_> = sources.iter().map(|source| source.again().stamp()).collect();
+        let now: Vec<_> = sources
+            .iter()
+            .map(|source| source.again().stamp())
+            .collect();
         let is_read = sources.iter().map(Source::stamp).eq(now.iter().copied());
         if is_read || !self.settings.load().watch {
             *changing = None;
@@ -128,16 +139,23 @@ impl Reload {
 
     fn take(&self, mut new: Settings) -> anyhow::Result<()> {
         let certificate = self.certificate.as_ref().zip(new.tls.as_ref());
-        let read = certificate.map(|(_, files)| Certificate::certified(files)).transpose()?;
-        let shown = certificate.map(|(certificate, (path, _))| (Arc::clone(certificate), path.clone())).zip(read);
+        let read = certificate
+            .map(|(_, files)| Certificate::certified(files))
+            .transpose()?;
+        let shown = certificate
+            .map(|(certificate, (path, _))| (Arc::clone(certificate), path.clone()))
+            .zip(read);
         let old = self.settings.load_full();
         let waiting = keep_fixed(&old, &self.started, &mut new);
         let access = self.access.as_ref().filter(|_| {
-            (&old.access_log, old.limits.access_log_lines) != (&new.access_log, new.limits.access_log_lines)
+            (&old.access_log, old.limits.access_log_lines)
+                != (&new.access_log, new.limits.access_log_lines)
         });
         let opened = access.map(|access| {
             let opened = AccessLog::open(&new.access_log, new.limits.access_log_lines);
-            opened.map(|opened| (access, opened)).with_context(|| format!("open access_log {:?}", new.access_log))
+            opened
+                .map(|opened| (access, opened))
+                .with_context(|| format!("open access_log {:?}", new.access_log))
         });
         let opened = opened.transpose()?;
         (self.tell_billing)(&new)?;
@@ -154,33 +172,68 @@ impl Reload {
     }
 }
 
-/// Puts back into `new` what this process keeps until it ends: what it listens on, where its books are, and what was made to
-/// measure at its start. Returns the keys that were changed in vain.
+/// Puts back into `new` what this process keeps until it ends: what it listens on, where its books
+/// are, and what was made to measure at its start. Returns the keys that were changed in vain.
 fn keep_fixed(old: &Settings, started: &Limits, new: &mut Settings) -> Vec<&'static str> {
     let mut waiting = Vec::new();
     keep("listen.edge", &old.edge, &mut new.edge, &mut waiting);
-    keep("listen.sidecar", &old.sidecar, &mut new.sidecar, &mut waiting);
+    keep(
+        "listen.sidecar",
+        &old.sidecar,
+        &mut new.sidecar,
+        &mut waiting,
+    );
     keep("listen.admin", &old.admin, &mut new.admin, &mut waiting);
     if old.tls.is_some() != new.tls.is_some() {
         keep("listen.tls", &old.tls, &mut new.tls, &mut waiting);
     }
     keep("data_dir", &old.data_dir, &mut new.data_dir, &mut waiting);
-    keep("telemetry.traces", &old.traces, &mut new.traces, &mut waiting);
+    keep(
+        "telemetry.traces",
+        &old.traces,
+        &mut new.traces,
+        &mut waiting,
+    );
     if old.store.address() != new.store.address() {
         new.store = old.store.clone();
         waiting.push("store");
     }
-    keep("store.allow_volatile", &old.allow_volatile, &mut new.allow_volatile, &mut waiting);
+    keep(
+        "store.allow_volatile",
+        &old.allow_volatile,
+        &mut new.allow_volatile,
+        &mut waiting,
+    );
     waiting.extend(keep_limits(started, &mut new.limits));
     let limits = &mut new.limits;
-    keep("limits.cpu_threads", &started.cpu_threads, &mut limits.cpu_threads, &mut waiting);
-    keep("limits.keepalive_requests", &started.keepalive_requests, &mut limits.keepalive_requests, &mut waiting);
+    keep(
+        "limits.cpu_threads",
+        &started.cpu_threads,
+        &mut limits.cpu_threads,
+        &mut waiting,
+    );
+    keep(
+        "limits.keepalive_requests",
+        &started.keepalive_requests,
+        &mut limits.keepalive_requests,
+        &mut waiting,
+    );
     // Of HTTP/1, and of what is refused, they are taken.
     let over_h2 = [
-        ("limits.header_bytes (of HTTP/2)", limits.header_bytes != started.header_bytes),
-        ("limits.keepalive_seconds (of HTTP/2)", limits.keepalive_seconds != started.keepalive_seconds),
+        (
+            "limits.header_bytes (of HTTP/2)",
+            limits.header_bytes != started.header_bytes,
+        ),
+        (
+            "limits.keepalive_seconds (of HTTP/2)",
+            limits.keepalive_seconds != started.keepalive_seconds,
+        ),
     ];
-    waiting.extend(over_h2.into_iter().filter_map(|(key, is_changed)| is_changed.then_some(key)));
+    waiting.extend(
+        over_h2
+            .into_iter()
+            .filter_map(|(key, is_changed)| is_changed.then_some(key)),
+    );
     waiting
 }
 
@@ -189,25 +242,52 @@ pub fn tell_waiting(keys: &[&'static str]) {
     for key in keys {
         log::warn!("{key} was changed: that is taken at the next start or upgrade");
     }
-    METRICS.config_keys_waiting.set(i64::try_from(keys.len()).unwrap_or(i64::MAX));
+    METRICS
+        .config_keys_waiting
+        .set(i64::try_from(keys.len()).unwrap_or(i64::MAX));
 }
 
 /// The same of the limits that the books were opened with.
 pub fn keep_limits(started: &Limits, limits: &mut Limits) -> Vec<&'static str> {
     let mut waiting = Vec::new();
     let key = "limits.journal_segment_bytes";
-    keep(key, &started.journal_segment_bytes, &mut limits.journal_segment_bytes, &mut waiting);
+    keep(
+        key,
+        &started.journal_segment_bytes,
+        &mut limits.journal_segment_bytes,
+        &mut waiting,
+    );
     let key = "limits.journal_reserve_bytes";
-    keep(key, &started.journal_reserve_bytes, &mut limits.journal_reserve_bytes, &mut waiting);
-    keep("limits.journal_pending", &started.journal_pending, &mut limits.journal_pending, &mut waiting);
+    keep(
+        key,
+        &started.journal_reserve_bytes,
+        &mut limits.journal_reserve_bytes,
+        &mut waiting,
+    );
+    keep(
+        "limits.journal_pending",
+        &started.journal_pending,
+        &mut limits.journal_pending,
+        &mut waiting,
+    );
     // What waits for the ledger has room for so many; fewer can always be.
     if limits.open_requests > started.open_requests {
-        keep("limits.open_requests", &started.open_requests, &mut limits.open_requests, &mut waiting);
+        keep(
+            "limits.open_requests",
+            &started.open_requests,
+            &mut limits.open_requests,
+            &mut waiting,
+        );
     }
     waiting
 }
 
-fn keep<T: Clone + PartialEq>(key: &'static str, kept: &T, new: &mut T, waiting: &mut Vec<&'static str>) {
+fn keep<T: Clone + PartialEq>(
+    key: &'static str,
+    kept: &T,
+    new: &mut T,
+    waiting: &mut Vec<&'static str>,
+) {
     if kept != new {
         new.clone_from(kept);
         waiting.push(key);

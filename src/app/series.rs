@@ -1,8 +1,8 @@
 //! Creates every metric series whose labels the config determines, before the first request.
 //!
-//! A counter that first appears with the value 1 hides its first event from `increase()` and `rate()`, and so from an
-//! alert. Run at the start and after each reload. Must not remove a series: the models of an earlier config may still
-//! answer.
+//! A counter that first appears with the value 1 hides its first event from `increase()` and
+//! `rate()`, and so from an alert. Run at the start and after each reload. Must not remove a
+//! series: the models of an earlier config may still answer.
 
 use crate::catalog::Vendor;
 use crate::config::Settings;
@@ -14,8 +14,10 @@ use std::collections::BTreeSet;
 
 const SURFACES: [Protocol; 3] = [Protocol::Chat, Protocol::Messages, Protocol::Responses];
 /// The usual statuses of vendors' answers. 0: no answer.
-const VENDOR_STATUSES: [&str; 16] =
-    ["0", "200", "400", "401", "403", "404", "408", "409", "413", "422", "429", "500", "502", "503", "504", "529"];
+const VENDOR_STATUSES: [&str; 16] = [
+    "0", "200", "400", "401", "403", "404", "408", "409", "413", "422", "429", "500", "502", "503",
+    "504", "529",
+];
 /// Why a request moves on to another address or endpoint.
 const FAILOVER_REASONS: [&str; 12] = [
     "address",
@@ -44,15 +46,26 @@ pub fn create(settings: &Settings) {
         }
     }
     let mut seen = BTreeSet::new();
-    for model in models.iter().filter(|model| seen.insert(model.vendor.name.as_str())) {
+    for model in models
+        .iter()
+        .filter(|model| seen.insert(model.vendor.name.as_str()))
+    {
         create_vendor(&model.vendor);
     }
-    let providers = models.iter().map(|model| (model.id.as_str(), provider(&model.vendor)));
+    let providers = models
+        .iter()
+        .map(|model| (model.id.as_str(), provider(&model.vendor)));
     METRICS.gen_ai.add_models(providers);
 }
 
 fn provider(vendor: &Vendor) -> &str {
-    gen_ai::provider(&vendor.name, vendor.endpoints.iter().map(|endpoint| endpoint.host.as_str()))
+    gen_ai::provider(
+        &vendor.name,
+        vendor
+            .endpoints
+            .iter()
+            .map(|endpoint| endpoint.host.as_str()),
+    )
 }
 
 fn create_requests(models: &[&str]) {
@@ -63,18 +76,24 @@ fn create_requests(models: &[&str]) {
         METRICS.requests.with_label_values(&[route, "", "", "200"]);
     }
     for surface in SURFACES {
-        METRICS.requests.with_label_values(&["malformed", surface.as_str(), "", "400"]);
+        METRICS
+            .requests
+            .with_label_values(&["malformed", surface.as_str(), "", "400"]);
         let refused = Kind::ALL.iter().map(|kind| kind.status(surface));
         // 499: the client left before it had a status.
         let statuses: BTreeSet<_> = refused.chain([200, 499]).collect();
         for status in statuses {
             let status = status.to_string();
             for model in [""].iter().chain(models) {
-                METRICS.requests.with_label_values(&["api", surface.as_str(), model, &status]);
+                METRICS
+                    .requests
+                    .with_label_values(&["api", surface.as_str(), model, &status]);
             }
         }
         for model in models {
-            METRICS.request_seconds.with_label_values(&[surface.as_str(), model]);
+            METRICS
+                .request_seconds
+                .with_label_values(&[surface.as_str(), model]);
         }
     }
 }
@@ -84,9 +103,16 @@ fn create_model(model: &str) {
         METRICS.tokens.with_label_values(&[model, class]);
     }
     for tool in ServerTool::ALL {
-        METRICS.server_tool_uses.with_label_values(&[model, tool.key()]);
+        METRICS
+            .server_tool_uses
+            .with_label_values(&[model, tool.key()]);
     }
-    for family in [&METRICS.web_searches, &METRICS.credits_micro, &METRICS.writeoff_micro, &METRICS.estimated] {
+    for family in [
+        &METRICS.web_searches,
+        &METRICS.credits_micro,
+        &METRICS.writeoff_micro,
+        &METRICS.estimated,
+    ] {
         family.with_label_values(&[model]);
     }
 }
@@ -97,20 +123,28 @@ fn create_vendor(vendor: &Vendor) {
         METRICS.vendor_cut_tokens.with_label_values(&[name, class]);
     }
     for counter in Excess::all().counters() {
-        METRICS.usage_implausible.with_label_values(&[name, counter]);
+        METRICS
+            .usage_implausible
+            .with_label_values(&[name, counter]);
     }
     for reason in ["key", "quota"] {
-        METRICS.vendor_key_refused.with_label_values(&[name, reason]);
+        METRICS
+            .vendor_key_refused
+            .with_label_values(&[name, reason]);
     }
     METRICS.retry_budget_exhausted.with_label_values(&[name]);
     for endpoint in &vendor.endpoints {
         let label = endpoint.label();
         METRICS.upstream_opened.with_label_values(&[name, &label]);
         for status in VENDOR_STATUSES {
-            METRICS.upstream_requests.with_label_values(&[name, label.as_str(), status]);
+            METRICS
+                .upstream_requests
+                .with_label_values(&[name, label.as_str(), status]);
         }
         for reason in FAILOVER_REASONS {
-            METRICS.upstream_failovers.with_label_values(&[name, label.as_str(), reason]);
+            METRICS
+                .upstream_failovers
+                .with_label_values(&[name, label.as_str(), reason]);
         }
     }
 }

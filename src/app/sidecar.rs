@@ -1,4 +1,5 @@
-//! The sidecar as a process of its own, beside a store that many edges share: ledger, pages, and what edges ask.
+//! The sidecar as a process of its own, beside a store that many edges share: ledger, pages, and
+//! what edges ask.
 //!
 //! Must not admit requests: the shared store does.
 
@@ -30,32 +31,47 @@ const END_WITHIN: Duration = Duration::from_secs(5);
 /// It cannot start, or a listener failed.
 pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
     let address = settings.store.address();
-    let address = address.context("store.kind: embedded has no sidecar of its own: use `model-gateway run`")?;
+    let address = address
+        .context("store.kind: embedded has no sidecar of its own: use `model-gateway run`")?;
     let early = Early::listen()?;
     crate::edge::descriptors::raise_limit();
     let accounts = Accounts::open(&settings.data_dir)?;
     let billing = Billing::open_beside(&settings.data_dir, Some(address.clone()))?;
     let now_ms = clock::now_ms();
     billing.keep_prices(settings.catalog.models(), now_ms)?;
-    let feeder = Arc::new(Feeder::start(&settings.data_dir, &address, settings.allow_volatile)?);
+    let feeder = Arc::new(Feeder::start(
+        &settings.data_dir,
+        &address,
+        settings.allow_volatile,
+    )?);
     let completed = account::complete_sign_ups(&accounts, &billing, now_ms)?;
     if completed > 0 {
         log::warn!("completed {completed} sign-ups that a crash had left without their grant");
     }
     let settings = Arc::new(ArcSwap::from_pointee(settings));
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
     let state = Sidecar::new(accounts, billing.clone(), Arc::clone(&settings));
     let till = state.billing.clone();
-    let keep_prices = Box::new(move |new: &Settings| till.keep_prices(new.catalog.models(), clock::now_ms()));
+    let keep_prices =
+        Box::new(move |new: &Settings| till.keep_prices(new.catalog.models(), clock::now_ms()));
     let reload = Reload::new(config_file, &state.settings, None, None, keep_prices);
-    Arc::clone(&reload).watch(|| false).context("watch the config file")?;
+    Arc::clone(&reload)
+        .watch(|| false)
+        .context("watch the config file")?;
     let served = runtime.block_on(serve(&reload, early, state, Arc::clone(&feeder)));
     runtime.shutdown_timeout(Duration::from_secs(1));
     feeder.finish();
     served
 }
 
-async fn serve(reload: &Reload, early: Early, state: Sidecar, feeder: Arc<Feeder>) -> anyhow::Result<()> {
+async fn serve(
+    reload: &Reload,
+    early: Early,
+    state: Sidecar,
+    feeder: Arc<Feeder>,
+) -> anyhow::Result<()> {
     let settings = state.settings.load_full();
     let pages = bind("listen.sidecar", settings.sidecar)?;
     let admin_listener = bind("listen.admin", settings.admin)?;
@@ -66,12 +82,20 @@ async fn serve(reload: &Reload, early: Early, state: Sidecar, feeder: Arc<Feeder
     };
     let pages = tokio::spawn(sidecar::serve_edges(pages, state.clone(), closed()));
     let interface = admin_interface(&settings, &state.accounts, &state.billing);
-    let interface = own_state(feeder).merge(interface).into_make_service_with_connect_info::<std::net::SocketAddr>();
+    let interface = own_state(feeder)
+        .merge(interface)
+        .into_make_service_with_connect_info::<std::net::SocketAddr>();
     let admin = axum::serve(admin_listener, interface).with_graceful_shutdown(closed());
     let admin = tokio::spawn(async move { admin.await });
-    log::info!("listening on {} (sidecar), {} (admin)", settings.sidecar, settings.admin);
+    log::info!(
+        "listening on {} (sidecar), {} (admin)",
+        settings.sidecar,
+        settings.admin
+    );
     let ended = async {
-        tokio::try_join!(async { pages.await? }, async { admin.await? }).context("serve the sidecar").map(drop)
+        tokio::try_join!(async { pages.await? }, async { admin.await? })
+            .context("serve the sidecar")
+            .map(drop)
     };
     tokio::pin!(ended);
     tokio::select! {
@@ -80,7 +104,9 @@ async fn serve(reload: &Reload, early: Early, state: Sidecar, feeder: Arc<Feeder
     }
     log::info!("ending");
     close.send_replace(true);
-    tokio::time::timeout(END_WITHIN, ended).await.unwrap_or(Ok(()))
+    tokio::time::timeout(END_WITHIN, ended)
+        .await
+        .unwrap_or(Ok(()))
 }
 
 /// Returns on SIGTERM or SIGINT; reloads on SIGHUP.
@@ -96,12 +122,20 @@ async fn told_to_end(reload: &Reload, mut early: Early) -> anyhow::Result<()> {
 
 /// `/metrics`, `/healthz` and `/readyz`: what needs no key.
 fn own_state(feeder: Arc<Feeder>) -> axum::Router {
-    let metrics = || async { ([("content-type", "text/plain; version=0.0.4")], METRICS.text()) };
+    let metrics = || async {
+        (
+            [("content-type", "text/plain; version=0.0.4")],
+            METRICS.text(),
+        )
+    };
     let ready = move || {
         std::future::ready(if feeder.is_healthy() {
             (StatusCode::OK, "ready\n".to_owned())
         } else {
-            (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {}\n", feeder.trouble()))
+            (
+                StatusCode::SERVICE_UNAVAILABLE,
+                format!("not ready: {}\n", feeder.trouble()),
+            )
         })
     };
     axum::Router::new()

@@ -1,7 +1,9 @@
-//! What a process does that is told something: SIGTERM and SIGINT drain it, SIGQUIT has it hand over, SIGHUP reloads.
+//! What a process does that is told something: SIGTERM and SIGINT drain it, SIGQUIT has it hand
+//! over, SIGHUP reloads.
 //!
-//! The latter two are kept from the very start until it serves: by default they kill, also a process that waits for its turn
-//! or enters a dead one's journal. The former end such a one at once, as by default. Must not decide when a drain is over.
+//! The latter two are kept from the very start until it serves: by default they kill, also a
+//! process that waits for its turn or enters a dead one's journal. The former end such a one at
+//! once, as by default. Must not decide when a drain is over.
 
 use super::{DRAIN_LOOK, Life};
 use anyhow::Context as _;
@@ -14,7 +16,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// How long a successor may take from getting the right to serve to asking for the sockets.
 const SUCCESSOR_READY: Duration = Duration::from_secs(60);
-/// The same, once this process was told to end meanwhile: without its sockets one that lives could not serve.
+/// The same, once this process was told to end meanwhile: without its sockets one that lives could
+/// not serve.
 const SUCCESSOR_READY_AT_END: Duration = Duration::from_secs(5);
 /// How long the sockets may take on their way.
 const SOCKETS_HANDED: Duration = Duration::from_secs(5);
@@ -30,10 +33,15 @@ impl Early {
     /// The signals cannot be had.
     pub fn listen() -> anyhow::Result<Self> {
         let listen = || -> std::io::Result<Self> {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()?;
             // Whichever runtime runs when they are asked reads what came.
             let _inside = runtime.enter();
-            Ok(Self { quit: signal(SignalKind::quit())?, hup: signal(SignalKind::hangup())? })
+            Ok(Self {
+                quit: signal(SignalKind::quit())?,
+                hup: signal(SignalKind::hangup())?,
+            })
         };
         listen().context("listen to signals")
     }
@@ -49,7 +57,10 @@ impl End {
     /// # Errors
     /// The signals cannot be had.
     pub fn listen() -> std::io::Result<Self> {
-        Ok(Self { term: signal(SignalKind::terminate())?, int: signal(SignalKind::interrupt())? })
+        Ok(Self {
+            term: signal(SignalKind::terminate())?,
+            int: signal(SignalKind::interrupt())?,
+        })
     }
 
     /// Returns once the process is told to end.
@@ -69,14 +80,21 @@ pub struct Orders {
 
 impl Orders {
     pub fn new(life: Life, early: Early) -> Self {
-        Self { life, early: Mutex::new(Some(early)) }
+        Self {
+            life,
+            early: Mutex::new(Some(early)),
+        }
     }
 }
 
 #[async_trait]
 impl ShutdownSignalWatch for Orders {
     async fn recv(&self) -> ShutdownSignal {
-        let early = self.early.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let early = self
+            .early
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         let end = End::listen().inspect_err(|error| log::error!("listen to a signal: {error}"));
         let (Some(Early { mut quit, mut hup }), Ok(mut end)) = (early, end) else {
             return ShutdownSignal::FastShutdown;
@@ -116,8 +134,8 @@ impl ShutdownSignalWatch for Orders {
 }
 
 impl Life {
-    /// Reports unready while everything is still served, for as long as a load balancer needs to notice. A second signal
-    /// ends the wait.
+    /// Reports unready while everything is still served, for as long as a load balancer needs to
+    /// notice. A second signal ends the wait.
     async fn lame_duck(&self, end: &mut End) {
         let seconds = self.settings.load().limits.lame_duck_seconds;
         if seconds == 0 {
@@ -128,8 +146,8 @@ impl Life {
         let _ = tokio::time::timeout(Duration::from_secs(seconds), end.told()).await;
     }
 
-    /// Gives up the right to admit, so that a successor can begin. True once that asks for the listening sockets; where
-    /// none waits, or it does not come so far, this process goes on.
+    /// Gives up the right to admit, so that a successor can begin. True once that asks for the
+    /// listening sockets; where none waits, or it does not come so far, this process goes on.
     async fn hand_over(&self) -> bool {
         let socket = self.settings.load().data_dir.join("upgrade.sock");
         // One that an earlier upgrade left is nobody's.
@@ -150,7 +168,8 @@ impl Life {
         false
     }
 
-    /// Pingora asks for signals no more once it hands over: whoever wants the process to end is heard here.
+    /// Pingora asks for signals no more once it hands over: whoever wants the process to end is
+    /// heard here.
     fn drain_when_told(&self, mut end: End, is_told: bool) {
         let (draining, life) = (Arc::clone(&self.draining), self.clone());
         tokio::spawn(async move {

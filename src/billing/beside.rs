@@ -1,4 +1,5 @@
-//! Commands beside a store that many edges share: what is taken is taken there first, and the books are compared.
+//! Commands beside a store that many edges share: what is taken is taken there first, and the books
+//! are compared.
 //!
 //! Must not be on the path of requests.
 
@@ -19,14 +20,15 @@ const KNOWN_WITHIN: Duration = Duration::from_secs(3);
 const LOOK: Duration = Duration::from_millis(20);
 /// Of what is free others may take while a command makes up its mind.
 const TRIES: u32 = 5;
-/// Events reach the ledger within milliseconds: what differs is looked at again before it is called so.
+/// Events reach the ledger within milliseconds: what differs is looked at again before it is called
+/// so.
 const LOOKS: u32 = 20;
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// Findings that are listed.
 const FINDINGS_MAX: usize = 1_000;
 
-/// Posts a change that takes: in the store, where no request can have it any more, then in the ledger. A command that
-/// died in between is completed by running it again.
+/// Posts a change that takes: in the store, where no request can have it any more, then in the
+/// ledger. A command that died in between is completed by running it again.
 pub fn take(ledger: &Ledger, address: &Address, change: &Change<'_>) -> Result<Posted, StoreError> {
     if ledger.knows(change)? {
         return ledger.change(change, "", || Ok(Vec::new()));
@@ -43,13 +45,21 @@ async fn take_there(address: &Address, change: &Change<'_>) -> Result<Parts, Sto
     let mut refused = None;
     for _ in 0..TRIES {
         let shared = known(&store, change.account).await?;
-        let runs = shared.trial_ends_at_ms.is_some_and(|ends| clock::now_ms() < ends);
+        let runs = shared
+            .trial_ends_at_ms
+            .is_some_and(|ends| clock::now_ms() < ends);
         let free = shared.has.minus(shared.held).covered().or_zero();
-        let free = Parts { trial: if runs { free.trial } else { Micro::ZERO }, ..free };
+        let free = Parts {
+            trial: if runs { free.trial } else { Micro::ZERO },
+            ..free
+        };
         // Asked for even where it is not borne: it may have been taken before.
         let parts = bear(change, free).unwrap_or_else(|error| {
             refused = Some(error);
-            Parts { paid: asked, trial: Micro::ZERO }
+            Parts {
+                paid: asked,
+                trial: Micro::ZERO,
+            }
         });
         let post = redis::Post {
             operation: &operation,
@@ -66,13 +76,20 @@ async fn take_there(address: &Address, change: &Change<'_>) -> Result<Parts, Sto
             }
             redis::Posted::Known { change: taken } => {
                 let (reference, taken) = (change.reference, taken.total());
-                let message = format!("reference {reference:?} began as a change by {taken}: run it with that first");
+                let message = format!(
+                    "reference {reference:?} began as a change by {taken}: run it with that first"
+                );
                 return Err(StoreError::Refused(message));
             }
             redis::Posted::Insufficient { .. } | redis::Posted::Lost | redis::Posted::Unknown => {}
         }
     }
-    let moving = || StoreError::Refused(format!("take {asked} from account {}: its credit is moving", change.account));
+    let moving = || {
+        StoreError::Refused(format!(
+            "take {asked} from account {}: its credit is moving",
+            change.account
+        ))
+    };
     Err(refused.unwrap_or_else(moving))
 }
 
@@ -84,7 +101,8 @@ async fn known(store: &SharedStore, account: &str) -> Result<redis::Shared, Stor
             return Ok(shared);
         }
         if began.elapsed() > KNOWN_WITHIN {
-            let message = format!("account {account} is not in the shared store: does the sidecar run?");
+            let message =
+                format!("account {account} is not in the shared store: does the sidecar run?");
             return Err(StoreError::Unusable(message));
         }
         store.want(account).await?;
@@ -93,14 +111,22 @@ async fn known(store: &SharedStore, account: &str) -> Result<redis::Shared, Stor
 }
 
 /// Whether every account that the store knows has there what the ledger says.
-pub fn compare(ledger: &Ledger, address: &Address, verdict: &mut Verdict) -> Result<(), StoreError> {
+pub fn compare(
+    ledger: &Ledger,
+    address: &Address,
+    verdict: &mut Verdict,
+) -> Result<(), StoreError> {
     let accounts = ledger.account_ids()?;
     let findings = wait(async {
         let store = SharedStore::connect(address, PATIENCE).await?;
         let mut findings = Vec::new();
         for account in accounts {
             if let Some(message) = apart(ledger, &store, &account).await? {
-                findings.push(Finding { rule: "shared balance", seq: 0, message });
+                findings.push(Finding {
+                    rule: "shared balance",
+                    seq: 0,
+                    message,
+                });
             }
             if findings.len() >= FINDINGS_MAX {
                 break;
@@ -113,14 +139,22 @@ pub fn compare(ledger: &Ledger, address: &Address, verdict: &mut Verdict) -> Res
 }
 
 /// How the balances differ, if they do at every look.
-async fn apart(ledger: &Ledger, store: &SharedStore, account: &str) -> Result<Option<String>, StoreError> {
+async fn apart(
+    ledger: &Ledger,
+    store: &SharedStore,
+    account: &str,
+) -> Result<Option<String>, StoreError> {
     let mut message = None;
     for look in 0..LOOKS {
         if look > 0 {
             tokio::time::sleep(LOOK_AGAIN).await;
         }
-        let Some(shared) = store.account(account).await? else { return Ok(None) };
-        let Some(row) = ledger.account(account, "")? else { return Ok(None) };
+        let Some(shared) = store.account(account).await? else {
+            return Ok(None);
+        };
+        let Some(row) = ledger.account(account, "")? else {
+            return Ok(None);
+        };
         let Parts { paid, trial } = shared.has;
         if (paid, trial) == (row.paid, row.trial) {
             return Ok(None);
@@ -134,11 +168,20 @@ async fn apart(ledger: &Ledger, store: &SharedStore, account: &str) -> Result<Op
 }
 
 /// Runs `work` to its end, whatever thread this is: one that serves may not wait, so another does.
-fn wait<T: Send>(work: impl Future<Output = Result<T, StoreError>> + Send) -> Result<T, StoreError> {
+fn wait<T: Send>(
+    work: impl Future<Output = Result<T, StoreError>> + Send,
+) -> Result<T, StoreError> {
     let run = || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        runtime.map_err(|source| StoreError::io("ask the shared store", source))?.block_on(work)
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        runtime
+            .map_err(|source| StoreError::io("ask the shared store", source))?
+            .block_on(work)
     };
-    std::thread::scope(|scope| scope.spawn(run).join())
-        .unwrap_or_else(|_| Err(StoreError::Unusable("ask the shared store: the thread that asked is gone".into())))
+    std::thread::scope(|scope| scope.spawn(run).join()).unwrap_or_else(|_| {
+        Err(StoreError::Unusable(
+            "ask the shared store: the thread that asked is gone".into(),
+        ))
+    })
 }

@@ -1,8 +1,8 @@
-//! What bounds a request besides its account's credit: its key's spend limit, and how much may be asked for in a minute
-//! and at once.
+//! What bounds a request besides its account's credit: its key's spend limit, and how much may be
+//! asked for in a minute and at once.
 //!
-//! Words and their forms alone; who counts is `billing/holds.rs`, and the shared store where many edges share one. Must
-//! not know accounts' rows or HTTP.
+//! Words and their forms alone; who counts is `billing/holds.rs`, and the shared store where many
+//! edges share one. Must not know accounts' rows or HTTP.
 
 use super::rates::Rates;
 use crate::money::Micro;
@@ -92,8 +92,15 @@ impl FromStr for SpendLimit {
     fn from_str(text: &str) -> Result<Self, NotASpendLimit> {
         let (credits, period) = text.split_once('/').ok_or(NotASpendLimit)?;
         let credits: Micro = credits.parse().map_err(|_| NotASpendLimit)?;
-        let period = Period::ALL.into_iter().find(|known| known.name() == period).ok_or(NotASpendLimit)?;
-        if credits < Micro::ZERO { Err(NotASpendLimit) } else { Ok(Self { credits, period }) }
+        let period = Period::ALL
+            .into_iter()
+            .find(|known| known.name() == period)
+            .ok_or(NotASpendLimit)?;
+        if credits < Micro::ZERO {
+            Err(NotASpendLimit)
+        } else {
+            Ok(Self { credits, period })
+        }
     }
 }
 
@@ -132,7 +139,17 @@ mod tests {
         for text in ["100/day", "0.5/week", "25.000001/month", "0/total"] {
             assert_eq!(text.parse::<SpendLimit>().unwrap().to_string(), text);
         }
-        for bad in ["", "100", "100/", "/day", "100/year", "-1/day", "x/day", "100/Day", "1/day/day"] {
+        for bad in [
+            "",
+            "100",
+            "100/",
+            "/day",
+            "100/year",
+            "-1/day",
+            "x/day",
+            "100/Day",
+            "1/day/day",
+        ] {
             assert_eq!(bad.parse::<SpendLimit>(), Err(NotASpendLimit), "{bad}");
         }
     }

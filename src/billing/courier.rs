@@ -1,8 +1,10 @@
-//! The thread of an edge that carries endings from its journal to the shared store, until the ledger has them.
+//! The thread of an edge that carries endings from its journal to the shared store, until the
+//! ledger has them.
 //!
-//! An ending is told again and again, ever more seldom, until the store says that the ledger has it: so a store that
-//! forgot what it had been told (a failover, a loss of all it had) is told once more, by whichever edge still has it in
-//! its journal. It counts once, however often it is told. Must not decide amounts.
+//! An ending is told again and again, ever more seldom, until the store says that the ledger has
+//! it: so a store that forgot what it had been told (a failover, a loss of all it had) is told once
+//! more, by whichever edge still has it in its journal. It counts once, however often it is told.
+//! Must not decide amounts.
 
 use super::journal::{self, Journal, Left, Segment};
 use crate::catalog::{Model, Price};
@@ -105,7 +107,8 @@ struct State {
     /// When the oldest of them ended, ms since 1970; 0 = none.
     oldest_ms: AtomicI64,
     failing: AtomicBool,
-    /// Boots whose journals were taken over, and of their requests in these whether they were debited.
+    /// Boots whose journals were taken over, and of their requests in these whether they were
+    /// debited.
     taken_over: Mutex<TakenOver>,
 }
 
@@ -117,7 +120,9 @@ struct TakenOver {
 
 impl State {
     fn taken_over(&self) -> MutexGuard<'_, TakenOver> {
-        self.taken_over.lock().unwrap_or_else(PoisonError::into_inner)
+        self.taken_over
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -126,14 +131,22 @@ impl State {
 /// # Errors
 /// A journal cannot be claimed or read.
 pub fn left_behind(data_dir: &Path) -> Result<Vec<Found>, StoreError> {
-    journal::left_behind(data_dir)?.into_iter().map(|left| Found::read(left, false)).collect()
+    journal::left_behind(data_dir)?
+        .into_iter()
+        .map(|left| Found::read(left, false))
+        .collect()
 }
 
 impl Found {
     /// `stays`: the folder is not removed once all of it arrived.
     pub fn read(left: Left, stays: bool) -> Result<Self, StoreError> {
         let (endings, unreadable) = left.endings()?;
-        Ok(Self { left, endings, unreadable, stays })
+        Ok(Self {
+            left,
+            endings,
+            unreadable,
+            stays,
+        })
     }
 }
 
@@ -151,13 +164,23 @@ pub struct Carried {
 ///
 /// # Errors
 /// The folder is in use or cannot be read.
-pub fn replay(dir: &Path, address: Address, models: &[Arc<Model>], within: Duration) -> Result<Carried, StoreError> {
+pub fn replay(
+    dir: &Path,
+    address: Address,
+    models: &[Arc<Model>],
+    within: Duration,
+) -> Result<Carried, StoreError> {
     // Claimed until all is told: of a running process's journal, what is still open is not over.
-    carry(address, vec![Found::read(journal::claim_left(dir)?, true)?], models, within)
+    carry(
+        address,
+        vec![Found::read(journal::claim_left(dir)?, true)?],
+        models,
+        within,
+    )
 }
 
-/// Carries what was `found` until the ledger has it all, at most for as long as `within`: for commands. `models` as of
-/// [`Courier::start`].
+/// Carries what was `found` until the ledger has it all, at most for as long as `within`: for
+/// commands. `models` as of [`Courier::start`].
 ///
 /// # Errors
 /// It cannot be begun; what does not arrive is counted, not an error.
@@ -167,8 +190,11 @@ pub fn carry(
     models: &[Arc<Model>],
     within: Duration,
 ) -> Result<Carried, StoreError> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|source| StoreError::io("carry a journal to the shared store", source))?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let runtime =
+        runtime.map_err(|source| StoreError::io("carry a journal to the shared store", source))?;
     let store = SharedStore::new(address, PATIENCE);
     let unreadable = found.iter().map(|found| found.unreadable).sum();
     let state = Arc::new(State::default());
@@ -177,22 +203,39 @@ pub fn carry(
     // Nobody sends any: it goes on until all has arrived.
     let (_, parcels) = channel(1);
     let new = runtime.block_on(run.run(parcels));
-    Ok(Carried { new, missing: state.pending.load(Ordering::Relaxed), unreadable })
+    Ok(Carried {
+        new,
+        missing: state.pending.load(Ordering::Relaxed),
+        unreadable,
+    })
 }
 
 impl Parcel {
     /// `price`: what it is billed by, should the ledger not have that version yet.
     pub fn new(ending: Ending, price: Option<&Price>, journalled_in: Vec<Arc<Segment>>) -> Self {
         // It was read from JSON, or is made of what is written as such without fail.
-        let text = serde_json::to_string(&Told { ending: &ending, price }).unwrap_or_default();
-        Self { ending, text, journalled_in, left: None, told: false, arrived: false, wait: Duration::ZERO }
+        let text = serde_json::to_string(&Told {
+            ending: &ending,
+            price,
+        })
+        .unwrap_or_default();
+        Self {
+            ending,
+            text,
+            journalled_in,
+            left: None,
+            told: false,
+            arrived: false,
+            wait: Duration::ZERO,
+        }
     }
 }
 
 impl Courier {
-    /// Starts the thread, which begins with what dead processes left; a journal names the price of an ending, which is looked
-    /// for among `models`. From time to time it looks in `data_dir` for what others have left since. `capacity` bounds
-    /// what waits for it, `most_pending` what is admitted beside it.
+    /// Starts the thread, which begins with what dead processes left; a journal names the price of
+    /// an ending, which is looked for among `models`. From time to time it looks in `data_dir` for
+    /// what others have left since. `capacity` bounds what waits for it, `most_pending` what is
+    /// admitted beside it.
     ///
     /// # Errors
     /// It cannot be started.
@@ -205,18 +248,32 @@ impl Courier {
     ) -> Result<Self, StoreError> {
         let state = Arc::new(State::default());
         let (door, parcels) = channel(capacity.clamp(1, 1 << 20));
-        let here = Here { journal, data_dir: data_dir.to_owned(), most_pending, warned: false };
+        let here = Here {
+            journal,
+            data_dir: data_dir.to_owned(),
+            most_pending,
+            warned: false,
+        };
         let mut run = Run::new(store, Some(here), Arc::clone(&state), models, FINISH_WITHIN);
-        left_behind(data_dir)?.into_iter().for_each(|found| run.take_over(found));
+        left_behind(data_dir)?
+            .into_iter()
+            .for_each(|found| run.take_over(found));
         let failed = |source| StoreError::io("start the courier", source);
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(failed)?;
         let thread = std::thread::Builder::new()
             .name("courier".into())
             .spawn(move || {
                 runtime.block_on(run.run(parcels));
             })
             .map_err(failed)?;
-        Ok(Self { door: Mutex::new(Some(door)), thread: Mutex::new(Some(thread)), state })
+        Ok(Self {
+            door: Mutex::new(Some(door)),
+            thread: Mutex::new(Some(thread)),
+            state,
+        })
     }
 
     /// Never waits. What cannot be sent stays in the journal for the next start.
@@ -224,11 +281,16 @@ impl Courier {
         self.state.pending.fetch_add(1, Ordering::Relaxed);
         self.state.untold.fetch_add(1, Ordering::Relaxed);
         let door = self.door.lock().unwrap_or_else(PoisonError::into_inner);
-        if door.as_ref().is_some_and(|door| door.try_send(Box::new(parcel)).is_ok()) {
+        if door
+            .as_ref()
+            .is_some_and(|door| door.try_send(Box::new(parcel)).is_ok())
+        {
             return;
         }
         METRICS.ledger_error("courier_queue");
-        log::error!("give an ending to the courier: its queue is closed or full; the journal keeps it");
+        log::error!(
+            "give an ending to the courier: its queue is closed or full; the journal keeps it"
+        );
     }
 
     pub fn pending(&self) -> usize {
@@ -256,14 +318,31 @@ impl Courier {
 
     pub fn observe(&self, now_ms: i64) {
         let oldest = self.state.oldest_ms.load(Ordering::Relaxed);
-        METRICS.journal_pending.set(i64::try_from(self.pending()).unwrap_or(i64::MAX));
-        METRICS.journal_oldest_seconds.set(if oldest == 0 { 0 } else { now_ms.saturating_sub(oldest) / 1_000 });
+        METRICS
+            .journal_pending
+            .set(i64::try_from(self.pending()).unwrap_or(i64::MAX));
+        METRICS.journal_oldest_seconds.set(if oldest == 0 {
+            0
+        } else {
+            now_ms.saturating_sub(oldest) / 1_000
+        });
     }
 
-    /// Ends the thread once everything is known to be in the ledger, or the patience for that is over.
+    /// Ends the thread once everything is known to be in the ledger, or the patience for that is
+    /// over.
     pub fn finish(&self) {
-        drop(self.door.lock().unwrap_or_else(PoisonError::into_inner).take());
-        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        drop(
+            self.door
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take(),
+        );
+        if let Some(thread) = self
+            .thread
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+        {
             let _ = thread.join();
         }
     }
@@ -307,29 +386,62 @@ impl Run {
         finish_within: Duration,
     ) -> Self {
         let (under_way, waiting, ended_at) = (JoinSet::new(), BinaryHeap::new(), BTreeMap::new());
-        Self { store, here, models: models.to_vec(), state, under_way, waiting, ended_at, new: 0, finish_within }
+        Self {
+            store,
+            here,
+            models: models.to_vec(),
+            state,
+            under_way,
+            waiting,
+            ended_at,
+            new: 0,
+            finish_within,
+        }
     }
 
     fn take_over(&mut self, found: Found) {
-        let Found { left, endings, unreadable, stays } = found;
-        log::warn!("boot {} left {} endings; telling the shared store", left.boot, endings.len());
+        let Found {
+            left,
+            endings,
+            unreadable,
+            stays,
+        } = found;
+        log::warn!(
+            "boot {} left {} endings; telling the shared store",
+            left.boot,
+            endings.len()
+        );
         {
             // Known before the folder can go, whose absence says that nothing is left to be known.
             let mut taken_over = self.state.taken_over();
             taken_over.boots.push(left.boot.clone());
-            let debited = endings.iter().map(|ending| (ending.request_id.clone(), ending.kind() == "debit"));
+            let debited = endings
+                .iter()
+                .map(|ending| (ending.request_id.clone(), ending.kind() == "debit"));
             taken_over.debited.extend(debited);
         }
         let missing = AtomicUsize::new(endings.len());
-        let over = Arc::new(LeftOver { missing, left: Mutex::new(Some((left, unreadable))), stays });
+        let over = Arc::new(LeftOver {
+            missing,
+            left: Mutex::new(Some((left, unreadable))),
+            stays,
+        });
         if endings.is_empty() {
             over.remove();
         }
-        self.state.pending.fetch_add(endings.len(), Ordering::Relaxed);
-        self.state.untold.fetch_add(endings.len(), Ordering::Relaxed);
+        self.state
+            .pending
+            .fetch_add(endings.len(), Ordering::Relaxed);
+        self.state
+            .untold
+            .fetch_add(endings.len(), Ordering::Relaxed);
         for ending in endings {
             let version = &ending.detail.price_version;
-            let price = self.models.iter().map(|model| &*model.price).find(|price| price.version == *version);
+            let price = self
+                .models
+                .iter()
+                .map(|model| &*model.price)
+                .find(|price| price.version == *version);
             let mut parcel = Parcel::new(ending, price, Vec::new());
             parcel.left = Some(Arc::clone(&over));
             self.take(Box::new(parcel));
@@ -339,21 +451,31 @@ impl Run {
     fn take(&mut self, parcel: Box<Parcel>) {
         *self.ended_at.entry(parcel.ending.at_ms).or_default() += 1;
         self.tell_oldest();
-        self.waiting.push(Due { at: Instant::now(), parcel });
+        self.waiting.push(Due {
+            at: Instant::now(),
+            parcel,
+        });
     }
 
     fn tell_oldest(&self) {
-        let oldest = self.ended_at.first_key_value().map_or(0, |(at_ms, _)| *at_ms);
+        let oldest = self
+            .ended_at
+            .first_key_value()
+            .map_or(0, |(at_ms, _)| *at_ms);
         self.state.oldest_ms.store(oldest, Ordering::Relaxed);
     }
 
-    /// Until all is done after the door was closed. Returns how many endings the store had not been told.
+    /// Until all is done after the door was closed. Returns how many endings the store had not been
+    /// told.
     async fn run(mut self, mut parcels: Receiver<Box<Parcel>>) -> usize {
         let mut housekeeping = tokio::time::interval(HOUSEKEEPING_EVERY);
         let mut closing: Option<Instant> = None;
         loop {
             self.set_out();
-            let next = self.waiting.peek().map_or_else(|| Instant::now() + HOUSEKEEPING_EVERY, |due| due.at);
+            let next = self
+                .waiting
+                .peek()
+                .map_or_else(|| Instant::now() + HOUSEKEEPING_EVERY, |due| due.at);
             tokio::select! {
                 parcel = parcels.recv(), if closing.is_none() => match parcel {
                     Some(parcel) => self.take(parcel),
@@ -383,21 +505,46 @@ impl Run {
     fn ask_all_anew(&mut self) {
         let due = |Due { mut parcel, .. }| {
             parcel.wait = Duration::ZERO;
-            Due { at: Instant::now(), parcel }
+            Due {
+                at: Instant::now(),
+                parcel,
+            }
         };
-        self.waiting = std::mem::take(&mut self.waiting).into_iter().map(due).collect();
+        self.waiting = std::mem::take(&mut self.waiting)
+            .into_iter()
+            .map(due)
+            .collect();
     }
 
     /// Carries what is due, as much as may be under way.
     fn set_out(&mut self) {
-        while self.under_way.len() < UNDER_WAY && self.waiting.peek().is_some_and(|due| due.at <= Instant::now()) {
-            let Some(Due { parcel, .. }) = self.waiting.pop() else { return };
+        while self.under_way.len() < UNDER_WAY
+            && self
+                .waiting
+                .peek()
+                .is_some_and(|due| due.at <= Instant::now())
+        {
+            let Some(Due { parcel, .. }) = self.waiting.pop() else {
+                return;
+            };
             let store = self.store.clone();
             self.under_way.spawn(async move {
-                let Ending { request_id, account, detail, .. } = &parcel.ending;
+                let Ending {
+                    request_id,
+                    account,
+                    detail,
+                    ..
+                } = &parcel.ending;
                 let (cost, key_id) = (parcel.ending.cost(), &detail.key_id);
                 let tokens = detail.usage.tokens_total();
-                let end = End { request_id, account, cost, ending: &parcel.text, key_id, tokens };
+                let end = End {
+                    request_id,
+                    account,
+                    cost,
+                    ending: &parcel.text,
+                    key_id,
+                    tokens,
+                };
                 let outcome = match is_late(parcel.ending.at_ms, clock::now_ms()) {
                     true => store.end_late(&end).await,
                     false => store.end(&end).await,
@@ -412,14 +559,21 @@ impl Run {
         }
     }
 
-    fn back(&mut self, done: Result<(Box<Parcel>, Result<Ended, StoreError>), tokio::task::JoinError>) {
+    fn back(
+        &mut self,
+        done: Result<(Box<Parcel>, Result<Ended, StoreError>), tokio::task::JoinError>,
+    ) {
         // A task that panicked has taken its parcel with it, which the journal keeps.
-        let Ok((mut parcel, outcome)) = done else { return METRICS.ledger_error("courier_task") };
+        let Ok((mut parcel, outcome)) = done else {
+            return METRICS.ledger_error("courier_task");
+        };
         let failing = matches!(outcome, Err(_) | Ok(Ended::Unknown));
         if failing != self.state.failing.swap(failing, Ordering::Relaxed) {
             match &outcome {
                 Err(error) => log::error!("{error}; trying again"),
-                Ok(Ended::Unknown) => log::error!("end a request of {}: not seeded yet", parcel.ending.account),
+                Ok(Ended::Unknown) => {
+                    log::error!("end a request of {}: not seeded yet", parcel.ending.account)
+                }
                 Ok(_) => log::info!("the shared store takes endings again"),
             }
         }
@@ -439,7 +593,10 @@ impl Run {
                 parcel.wait = again(parcel.wait, RETRY_LEAST, RETRY_MOST);
             }
         }
-        self.waiting.push(Due { at: Instant::now() + parcel.wait, parcel });
+        self.waiting.push(Due {
+            at: Instant::now() + parcel.wait,
+            parcel,
+        });
     }
 
     fn arrived(&mut self, mut parcel: Box<Parcel>) {
@@ -489,8 +646,14 @@ impl Here {
 
     /// What a predecessor left that died after it had handed over.
     fn others_left(&self) -> Result<Vec<Found>, StoreError> {
-        let is_alone = journal::boots(&self.data_dir)?.iter().all(|boot| boot == self.journal.boot());
-        if is_alone { Ok(Vec::new()) } else { left_behind(&self.data_dir) }
+        let is_alone = journal::boots(&self.data_dir)?
+            .iter()
+            .all(|boot| boot == self.journal.boot());
+        if is_alone {
+            Ok(Vec::new())
+        } else {
+            left_behind(&self.data_dir)
+        }
     }
 }
 
@@ -501,7 +664,11 @@ fn is_late(at_ms: i64, now_ms: i64) -> bool {
 
 impl LeftOver {
     fn remove(&self) {
-        let left = self.left.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let left = self
+            .left
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         if let Some((left, unreadable)) = left.filter(|_| !self.stays)
             && let Err(error) = left.remove(unreadable)
         {
@@ -539,7 +706,10 @@ mod tests {
     fn an_ending_is_late_once_it_is_older_than_what_the_store_remembers_for_certain() {
         let most = i64::try_from(TOLD_MOST.as_millis()).unwrap();
         let now_ms = 1_800_000_000_000;
-        assert_eq!([most - 1, most, most + 1].map(|age| is_late(now_ms - age, now_ms)), [false, false, true]);
+        assert_eq!(
+            [most - 1, most, most + 1].map(|age| is_late(now_ms - age, now_ms)),
+            [false, false, true]
+        );
         assert!(!is_late(now_ms + 5_000, now_ms), "another clock was ahead");
         assert!(!is_late(i64::MAX, i64::MIN) && is_late(i64::MIN, i64::MAX));
     }
@@ -548,7 +718,12 @@ mod tests {
     fn an_operator_is_told_once_when_most_of_what_may_wait_does_and_again_after_it_did_not() {
         let dir = tempfile::tempdir().unwrap();
         let journal = Arc::new(Journal::begin(dir.path(), 65_536, 65_536).unwrap());
-        let mut here = Here { journal, data_dir: dir.path().to_owned(), most_pending: 1_000, warned: false };
+        let mut here = Here {
+            journal,
+            data_dir: dir.path().to_owned(),
+            most_pending: 1_000,
+            warned: false,
+        };
         let warned = [799, 800, 1_000, 799, 800].map(|pending| {
             let before = here.warned;
             here.warn(pending);

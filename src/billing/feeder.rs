@@ -1,11 +1,11 @@
-//! What the sidecar does beside a store that many edges share: it carries what happened there into the ledger, and what
-//! the ledger and the accounts' database say back there.
+//! What the sidecar does beside a store that many edges share: it carries what happened there into
+//! the ledger, and what the ledger and the accounts' database say back there.
 //!
-//! One thread, one duty after the other, each to be done again from its beginning after a failure or a crash: nothing
-//! here counts twice, so nothing here remembers how far it was. A duty that fails is tried again on its own, the others
-//! go on. Must not decide who may spend what: the store's scripts do.
-//! Read next: `feeder/follow.rs` (events into entries), `feeder/lineage.rs` (what a server lost), `feeder/tell.rs` (the
-//! other way).
+//! One thread, one duty after the other, each to be done again from its beginning after a failure
+//! or a crash: nothing here counts twice, so nothing here remembers how far it was. A duty that
+//! fails is tried again on its own, the others go on. Must not decide who may spend what: the
+//! store's scripts do. Read next: `feeder/follow.rs` (events into entries), `feeder/lineage.rs`
+//! (what a server lost), `feeder/tell.rs` (the other way).
 
 mod follow;
 mod lineage;
@@ -114,7 +114,9 @@ impl Feed {
         let mut mirror = HeldMirror::begin(data_dir)?;
         mirror.forget_boots(&journal::live_boots(data_dir)?)?;
         let lapse_clock = LapseClock::new(ledger.last_known_ms()?, clock::now_ms(), Instant::now());
-        let found = (0..PARTITIONS).map(|partition| ledger.found(partition)).collect::<Result<_, _>>()?;
+        let found = (0..PARTITIONS)
+            .map(|partition| ledger.found(partition))
+            .collect::<Result<_, _>>()?;
         Ok(Self {
             pushed: ledger.pushed()?,
             app: AppDb::open(data_dir)?,
@@ -189,17 +191,24 @@ struct State {
 }
 
 impl Feeder {
-    /// Judges the server's settings, where it can be reached, and starts; else it judges once it is reached.
+    /// Judges the server's settings, where it can be reached, and starts; else it judges once it is
+    /// reached.
     ///
     /// # Errors
-    /// The store would forget what it is told (unless `may_forget`), another process feeds this ledger, or a database
-    /// cannot be opened.
+    /// The store would forget what it is told (unless `may_forget`), another process feeds this
+    /// ledger, or a database cannot be opened.
     pub fn start(data_dir: &Path, address: &Address, may_forget: bool) -> Result<Self, StoreError> {
         let failed = |source| StoreError::io("start the feeder", source);
         // The connection's own work is done by the runtime that made it.
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(failed)?;
         let store = SharedStore::new(address.clone(), PATIENCE);
-        let state = Arc::new(State { may_forget, ..State::default() });
+        let state = Arc::new(State {
+            may_forget,
+            ..State::default()
+        });
         if let Err(error) = runtime.block_on(state.judge(&store)) {
             if matches!(error, StoreError::Refused(_)) {
                 return Err(error);
@@ -212,7 +221,10 @@ impl Feeder {
             .name("feeder".into())
             .spawn(move || runtime.block_on(run(feed, &shared)))
             .map_err(failed)?;
-        Ok(Self { state, thread: Mutex::new(Some(thread)) })
+        Ok(Self {
+            state,
+            thread: Mutex::new(Some(thread)),
+        })
     }
 
     /// The store answers, and the ledger has all but the last moment of it.
@@ -222,14 +234,27 @@ impl Feeder {
 
     /// Why it is not healthy, as far as that is known.
     pub fn trouble(&self) -> String {
-        let trouble = self.state.trouble.lock().unwrap_or_else(PoisonError::into_inner);
-        if trouble.is_empty() { "the ledger lags behind the shared store".into() } else { trouble.clone() }
+        let trouble = self
+            .state
+            .trouble
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if trouble.is_empty() {
+            "the ledger lags behind the shared store".into()
+        } else {
+            trouble.clone()
+        }
     }
 
     /// Does everything once more and ends.
     pub fn finish(&self) {
         self.state.ending.store(true, Ordering::Release);
-        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(thread) = self
+            .thread
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+        {
             let _ = thread.join();
         }
     }
@@ -258,7 +283,11 @@ impl State {
     async fn meet(&self, store: &SharedStore) {
         while !self.judged.load(Ordering::Acquire) && !self.ending.load(Ordering::Acquire) {
             tokio::time::sleep(MEET_EVERY).await;
-            let before = self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let before = self
+                .trouble
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone();
             match self.judge(store).await {
                 Ok(()) => log::info!("the shared store is reached, and fit to keep money in"),
                 Err(error) if before != error.to_string() => {
@@ -273,7 +302,13 @@ impl State {
 async fn run(mut feed: Feed, state: &State) {
     state.meet(&feed.store).await;
     let begin = Instant::now();
-    let mut courses = DUTIES.map(|(duty, name, every)| Course { duty, name, every, due: begin, pause: Duration::ZERO });
+    let mut courses = DUTIES.map(|(duty, name, every)| Course {
+        duty,
+        name,
+        every,
+        due: begin,
+        pause: Duration::ZERO,
+    });
     while !state.ending.load(Ordering::Acquire) {
         for course in &mut courses {
             if course.due <= Instant::now() {
@@ -285,7 +320,9 @@ async fn run(mut feed: Feed, state: &State) {
             }
         }
         // The first of them asks every partition.
-        METRICS.store_up.set(i64::from(courses.first().is_some_and(|course| course.pause.is_zero())));
+        METRICS.store_up.set(i64::from(
+            courses.first().is_some_and(|course| course.pause.is_zero()),
+        ));
         if !feed.backlog.is_left && courses.iter().all(|course| course.pause.is_zero()) {
             state.passed_ms.store(clock::now_ms(), Ordering::Relaxed);
         }

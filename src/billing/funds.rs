@@ -1,4 +1,5 @@
-//! What an account's standing allows: whether it may be served at all, and how much is held for a request.
+//! What an account's standing allows: whether it may be served at all, and how much is held for a
+//! request.
 //!
 //! Must not set anything aside.
 
@@ -9,8 +10,9 @@ use crate::money::Micro;
 use std::sync::atomic::Ordering;
 
 impl Billing {
-    /// Judges whether an account may be served at all, before anything is known of its request's body: its limits, and
-    /// whether it can pay the `least` that a request costs. Nothing is set aside.
+    /// Judges whether an account may be served at all, before anything is known of its request's
+    /// body: its limits, and whether it can pay the `least` that a request costs. Nothing is set
+    /// aside.
     ///
     /// # Errors
     /// [`Refused`].
@@ -21,10 +23,14 @@ impl Billing {
         least: &(dyn Fn() -> Micro + Sync),
         now_ms: i64,
     ) -> Result<(), Refused> {
-        let Some(serving) = self.0.serving.as_ref().filter(|_| !UNBILLED) else { return Ok(()) };
+        let Some(serving) = self.0.serving.as_ref().filter(|_| !UNBILLED) else {
+            return Ok(());
+        };
         let most_open = serving.most_open_per_account.load(Ordering::Relaxed);
         let decide = |standing: &Standing| check_funds(standing, most_open, least, now_ms);
-        serving.holds.check(&self.0.ledger, asker, arriving, now_ms, decide)
+        serving
+            .holds
+            .check(&self.0.ledger, asker, arriving, now_ms, decide)
     }
 }
 
@@ -40,16 +46,27 @@ pub(super) fn decide(
         return Err(Refused::TooManyOpen { limit: most_open });
     }
     let available = standing.available.total();
-    let fit = |most| quote.fit(most).filter(|limit| !exact || *limit == quote.output_limit);
-    // Of two reasons, the account's own is told: without credit, a higher limit of the key helps nobody.
+    let fit = |most| {
+        quote
+            .fit(most)
+            .filter(|limit| !exact || *limit == quote.output_limit)
+    };
+    // Of two reasons, the account's own is told: without credit, a higher limit of the key helps
+    // nobody.
     match fit(available) {
         Some(limit) => match standing.key_free {
             None => Ok((quote.cost(limit), limit)),
             Some(free) => fit(free.or_zero().min(available))
                 .map(|limit| (quote.cost(limit), limit))
-                .ok_or(Refused::KeySpendLimit { free: free.or_zero() }),
+                .ok_or(Refused::KeySpendLimit {
+                    free: free.or_zero(),
+                }),
         },
-        None => Err(insufficient(standing, quote.cost(quote.output_floor.min(quote.output_limit)), now_ms)),
+        None => Err(insufficient(
+            standing,
+            quote.cost(quote.output_floor.min(quote.output_limit)),
+            now_ms,
+        )),
     }
 }
 
@@ -57,7 +74,10 @@ fn insufficient(standing: &Standing, needed: Micro, now_ms: i64) -> Refused {
     if standing.trial_ends_at_ms.is_some_and(|ends| now_ms >= ends) && !standing.ever_credited {
         return Refused::TrialExpired;
     }
-    Refused::Insufficient { available: standing.available.total(), needed }
+    Refused::Insufficient {
+        available: standing.available.total(),
+        needed,
+    }
 }
 
 /// Credit from which on nobody asks what the cheapest request costs.
@@ -73,7 +93,10 @@ fn check_funds(
     if standing.open_requests >= most_open {
         return Err(Refused::TooManyOpen { limit: most_open });
     }
-    let (available, free) = (standing.available.total(), standing.key_free.map(Micro::or_zero));
+    let (available, free) = (
+        standing.available.total(),
+        standing.key_free.map(Micro::or_zero),
+    );
     if free.unwrap_or(available).min(available) >= PLENTY {
         return Ok(());
     }

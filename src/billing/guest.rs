@@ -1,9 +1,10 @@
-//! Taking credit beside the process that admits: a command, or a gateway that has handed over and finishes its work.
+//! Taking credit beside the process that admits: a command, or a gateway that has handed over and
+//! finishes its work.
 //!
-//! The one that admits decides in memory, so a guest cannot look: it claims first, in the ledger, where every later
-//! admission sees it; then has the one that admits tell what it held until then; then looks whether the account bears
-//! both. Of two that race one or both are refused, never is credit taken twice. Must not be on the path of requests
-//! where nothing has been handed over.
+//! The one that admits decides in memory, so a guest cannot look: it claims first, in the ledger,
+//! where every later admission sees it; then has the one that admits tell what it held until then;
+//! then looks whether the account bears both. Of two that race one or both are refused, never is
+//! credit taken twice. Must not be on the path of requests where nothing has been handed over.
 
 use super::holds::{Refused, Standing};
 use super::journal::{self, Place};
@@ -23,23 +24,33 @@ const LOOK: Duration = Duration::from_millis(2);
 const TRIES: u32 = 3;
 
 impl Billing {
-    /// Hands admission over to another process: what this one holds becomes claims, and whoever waits for the right to
-    /// serve gets it. What runs is finished and settled as before; new requests are admitted as a guest's.
+    /// Hands admission over to another process: what this one holds becomes claims, and whoever
+    /// waits for the right to serve gets it. What runs is finished and settled as before; new
+    /// requests are admitted as a guest's.
     ///
     /// # Errors
     /// No successor waits, or the ledger cannot be written; this process goes on as it was.
     pub fn hand_over(&self) -> Result<(), StoreError> {
-        let Some(serving) = &self.0.serving else { return Ok(()) };
+        let Some(serving) = &self.0.serving else {
+            return Ok(());
+        };
         if self.is_guest() {
             return Ok(());
         }
         owner::expect_successor(&self.0.data_dir)?;
         serving.holds.hand_over(&self.0.ledger)?;
-        drop(serving.owner.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take());
+        drop(
+            serving
+                .owner
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner)
+                .take(),
+        );
         Ok(())
     }
 
-    /// Admission may have to ask another process, and takes its time: not to be done on a thread that serves.
+    /// Admission may have to ask another process, and takes its time: not to be done on a thread
+    /// that serves.
     pub fn is_guest(&self) -> bool {
         self.0.ledger.is_guest()
     }
@@ -60,8 +71,12 @@ impl Billing {
             let mut limit = 0;
             let judge = |row: Account| -> Result<Parts, Refused> {
                 let open = serving.holds.open_requests(account);
-                let mut standing = Standing::of(row, Parts::default(), Parts::default(), open, now_ms);
-                standing.key_free = serving.holds.key_free(&self.0.ledger, &opening.asker(), now_ms)?;
+                let mut standing =
+                    Standing::of(row, Parts::default(), Parts::default(), open, now_ms);
+                standing.key_free =
+                    serving
+                        .holds
+                        .key_free(&self.0.ledger, &opening.asker(), now_ms)?;
                 let most_open = serving.most_open_per_account.load(Ordering::Relaxed);
                 let (amount, output_limit) = decide(&standing, quote, exact, most_open, now_ms)?;
                 limit = output_limit;
@@ -75,12 +90,20 @@ impl Billing {
             }
             if outcome.map_err(unavailable)? {
                 serving.holds.add(&opening.asker(), parts);
-                return Hold::open(Till::Here(self.clone()), opening, quote.service, parts, now_ms)
-                    .map(|hold| (hold.metered(meters), limit))
-                    .map_err(|error| Refused::Unavailable(format!("write the journal: {error}")));
+                return Hold::open(
+                    Till::Here(self.clone()),
+                    opening,
+                    quote.service,
+                    parts,
+                    now_ms,
+                )
+                .map(|hold| (hold.metered(meters), limit))
+                .map_err(|error| Refused::Unavailable(format!("write the journal: {error}")));
             }
         }
-        Err(Refused::Unavailable("its credit is being taken by others at this moment".into()))
+        Err(Refused::Unavailable(
+            "its credit is being taken by others at this moment".into(),
+        ))
     }
 
     /// Posts a change that takes, from a process that admits nothing.
@@ -96,21 +119,29 @@ impl Billing {
             let standing = Standing::of(row, Parts::default(), Parts::default(), 0, change.at_ms);
             ledger::bear(change, standing.available)
         };
-        let claimed = self.0.ledger.set_aside(&place.boot, account, &told_before, judge);
+        let claimed = self
+            .0
+            .ledger
+            .set_aside(&place.boot, account, &told_before, judge);
         let posted = claimed.and_then(|parts| {
             self.ask()
                 .and_then(|()| self.0.ledger.change(change, &place.boot, told))
                 .inspect_err(|_| drop(self.0.ledger.release_claim(&place.boot, account, parts)))
         });
-        self.0.ledger.forget_boots(std::slice::from_ref(&place.boot))?;
+        self.0
+            .ledger
+            .forget_boots(std::slice::from_ref(&place.boot))?;
         place.leave();
         posted
     }
 
-    /// Whether the account bears all claims beside what the process that admits held when it is asked now.
+    /// Whether the account bears all claims beside what the process that admits held when it is
+    /// asked now.
     fn is_borne(&self, account: &str) -> Result<bool, StoreError> {
         self.ask()?;
-        self.0.ledger.bears_claims(account, &self.told_by_others(account)?)
+        self.0
+            .ledger
+            .bears_claims(account, &self.told_by_others(account)?)
     }
 
     pub(super) fn give_claim_back(&self, account: &str, parts: Parts) {
@@ -122,8 +153,8 @@ impl Billing {
         }
     }
 
-    /// Has the process that admits tell what it holds. Where there is none, what the last one had settled is entered
-    /// before anybody takes it for free.
+    /// Has the process that admits tell what it holds. Where there is none, what the last one had
+    /// settled is entered before anybody takes it for free.
     fn ask(&self) -> Result<(), StoreError> {
         let (ledger, data_dir) = (&self.0.ledger, &self.0.data_dir);
         let mirror = HeldMirror::open(data_dir)?;
@@ -137,7 +168,9 @@ impl Billing {
                 return Ok(());
             }
             if began.elapsed() > ANSWER_WITHIN {
-                return Err(StoreError::Unusable("the gateway that serves does not tell what it holds".into()));
+                return Err(StoreError::Unusable(
+                    "the gateway that serves does not tell what it holds".into(),
+                ));
             }
             std::thread::sleep(LOOK);
         }
@@ -147,7 +180,10 @@ impl Billing {
     pub(super) fn told_by_others(&self, account: &str) -> Result<Vec<Claim>, StoreError> {
         let live = journal::live_boots(&self.0.data_dir)?;
         let told = HeldMirror::open(&self.0.data_dir)?.of(account)?;
-        Ok(told.into_iter().filter(|claim| claim.boot != self.boot() && live.contains(&claim.boot)).collect())
+        Ok(told
+            .into_iter()
+            .filter(|claim| claim.boot != self.boot() && live.contains(&claim.boot))
+            .collect())
     }
 }
 

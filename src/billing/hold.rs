@@ -38,12 +38,16 @@ pub struct Opening {
 
 impl Opening {
     pub(super) fn asker(&self) -> Asker<'_> {
-        Asker { account: &self.account, key: &self.key_id, bounds: &self.bounds }
+        Asker {
+            account: &self.account,
+            key: &self.key_id,
+            bounds: &self.bounds,
+        }
     }
 }
 
-/// Credit set aside for one request. To be ended by [`Hold::settle`] or [`Hold::release`]; one that is dropped
-/// otherwise (its task was cancelled, or panicked) is released as interrupted.
+/// Credit set aside for one request. To be ended by [`Hold::settle`] or [`Hold::release`]; one that
+/// is dropped otherwise (its task was cancelled, or panicked) is released as interrupted.
 pub struct Hold {
     opening: Opening,
     parts: Parts,
@@ -87,14 +91,23 @@ impl Hold {
             implausible: false,
         };
         METRICS.open_holds.inc();
-        let Some((journal, open)) = hold.till.counted() else { return Ok(hold) };
+        let Some((journal, open)) = hold.till.counted() else {
+            return Ok(hold);
+        };
         open.fetch_add(1, Ordering::Relaxed);
         failpoint::pass(Point::AfterReserve);
-        let unfinished =
-            hold.ending(Parts::default(), Micro::ZERO, Usage::default(), Outcome::Interrupted, false, now_ms);
+        let unfinished = hold.ending(
+            Parts::default(),
+            Micro::ZERO,
+            Usage::default(),
+            Outcome::Interrupted,
+            false,
+            now_ms,
+        );
         // Where this fails, the hold is dropped, which gives the credit back.
-        let opened_in =
-            journal.write(&Record::Open(unfinished)).inspect_err(|_| METRICS.ledger_error("journal_write"))?;
+        let opened_in = journal
+            .write(&Record::Open(unfinished))
+            .inspect_err(|_| METRICS.ledger_error("journal_write"))?;
         hold.opened_in = Some(opened_in);
         hold.opened_at = Some(Instant::now());
         failpoint::pass(Point::AfterJournalOpen);
@@ -142,7 +155,8 @@ impl Hold {
         METRICS.open_holds.dec();
         if let Till::Shared(shared) = &self.till {
             shared.closed();
-            // Else whoever reads the journal of this process, once it is dead, would tell of a request that was cut.
+            // Else whoever reads the journal of this process, once it is dead, would tell of a
+            // request that was cut.
             let forgotten = Record::Forgotten(self.opening.request_id.clone());
             if let Err(error) = shared.counted().0.write(&forgotten) {
                 log::debug!("journal that a request was refused: {error}");
@@ -157,7 +171,11 @@ impl Hold {
 
     /// What of `usage` it pays for, at the tier that is billed: all of it, or as much as fits.
     pub fn bears(&self, usage: Usage) -> Usage {
-        pricing::within(self.as_served(usage), &self.opening.model.price, self.amount())
+        pricing::within(
+            self.as_served(usage),
+            &self.opening.model.price,
+            self.amount(),
+        )
     }
 
     /// The receipt names the tier, region and speed that are billed, whatever was told.
@@ -165,7 +183,8 @@ impl Hold {
         self.service.billed(usage, &self.opening.model.price)
     }
 
-    /// Another model is about to answer instead of the one asked for: what it uses is billed as its own.
+    /// Another model is about to answer instead of the one asked for: what it uses is billed as its
+    /// own.
     pub fn change_model(&mut self, model: &Arc<Model>, service: ServiceTerms) {
         self.opening.model = Arc::clone(model);
         self.service = service;
@@ -175,7 +194,8 @@ impl Hold {
         &self.opening
     }
 
-    /// The answer has a token by now: of many calls the first one counts, and returns the time since admission.
+    /// The answer has a token by now: of many calls the first one counts, and returns the time
+    /// since admission.
     pub fn note_token(&mut self) -> Option<Duration> {
         if self.first_token_ms.is_some() {
             return None;
@@ -184,28 +204,33 @@ impl Hold {
         self.opened_at.map(|opened| opened.elapsed())
     }
 
-    /// Notes on the receipt, and counts, which of the vendor's counters were more than the request can use. Returns whether
-    /// the usage is an estimate.
+    /// Notes on the receipt, and counts, which of the vendor's counters were more than the request
+    /// can use. Returns whether the usage is an estimate.
     pub fn note_verdict(&mut self, verdict: UsageVerdict) -> bool {
         if let UsageVerdict::Implausible(excess) = verdict {
             self.implausible = true;
             let vendor = self.opening.model.vendor.name.as_str();
             for counter in excess.counters() {
-                METRICS.usage_implausible.with_label_values(&[vendor, counter]).inc();
+                METRICS
+                    .usage_implausible
+                    .with_label_values(&[vendor, counter])
+                    .inc();
             }
         }
         verdict == UsageVerdict::Estimated
     }
 
     fn since_opened(&self) -> Option<u64> {
-        self.opened_at.map(|opened| u64::try_from(opened.elapsed().as_millis()).unwrap_or(u64::MAX))
+        self.opened_at
+            .map(|opened| u64::try_from(opened.elapsed().as_millis()).unwrap_or(u64::MAX))
     }
 
-    /// Ends the request with what it used. Once this returns, the debit outlives the process: the client may have the
-    /// last byte. Returns what is debited.
+    /// Ends the request with what it used. Once this returns, the debit outlives the process: the
+    /// client may have the last byte. Returns what is debited.
     ///
     /// # Errors
-    /// The journal could not be written: nothing is debited, and the client must not get the last byte.
+    /// The journal could not be written: nothing is debited, and the client must not get the last
+    /// byte.
     pub fn settle(
         mut self,
         usage: Usage,
@@ -221,7 +246,13 @@ impl Hold {
             _ if estimated => self.bears(usage),
             _ => self.as_served(usage),
         };
-        self.end(usage, pricing::cost(&usage, &price), outcome, estimated, now_ms)
+        self.end(
+            usage,
+            pricing::cost(&usage, &price),
+            outcome,
+            estimated,
+            now_ms,
+        )
     }
 
     /// Ends a request that costs nothing, and says why.
@@ -231,13 +262,15 @@ impl Hold {
         }
     }
 
-    /// Lets go of it as a process does that is killed: the journal says open, and nothing more. For simulations.
+    /// Lets go of it as a process does that is killed: the journal says open, and nothing more. For
+    /// simulations.
     pub fn abandon(mut self) {
         self.ended = true;
     }
 
-    /// The one way a hold ends: the credit is given back but for `cost`, and the ending is journalled and on its way
-    /// to the ledger. One that was never journalled as open (the journal failed) leaves no trace.
+    /// The one way a hold ends: the credit is given back but for `cost`, and the ending is
+    /// journalled and on its way to the ledger. One that was never journalled as open (the journal
+    /// failed) leaves no trace.
     fn end(
         &mut self,
         usage: Usage,
@@ -252,8 +285,12 @@ impl Hold {
         self.ended = true;
         METRICS.open_holds.dec();
         match self.till.clone() {
-            Till::Here(billing) => self.end_here(&billing, (usage, cost, outcome, estimated), now_ms),
-            Till::Shared(shared) => self.end_shared(&shared, (usage, cost, outcome, estimated), now_ms),
+            Till::Here(billing) => {
+                self.end_here(&billing, (usage, cost, outcome, estimated), now_ms)
+            }
+            Till::Shared(shared) => {
+                self.end_shared(&shared, (usage, cost, outcome, estimated), now_ms)
+            }
         }
     }
 
@@ -263,11 +300,20 @@ impl Hold {
         (usage, cost, outcome, estimated): (Usage, Micro, Outcome, bool),
         now_ms: i64,
     ) -> Result<Micro, std::io::Error> {
-        let Some(serving) = &billing.0.serving else { return Ok(Micro::ZERO) };
+        let Some(serving) = &billing.0.serving else {
+            return Ok(Micro::ZERO);
+        };
         let asker = self.opening.asker();
         let tokens = usage.tokens_total();
-        let resolved = serving.holds.resolve(&billing.0.ledger, &asker, self.parts, cost, tokens, now_ms);
-        let Resolved { taken, writeoff, freed } = resolved;
+        let resolved =
+            serving
+                .holds
+                .resolve(&billing.0.ledger, &asker, self.parts, cost, tokens, now_ms);
+        let Resolved {
+            taken,
+            writeoff,
+            freed,
+        } = resolved;
         serving.open.fetch_sub(1, Ordering::Relaxed);
         let Some(opened_in) = self.opened_in.take() else {
             billing.give_claim_back(&self.opening.account, freed);
@@ -277,26 +323,48 @@ impl Hold {
         failpoint::pass(Point::BeforeJournalEnd);
         let written = serving.journal.write(&record);
         failpoint::pass(Point::AfterJournalEnd);
-        let Record::End(ending) = record else { return written.map(|_| Micro::ZERO) };
+        let Record::End(ending) = record else {
+            return written.map(|_| Micro::ZERO);
+        };
         match written {
             Ok(ended_in) => {
                 count(&ending, taken);
-                serving.settler.give(Settlement { ending, freed, journalled_in: [opened_in, ended_in] });
+                serving.settler.give(Settlement {
+                    ending,
+                    freed,
+                    journalled_in: [opened_in, ended_in],
+                });
                 Ok(taken.total())
             }
             Err(error) => {
                 METRICS.ledger_error("journal_write");
-                let freed = serving.holds.unsettle(&billing.0.ledger, &self.opening.asker(), &resolved);
-                // The ledger learns of it without the journal, in which a replay would find the same: open, and no end.
+                let freed =
+                    serving
+                        .holds
+                        .unsettle(&billing.0.ledger, &self.opening.asker(), &resolved);
+                // The ledger learns of it without the journal, in which a replay would find the
+                // same: open, and no end.
                 let (nothing, interrupted) = (Parts::default(), Outcome::Interrupted);
-                let ending = self.ending(nothing, Micro::ZERO, Usage::default(), interrupted, false, now_ms);
-                serving.settler.give(Settlement { ending, freed, journalled_in: [Arc::clone(&opened_in), opened_in] });
+                let ending = self.ending(
+                    nothing,
+                    Micro::ZERO,
+                    Usage::default(),
+                    interrupted,
+                    false,
+                    now_ms,
+                );
+                serving.settler.give(Settlement {
+                    ending,
+                    freed,
+                    journalled_in: [Arc::clone(&opened_in), opened_in],
+                });
                 Err(error)
             }
         }
     }
 
-    /// The shared store has the last word on what of the cost is borne; what this side knows is the hold.
+    /// The shared store has the last word on what of the cost is borne; what this side knows is the
+    /// hold.
     fn end_shared(
         &mut self,
         shared: &SharedBilling,
@@ -329,7 +397,16 @@ impl Hold {
         estimated: bool,
         at_ms: i64,
     ) -> Ending {
-        let Opening { request_id, account, key_id, key_shown, model, surface, conversation, .. } = &self.opening;
+        let Opening {
+            request_id,
+            account,
+            key_id,
+            key_shown,
+            model,
+            surface,
+            conversation,
+            ..
+        } = &self.opening;
         Ending {
             request_id: request_id.clone(),
             account: account.to_string(),
@@ -362,10 +439,21 @@ impl Drop for Hold {
             return;
         }
         if self.opened_in.is_some() {
-            log::warn!("request {} was cut off inside the gateway", self.opening.request_id);
+            log::warn!(
+                "request {} was cut off inside the gateway",
+                self.opening.request_id
+            );
         }
-        if let Err(error) = self.end(Usage::default(), Micro::ZERO, Outcome::Interrupted, false, clock::now_ms()) {
-            log::error!("journal an interrupted request: {error}; the ledger enters it all the same");
+        if let Err(error) = self.end(
+            Usage::default(),
+            Micro::ZERO,
+            Outcome::Interrupted,
+            false,
+            clock::now_ms(),
+        ) {
+            log::error!(
+                "journal an interrupted request: {error}; the ledger enters it all the same"
+            );
         }
     }
 }
@@ -381,13 +469,29 @@ fn count(ending: &Ending, taken: Parts) {
         add(&METRICS.tokens, &[model, class], tokens);
     }
     if detail.usage != Usage::default() {
-        METRICS.gen_ai.observe_tokens(model, detail.usage.input_total(), detail.usage.output_total());
+        METRICS.gen_ai.observe_tokens(
+            model,
+            detail.usage.input_total(),
+            detail.usage.output_total(),
+        );
     }
     add(&METRICS.web_searches, &[model], detail.usage.web_searches);
     for tool in ServerTool::ALL {
-        add(&METRICS.server_tool_uses, &[model, tool.key()], detail.usage.uses(tool));
+        add(
+            &METRICS.server_tool_uses,
+            &[model, tool.key()],
+            detail.usage.uses(tool),
+        );
     }
-    add(&METRICS.credits_micro, &[model], taken.total().get().unsigned_abs());
-    add(&METRICS.writeoff_micro, &[model], ending.writeoff.get().unsigned_abs());
+    add(
+        &METRICS.credits_micro,
+        &[model],
+        taken.total().get().unsigned_abs(),
+    );
+    add(
+        &METRICS.writeoff_micro,
+        &[model],
+        ending.writeoff.get().unsigned_abs(),
+    );
     add(&METRICS.estimated, &[model], u64::from(detail.estimated));
 }

@@ -1,16 +1,17 @@
 //! The edge's append-only file of requests that are not yet known to be in the ledger.
 //!
-//! A record is one `write(2)` of one line, `<crc32> <number> <json>`: it survives the death of the process at once, and can be
-//! read at night with a pager. A request's `open` is written before the vendor is called, its `end` before the client
-//! gets the last byte; so whoever has a whole answer has been debited, and whoever was cut off has not.
-//! A process owns a folder under `journal/`, named after its boot and locked while it lives; the next process replays
-//! what a dead one left.
+//! A record is one `write(2)` of one line, `<crc32> <number> <json>`: it survives the death of the
+//! process at once, and can be read at night with a pager. A request's `open` is written before the
+//! vendor is called, its `end` before the client gets the last byte; so whoever has a whole answer
+//! has been debited, and whoever was cut off has not. A process owns a folder under `journal/`,
+//! named after its boot and locked while it lives; the next process replays what a dead one left.
 //!
-//! Lines are numbered in each file, and a file begins with a line that says how many the one before it had: so a line or a file
-//! that is gone is missed (`journal/read.rs`), but for the last lines of the last file.
+//! Lines are numbered in each file, and a file begins with a line that says how many the one before
+//! it had: so a line or a file that is gone is missed (`journal/read.rs`), but for the last lines
+//! of the last file.
 //!
-//! On a full disk whatever runs may still end: a reserve, set aside while there was room, takes ends and nothing else.
-//! Nothing begins until it is whole again. Must not know prices or balances.
+//! On a full disk whatever runs may still end: a reserve, set aside while there was room, takes
+//! ends and nothing else. Nothing begins until it is whole again. Must not know prices or balances.
 
 mod line;
 mod read;
@@ -98,10 +99,15 @@ impl Place {
         lock.lock().map_err(failed)?;
         let dir = journals.join(&boot);
         std::fs::rename(&unnamed, &dir).map_err(failed)?;
-        Ok(Self { dir, boot, _lock: lock })
+        Ok(Self {
+            dir,
+            boot,
+            _lock: lock,
+        })
     }
 
-    /// Makes the first file. On a full disk it is empty, and the folder does not say that its files never are.
+    /// Makes the first file. On a full disk it is empty, and the folder does not say that its files
+    /// never are.
     fn begin_files(&self) -> io::Result<Segment> {
         match Segment::numbered(&self.dir, 1, 0) {
             Err(error) if is_full(&error) => {
@@ -165,11 +171,16 @@ pub struct Left {
 }
 
 impl Journal {
-    /// Begins a journal in `data_dir` for this process. Where the reserve finds no room, nothing is admitted yet.
+    /// Begins a journal in `data_dir` for this process. Where the reserve finds no room, nothing is
+    /// admitted yet.
     ///
     /// # Errors
     /// The folder or a file cannot be made.
-    pub fn begin(data_dir: &Path, segment_bytes: u64, reserve_bytes: u64) -> Result<Self, StoreError> {
+    pub fn begin(
+        data_dir: &Path,
+        segment_bytes: u64,
+        reserve_bytes: u64,
+    ) -> Result<Self, StoreError> {
         let failed = |source| StoreError::io("begin the journal", source);
         let place = Place::begin(data_dir)?;
         let active = place.begin_files().map_err(failed)?;
@@ -178,7 +189,12 @@ impl Journal {
             METRICS.ledger_error("journal_reserve");
             log::error!("set the journal's reserve of {reserve_bytes} bytes aside: {error}; no request is admitted");
         });
-        let files = Files { active: Arc::new(active), number: 1, sealed: Vec::new(), reserve: Arc::new(reserve) };
+        let files = Files {
+            active: Arc::new(active),
+            number: 1,
+            sealed: Vec::new(),
+            reserve: Arc::new(reserve),
+        };
         Ok(Self {
             place,
             segment_bytes,
@@ -199,8 +215,8 @@ impl Journal {
         &self.place.boot
     }
 
-    /// Appends `record`; once this returns, it outlives the process. The file stays for as long as the returned handle
-    /// is held: let it go once the ledger covers the record.
+    /// Appends `record`; once this returns, it outlives the process. The file stays for as long as
+    /// the returned handle is held: let it go once the ledger covers the record.
     ///
     /// # Errors
     /// The record is not (wholly) in the file.
@@ -213,7 +229,8 @@ impl Journal {
         Ok(segment)
     }
 
-    /// A disk that does not sync admits nothing more. The record outlives the process all the same, so it counts.
+    /// A disk that does not sync admits nothing more. The record outlives the process all the same,
+    /// so it counts.
     fn sync(&self, segment: &Segment) {
         failpoint::pass(Point::BeforeJournalSync);
         if let Err(error) = segment.sync() {
@@ -233,12 +250,19 @@ impl Journal {
             let _ = (&files.active.file).write(line.get(..line.len() / 2).unwrap_or_default());
             failpoint::die();
         }
-        let Err(error) = files.active.append(&mut line) else { return Ok(Arc::clone(&files.active)) };
+        let Err(error) = files.active.append(&mut line) else {
+            return Ok(Arc::clone(&files.active));
+        };
         if !self.short.swap(true, Ordering::AcqRel) {
-            log::error!("write the journal: {error}; what runs may end in its reserve, and nothing is admitted");
+            log::error!(
+                "write the journal: {error}; what runs may end in its reserve, and nothing is admitted"
+            );
         }
         match record {
-            Record::End(_) => files.reserve.append(&mut line).map(|()| Arc::clone(&files.reserve)),
+            Record::End(_) => files
+                .reserve
+                .append(&mut line)
+                .map(|()| Arc::clone(&files.reserve)),
             _ => Err(error),
         }
     }
@@ -252,7 +276,8 @@ impl Journal {
         self.short.load(Ordering::Acquire)
     }
 
-    /// After a write that failed: makes the reserve whole again, once the ledger covers what it took and there is room.
+    /// After a write that failed: makes the reserve whole again, once the ledger covers what it
+    /// took and there is room.
     pub fn recover(&self) {
         if !self.is_short() {
             return;
@@ -261,7 +286,10 @@ impl Journal {
         if !files.reserve.is_covered() {
             return;
         }
-        let recovered = files.reserve.empty().and_then(|()| files.reserve.set_aside(self.reserve_bytes));
+        let recovered = files
+            .reserve
+            .empty()
+            .and_then(|()| files.reserve.set_aside(self.reserve_bytes));
         match recovered.and_then(|()| files.active.set_aside(ROOM)) {
             Ok(()) => {
                 self.short.store(false, Ordering::Release);
@@ -274,7 +302,11 @@ impl Journal {
     /// Removes full files that the ledger covers whole.
     pub fn reap(&self) {
         // Removed without the lock, for which requests wait.
-        let covered: Vec<_> = self.files().sealed.extract_if(.., |segment| segment.is_covered()).collect();
+        let covered: Vec<_> = self
+            .files()
+            .sealed
+            .extract_if(.., |segment| segment.is_covered())
+            .collect();
         for segment in covered {
             failpoint::pass(Point::BeforeReap);
             if std::fs::remove_file(&segment.path).is_err() {
@@ -286,16 +318,22 @@ impl Journal {
     /// Removes the journal of a process that ends with everything covered.
     pub fn close(&self) {
         let files = self.files();
-        if files.sealed.iter().chain([&files.active, &files.reserve]).all(Segment::is_covered) {
+        if files
+            .sealed
+            .iter()
+            .chain([&files.active, &files.reserve])
+            .all(Segment::is_covered)
+        {
             failpoint::pass(Point::BeforeReap);
-            let _ = miss_none(&self.place.dir).and_then(|()| std::fs::remove_dir_all(&self.place.dir));
+            let _ =
+                miss_none(&self.place.dir).and_then(|()| std::fs::remove_dir_all(&self.place.dir));
         }
     }
 }
 
 impl Files {
-    /// Begins the next file where the active one is full. One that cannot be made is made later: a file too long does
-    /// no harm.
+    /// Begins the next file where the active one is full. One that cannot be made is made later: a
+    /// file too long does no harm.
     fn roll(&mut self, dir: &Path, segment_bytes: u64) {
         if self.active.bytes.load(Ordering::Relaxed) < segment_bytes {
             return;
@@ -305,8 +343,10 @@ impl Files {
             Ok(next) => {
                 self.number = number;
                 // Where that fails, the file is only less well guarded.
-                let _ = unnumbered(&Record::Sealed).and_then(|mut line| self.active.append(&mut line));
-                self.sealed.push(std::mem::replace(&mut self.active, Arc::new(next)));
+                let _ =
+                    unnumbered(&Record::Sealed).and_then(|mut line| self.active.append(&mut line));
+                self.sealed
+                    .push(std::mem::replace(&mut self.active, Arc::new(next)));
             }
             Err(error) => log::debug!("begin file {number} of the journal: {error}"),
         }
@@ -322,15 +362,24 @@ fn miss_none(dir: &Path) -> io::Result<()> {
 }
 
 fn open_lock(dir: &Path) -> io::Result<File> {
-    OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(dir.join(LOCK))
+    OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o600)
+        .open(dir.join(LOCK))
 }
 
 impl Segment {
-    /// File `file` of a journal. It gets its name once it has its first line: it is never found empty.
+    /// File `file` of a journal. It gets its name once it has its first line: it is never found
+    /// empty.
     fn numbered(dir: &Path, file: u64, lines_before: u64) -> io::Result<Self> {
         let unnamed = dir.join(format!("{file:06}.new"));
         let segment = Self::create(unnamed.clone()).and_then(|segment| {
-            segment.append_numbered(encode(&Record::Begun { file, lines_before }, 0)?.as_slice(), 1)?;
+            segment.append_numbered(
+                encode(&Record::Begun { file, lines_before }, 0)?.as_slice(),
+                1,
+            )?;
             let path = dir.join(file_name(file));
             std::fs::rename(&segment.path, &path)?;
             Ok(Self { path, ..segment })
@@ -339,9 +388,20 @@ impl Segment {
     }
 
     fn create(path: PathBuf) -> io::Result<Self> {
-        let file = OpenOptions::new().create_new(true).append(true).mode(0o600).open(&path)?;
+        let file = OpenOptions::new()
+            .create_new(true)
+            .append(true)
+            .mode(0o600)
+            .open(&path)?;
         let (kept, named) = (AtomicBool::new(false), AtomicBool::new(false));
-        Ok(Self { path, file, bytes: AtomicU64::new(0), next: AtomicU64::new(1), kept, named })
+        Ok(Self {
+            path,
+            file,
+            bytes: AtomicU64::new(0),
+            next: AtomicU64::new(1),
+            kept,
+            named,
+        })
     }
 
     /// Appends `line`, under the next number, or nothing of it. One caller at a time.
@@ -363,7 +423,8 @@ impl Segment {
         // What cannot be taken back is closed by the next record's line end.
         let is_torn = outcome.is_err() && count > 0 && self.file.set_len(before).is_err();
         if outcome.is_ok() || is_torn {
-            self.bytes.store(before.saturating_add(count as u64), Ordering::Relaxed);
+            self.bytes
+                .store(before.saturating_add(count as u64), Ordering::Relaxed);
         }
         if outcome.is_ok() {
             self.next.store(next, Ordering::Relaxed);
@@ -383,12 +444,15 @@ impl Segment {
         Ok(())
     }
 
-    /// Sets `bytes` aside behind the file's end: that much can be appended however full the disk becomes.
+    /// Sets `bytes` aside behind the file's end: that much can be appended however full the disk
+    /// becomes.
     fn set_aside(&self, bytes: u64) -> io::Result<()> {
         let end = self.bytes.load(Ordering::Relaxed);
         match rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, end, bytes) {
             Err(Errno::OPNOTSUPP) => {
-                log::warn!("this file system sets no room aside: the journal has no reserve should it become full");
+                log::warn!(
+                    "this file system sets no room aside: the journal has no reserve should it become full"
+                );
                 Ok(())
             }
             outcome => Ok(outcome?),
@@ -414,7 +478,10 @@ fn file_name(file: u64) -> String {
 }
 
 fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge)
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
+    )
 }
 
 /// Boots that have a journal: their processes live, or what they left is not replayed.
@@ -422,7 +489,10 @@ fn is_full(error: &io::Error) -> bool {
 /// # Errors
 /// It cannot be told.
 pub fn boots(data_dir: &Path) -> Result<Vec<String>, StoreError> {
-    Ok(folders(data_dir)?.into_iter().map(|(boot, _)| boot).collect())
+    Ok(folders(data_dir)?
+        .into_iter()
+        .map(|(boot, _)| boot)
+        .collect())
 }
 
 /// Boots whose processes live, told by their locks.
@@ -446,7 +516,8 @@ pub fn live_boots(data_dir: &Path) -> Result<Vec<String>, StoreError> {
 pub fn left_behind(data_dir: &Path) -> Result<Vec<Left>, StoreError> {
     let mut left = Vec::new();
     for (boot, dir) in folders(data_dir)? {
-        // A command that looks for living processes holds a lock for a moment: one refusal is no proof of life.
+        // A command that looks for living processes holds a lock for a moment: one refusal is no
+        // proof of life.
         for _ in 0..3 {
             match try_claim(&dir)? {
                 Claimed::Living => std::thread::sleep(Duration::from_millis(3)),
@@ -472,7 +543,13 @@ fn folders(data_dir: &Path) -> Result<Vec<(String, PathBuf)>, StoreError> {
         let entry = entry.map_err(failed)?;
         let is_named = !entry.file_name().as_encoded_bytes().starts_with(b".");
         if is_named && entry.path().join(LOCK).exists() {
-            folders.extend(entry.file_name().into_string().ok().map(|boot| (boot, entry.path())));
+            folders.extend(
+                entry
+                    .file_name()
+                    .into_string()
+                    .ok()
+                    .map(|boot| (boot, entry.path())),
+            );
         }
     }
     folders.sort();
@@ -504,8 +581,8 @@ fn try_claim(dir: &Path) -> Result<Claimed, StoreError> {
 }
 
 impl Left {
-    /// How every request in it ended, and how many lines and files were damaged or are missing (a torn last line is none: its request's client never
-    /// got the end).
+    /// How every request in it ended, and how many lines and files were damaged or are missing (a
+    /// torn last line is none: its request's client never got the end).
     ///
     /// # Errors
     /// A file cannot be read.
@@ -513,13 +590,17 @@ impl Left {
         read_endings(&self.dir)
     }
 
-    /// Removes a reserve that was not needed: what is left may have to be entered on a disk that is full.
+    /// Removes a reserve that was not needed: what is left may have to be entered on a disk that is
+    /// full.
     pub fn give_up_reserve(&self) {
         let reserve = self.dir.join(RESERVE);
         if std::fs::metadata(&reserve).is_ok_and(|reserve| reserve.len() == 0)
             && let Err(error) = std::fs::remove_file(&reserve)
         {
-            log::debug!("remove the reserve of the journal of boot {}: {error}", self.boot);
+            log::debug!(
+                "remove the reserve of the journal of boot {}: {error}",
+                self.boot
+            );
         }
     }
 
@@ -534,7 +615,9 @@ impl Left {
             std::fs::rename(self.dir.join(LOCK), self.dir.join(OLD_LOCK)).map_err(failed)?;
             return std::fs::rename(&self.dir, aside).map_err(failed);
         }
-        miss_none(&self.dir).and_then(|()| std::fs::remove_dir_all(&self.dir)).map_err(failed)?;
+        miss_none(&self.dir)
+            .and_then(|()| std::fs::remove_dir_all(&self.dir))
+            .map_err(failed)?;
         drop(self.lock);
         Ok(())
     }
@@ -551,11 +634,19 @@ pub fn claim_left(dir: &Path) -> Result<Left, StoreError> {
         Claimed::Living => return unusable("in use by a running gateway"),
         Claimed::Gone => return unusable("not a journal folder"),
     };
-    let boot = dir.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    Ok(Left { dir: dir.to_owned(), boot, lock })
+    let boot = dir
+        .file_name()
+        .map(|name| name.to_string_lossy().into_owned())
+        .unwrap_or_default();
+    Ok(Left {
+        dir: dir.to_owned(),
+        boot,
+        lock,
+    })
 }
 
-/// Copies what all journals of `from` hold, the living ones' too, to `to`. Returns the number of files.
+/// Copies what all journals of `from` hold, the living ones' too, to `to`. Returns the number of
+/// files.
 ///
 /// # Errors
 /// A file cannot be read or written.
@@ -566,17 +657,26 @@ pub fn copy(from: &Path, to: &Path) -> Result<usize, StoreError> {
         let target = to.join("journal").join(boot);
         sqlite::create_dir(&target)?;
         open_lock(&target).map_err(failed)?;
-        // In the order of their writing: a record's file is never older than that of the records before it.
+        // In the order of their writing: a record's file is never older than that of the records
+        // before it.
         for file in log_files(&dir).map_err(failed)? {
             let bytes = match std::fs::read(&file) {
                 Ok(bytes) => bytes,
-                // Removed since the folder was listed: the ledger, which is copied after this, has it all.
+                // Removed since the folder was listed: the ledger, which is copied after this, has
+                // it all.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(failed(error)),
             };
             let target = target.join(file.file_name().unwrap_or_default());
-            let mut copy = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&target).map_err(failed)?;
-            copy.write_all(&bytes).and_then(|()| copy.sync_all()).map_err(failed)?;
+            let mut copy = OpenOptions::new()
+                .create_new(true)
+                .write(true)
+                .mode(0o600)
+                .open(&target)
+                .map_err(failed)?;
+            copy.write_all(&bytes)
+                .and_then(|()| copy.sync_all())
+                .map_err(failed)?;
             copied += 1;
         }
         sqlite::sync_dir(&target).map_err(failed)?;

@@ -1,8 +1,10 @@
-//! Whether the wall clock may end trials: a lapse is never taken back, and a clock can be days ahead for seconds.
+//! Whether the wall clock may end trials: a lapse is never taken back, and a clock can be days
+//! ahead for seconds.
 //!
-//! The wall clock is held beside the monotonic one. Where it is ahead of what both said before, it is believed once they
-//! have agreed for longer than it is ahead: a real jump delays a lapse, a false one ends no trial. Admission does not ask
-//! here: a trial that is over pays for nothing the moment it is. Must not be asked about anything but lapses.
+//! The wall clock is held beside the monotonic one. Where it is ahead of what both said before, it
+//! is believed once they have agreed for longer than it is ahead: a real jump delays a lapse, a
+//! false one ends no trial. Admission does not ask here: a trial that is over pays for nothing the
+//! moment it is. Must not be asked about anything but lapses.
 
 use std::time::{Duration, Instant};
 
@@ -19,9 +21,14 @@ pub struct LapseClock {
 }
 
 impl LapseClock {
-    /// `last_known_ms`: the latest moment at which the data was in use; what the clock is ahead of that may be false.
+    /// `last_known_ms`: the latest moment at which the data was in use; what the clock is ahead of
+    /// that may be false.
     pub fn new(last_known_ms: Option<i64>, now_ms: i64, now: Instant) -> Self {
-        Self { base: now, believed_ms: last_known_ms.unwrap_or(now_ms), doubted: None }
+        Self {
+            base: now,
+            believed_ms: last_known_ms.unwrap_or(now_ms),
+            doubted: None,
+        }
     }
 
     /// Whether `now_ms` is to be believed. Asked every second or so.
@@ -34,7 +41,9 @@ impl LapseClock {
             return true;
         }
         let since = match self.doubted {
-            Some((doubted, since)) if offset.abs_diff(doubted) <= SLEW_MAX_MS.unsigned_abs() => since,
+            Some((doubted, since)) if offset.abs_diff(doubted) <= SLEW_MAX_MS.unsigned_abs() => {
+                since
+            }
             _ => now,
         };
         self.doubted = Some((offset, since));
@@ -73,13 +82,19 @@ mod tests {
         assert!(clock.believes(wall(5), at(5)), "back again");
         // A minute ahead for good: after a minute.
         for second in 6..=66 {
-            assert!(!clock.believes(wall(i64::try_from(second).unwrap()) + 60_000, at(second)), "{second}");
+            assert!(
+                !clock.believes(wall(i64::try_from(second).unwrap()) + 60_000, at(second)),
+                "{second}"
+            );
         }
         assert!(clock.believes(wall(67) + 60_000, at(67)));
         assert!(clock.believes(wall(68) + 60_000, at(68)));
         // Another jump begins anew.
         assert!(!clock.believes(wall(69) + 120_000, at(69)));
-        assert!(!clock.believes(wall(129) + 180_000, at(129)), "two jumps are not one that lasts");
+        assert!(
+            !clock.believes(wall(129) + 180_000, at(129)),
+            "two jumps are not one that lasts"
+        );
     }
 
     #[test]
@@ -89,7 +104,10 @@ mod tests {
         let mut clock = LapseClock::new(None, NOW, base);
         for second in 1..100_u64 {
             let slewed = i64::try_from(second).unwrap() * 1_500;
-            assert!(clock.believes(NOW + slewed, at(second)), "half a second a second");
+            assert!(
+                clock.believes(NOW + slewed, at(second)),
+                "half a second a second"
+            );
         }
         assert!(clock.believes(NOW - DAY, at(100)), "behind");
         assert!(clock.believes(NOW + 150_000, at(101)), "as before");

@@ -1,7 +1,8 @@
-//! What is open at this moment, for an operator to look at: how many requests, since when, and what they hold.
+//! What is open at this moment, for an operator to look at: how many requests, since when, and what
+//! they hold.
 //!
-//! Read from the journals and the holds' mirror, some 20 ms old, so that admission is not asked. Reads files: not for a
-//! thread that serves. Must not be believed where money is decided.
+//! Read from the journals and the holds' mirror, some 20 ms old, so that admission is not asked.
+//! Reads files: not for a thread that serves. Must not be believed where money is decided.
 
 use super::{Billing, journal};
 use crate::money::Micro;
@@ -17,7 +18,8 @@ pub struct OpenHolds {
 }
 
 impl Billing {
-    /// What running processes hold of the accounts in this folder; `None` where a store that edges share knows it.
+    /// What running processes hold of the accounts in this folder; `None` where a store that edges
+    /// share knows it.
     ///
     /// # Errors
     /// A journal or the mirror cannot be read.
@@ -26,7 +28,10 @@ impl Billing {
             return Ok(None);
         }
         let mut open = OpenHolds::default();
-        for kept in journal::kept(&self.0.data_dir)?.iter().filter(|kept| kept.is_living && !kept.ended) {
+        for kept in journal::kept(&self.0.data_dir)?
+            .iter()
+            .filter(|kept| kept.is_living && !kept.ended)
+        {
             let at_ms = kept.ending.at_ms;
             open.requests += 1;
             open.oldest_at_ms = Some(open.oldest_at_ms.map_or(at_ms, |oldest| oldest.min(at_ms)));

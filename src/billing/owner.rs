@@ -28,7 +28,8 @@ pub struct Owner(#[expect(dead_code, reason = "the lock is what it is for")] Fil
 /// As [`take`]; or another successor waits.
 pub fn succeed(data_dir: &Path) -> Result<Owner, StoreError> {
     let announced = announce(data_dir)?;
-    // Not before: whoever reads it sends the signal at once, and that finds nobody who has not announced itself.
+    // Not before: whoever reads it sends the signal at once, and that finds nobody who has not
+    // announced itself.
     log::info!("waiting for the running gateway to hand over: send it SIGQUIT");
     let owner = take(data_dir, UPGRADE_PATIENCE);
     drop(announced);
@@ -108,7 +109,10 @@ fn announce(data_dir: &Path) -> Result<File, StoreError> {
             Ok(()) => return Ok(file),
             Err(TryLockError::Error(error)) => return Err(failed(error)),
             Err(TryLockError::WouldBlock) if began.elapsed() > LOOKS_ARE_OVER => {
-                return Err(StoreError::Unusable(format!("another successor waits for {}", data_dir.display())));
+                return Err(StoreError::Unusable(format!(
+                    "another successor waits for {}",
+                    data_dir.display()
+                )));
             }
             Err(TryLockError::WouldBlock) => std::thread::sleep(LOOK),
         }
@@ -135,5 +139,11 @@ fn is_locked(data_dir: &Path, name: &str) -> Result<bool, StoreError> {
 }
 
 fn open(data_dir: &Path, name: &str) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(data_dir.join(name))
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(data_dir.join(name))
 }

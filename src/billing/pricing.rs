@@ -1,7 +1,7 @@
 //! What a response costs, and the most it can cost: pure arithmetic over token counts and prices.
 //!
-//! Two choices stand before the sum: the size of the whole input picks the prices of the whole request, and the service
-//! tier multiplies what its tokens cost. Must not know accounts or stores.
+//! Two choices stand before the sum: the size of the whole input picks the prices of the whole
+//! request, and the service tier multiplies what its tokens cost. Must not know accounts or stores.
 
 use crate::catalog::{Factors, Price, Span, factor_of};
 use crate::money::{self, Factor, Micro, Term};
@@ -54,20 +54,34 @@ impl Line {
 /// Classes of tokens, and server tools.
 const LINES: usize = 7 + ServerTool::ALL.len();
 
-/// Everything that is priced, in the order a receipt lists it: the answer itself, then each pass that shortened the
-/// conversation, at the prices of its own size.
+/// Everything that is priced, in the order a receipt lists it: the answer itself, then each pass
+/// that shortened the conversation, at the prices of its own size.
 pub fn lines(usage: &Usage, price: &Price) -> Vec<Line> {
     each_line(usage, price).collect()
 }
 
 fn each_line(usage: &Usage, price: &Price) -> impl Iterator<Item = Line> {
     let passes = usage.compactions;
-    let (service_tier, inference_geo, speed) = (usage.service_tier, usage.inference_geo, usage.speed);
+    let (service_tier, inference_geo, speed) =
+        (usage.service_tier, usage.inference_geo, usage.speed);
     let of_pass = move |(index, pass): (usize, Pass)| {
-        let lines = own_lines(&Usage { service_tier, inference_geo, speed, ..pass.into() }, price);
-        lines.map(|line| Line { pass: Some(index), ..line })
+        let lines = own_lines(
+            &Usage {
+                service_tier,
+                inference_geo,
+                speed,
+                ..pass.into()
+            },
+            price,
+        );
+        lines.map(|line| Line {
+            pass: Some(index),
+            ..line
+        })
     };
-    own_lines(&usage.without_passes(), price).into_iter().chain((1..).zip(passes).flat_map(of_pass))
+    own_lines(&usage.without_passes(), price)
+        .into_iter()
+        .chain((1..).zip(passes).flat_map(of_pass))
 }
 
 /// Audio without a price of its own is charged as text.
@@ -85,8 +99,14 @@ fn own_lines(usage: &Usage, price: &Price) -> [Line; LINES] {
         features.audio_output.unwrap_or(rates.output),
     ];
     let tokens = usage.tokens().into_iter().zip(prices);
-    let tokens =
-        tokens.map(|((class, count), price)| Line { class, unit: Unit::Tokens, count, price, factor, pass: None });
+    let tokens = tokens.map(|((class, count), price)| Line {
+        class,
+        unit: Unit::Tokens,
+        count,
+        price,
+        factor,
+        pass: None,
+    });
     let uses = ServerTool::ALL.into_iter().map(|tool| Line {
         class: tool.key(),
         unit: Unit::Uses,
@@ -95,7 +115,14 @@ fn own_lines(usage: &Usage, price: &Price) -> [Line; LINES] {
         factor: Factor::ONE,
         pass: None,
     });
-    let nothing = Line { class: "", unit: Unit::Uses, count: 0, price: Micro::ZERO, factor: Factor::ONE, pass: None };
+    let nothing = Line {
+        class: "",
+        unit: Unit::Uses,
+        count: 0,
+        price: Micro::ZERO,
+        factor: Factor::ONE,
+        pass: None,
+    };
     let mut lines = [nothing; LINES];
     for (place, line) in lines.iter_mut().zip(tokens.chain(uses)) {
         *place = line;
@@ -110,7 +137,14 @@ pub fn cost(usage: &Usage, price: &Price) -> Micro {
 
 /// The least that a request can cost: one token in and one out, at the usual tier.
 pub fn least_cost(price: &Price) -> Micro {
-    cost(&Usage { input: 1, output: 1, ..Usage::default() }, price)
+    cost(
+        &Usage {
+            input: 1,
+            output: 1,
+            ..Usage::default()
+        },
+        price,
+    )
 }
 
 /// What `usage` costs before it is rounded, as a decimal of credits.
@@ -143,19 +177,22 @@ impl TierAsked {
         }
     }
 
-    /// The tier to bill where the vendor says that it served `told`: that one, or the one asked for where the vendor
-    /// says nothing or served a dearer one. `None`: the usual one.
+    /// The tier to bill where the vendor says that it served `told`: that one, or the one asked for
+    /// where the vendor says nothing or served a dearer one. `None`: the usual one.
     pub fn billed(self, told: Option<ServiceTier>, factors: &Factors) -> Option<ServiceTier> {
         let asked = match self {
             Self::Named(tier) => Some(tier),
             Self::Auto | Self::Usual => None,
         };
-        let told = told.filter(|told| factor_of(factors, Some(*told)) <= self.dearest(factors)).or(asked);
+        let told = told
+            .filter(|told| factor_of(factors, Some(*told)) <= self.dearest(factors))
+            .or(asked);
         told.filter(|told| factors.contains_key(told))
     }
 }
 
-/// How a request may be served, which multiplies the prices of its tokens. The default is whatever the vendor chooses.
+/// How a request may be served, which multiplies the prices of its tokens. The default is whatever
+/// the vendor chooses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ServiceTerms {
     pub tier: TierAsked,
@@ -165,12 +202,19 @@ pub struct ServiceTerms {
 
 impl ServiceTerms {
     /// At the base prices and no others.
-    pub const USUAL: Self = Self { tier: TierAsked::Usual, geo: TierAsked::Usual, speed: TierAsked::Usual };
+    pub const USUAL: Self = Self {
+        tier: TierAsked::Usual,
+        geo: TierAsked::Usual,
+        speed: TierAsked::Usual,
+    };
 
     /// The dearest multiple that can be billed.
     pub fn dearest(&self, price: &Price) -> Factor {
         let asked = [self.tier, self.geo, self.speed];
-        let dearest = asked.into_iter().zip(price.features.factors()).map(|(asked, (_, all))| asked.dearest(all));
+        let dearest = asked
+            .into_iter()
+            .zip(price.features.factors())
+            .map(|(asked, (_, all))| asked.dearest(all));
         dearest.fold(Factor::ONE, Factor::times)
     }
 
@@ -179,7 +223,9 @@ impl ServiceTerms {
         let features = &price.features;
         Usage {
             service_tier: self.tier.billed(usage.service_tier, &features.service_tier),
-            inference_geo: self.geo.billed(usage.inference_geo, &features.inference_geo),
+            inference_geo: self
+                .geo
+                .billed(usage.inference_geo, &features.inference_geo),
             speed: self.speed.billed(usage.speed, &features.speed),
             ..usage
         }
@@ -198,7 +244,8 @@ pub struct ToolHold {
 /// The largest possible cost of a request, as a function of its output limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quote {
-    /// Every size that the input may have by its price tier, each at its largest and dearest. Never empty.
+    /// Every size that the input may have by its price tier, each at its largest and dearest. Never
+    /// empty.
     pub reaches: Vec<Reach>,
     /// Answers asked for at once.
     pub choices: u64,
@@ -207,7 +254,8 @@ pub struct Quote {
     pub service: ServiceTerms,
     /// The dearest multiple that `service` can come to.
     pub factor: Factor,
-    /// Output limit per answer, in tokens: the caller's, or the model's own; the largest of the models that may answer.
+    /// Output limit per answer, in tokens: the caller's, or the model's own; the largest of the
+    /// models that may answer.
     pub output_limit: u64,
     /// The least limit worth running the request with.
     pub output_floor: u64,
@@ -247,8 +295,13 @@ impl Quote {
 
     /// The most that the model can use of it, where `output_limit` can be paid.
     pub fn usage_bounds(&self, output_limit: u64) -> UsageBounds {
-        let output = output_limit.min(self.own_limit).saturating_mul(self.choices);
-        UsageBounds { output, ..self.bounds }
+        let output = output_limit
+            .min(self.own_limit)
+            .saturating_mul(self.choices);
+        UsageBounds {
+            output,
+            ..self.bounds
+        }
     }
 
     /// The same with an output limit of at most `limit`: what the model can write.
@@ -274,23 +327,33 @@ impl Quote {
     }
 
     fn wide_cost(&self, output_limit: u64) -> i128 {
-        let others = self.others.iter().map(|other| other.wide_cost(output_limit));
+        let others = self
+            .others
+            .iter()
+            .map(|other| other.wide_cost(output_limit));
         others.fold(self.own_cost(output_limit.min(self.own_limit)), i128::max)
     }
 
     fn own_cost(&self, output_limit: u64) -> i128 {
         let output = u128::from(output_limit).saturating_mul(u128::from(self.choices));
-        let tools = self.tools.iter().map(|hold| Term::new(hold.uses, hold.price, Factor::THOUSAND));
+        let tools = self
+            .tools
+            .iter()
+            .map(|hold| Term::new(hold.uses, hold.price, Factor::THOUSAND));
         let cost = |reach: &Reach| {
             let input = Term::new(reach.input_tokens, reach.input_price, self.factor);
-            let output = Term { count: output, price: reach.output_price, factor: self.factor };
+            let output = Term {
+                count: output,
+                price: reach.output_price,
+                factor: self.factor,
+            };
             money::wide_cost([input, output].into_iter().chain(tools.clone()))
         };
         self.reaches.iter().map(cost).max().unwrap_or(i128::MAX)
     }
 
-    /// The largest output limit, at most the one asked for, whose cost fits into `available`; `None` where not even
-    /// the floor fits.
+    /// The largest output limit, at most the one asked for, whose cost fits into `available`;
+    /// `None` where not even the floor fits.
     pub fn fit(&self, available: Micro) -> Option<u64> {
         let fits = |limit| self.wide_cost(limit) <= i128::from(available.get());
         if fits(self.output_limit) {
@@ -300,7 +363,8 @@ impl Quote {
     }
 }
 
-/// The largest number from `least` to `most` that fits. What fits must do so from `least` on without a gap.
+/// The largest number from `least` to `most` that fits. What fits must do so from `least` on
+/// without a gap.
 fn largest(least: u64, most: u64, fits: impl Fn(u64) -> bool) -> Option<u64> {
     if least > most || !fits(least) {
         return None;
@@ -336,16 +400,27 @@ const KEPT_FIRST: [fn(&mut Usage) -> &mut u64; LINES] = [
     |usage| &mut usage.output,
 ];
 
-/// `usage` lowered until it costs at most `most`: class by class, as much is kept as fits beside what was kept before.
-/// An estimate is billed like any usage, so its receipt must add up to what was taken.
+/// `usage` lowered until it costs at most `most`: class by class, as much is kept as fits beside
+/// what was kept before. An estimate is billed like any usage, so its receipt must add up to what
+/// was taken.
 pub fn within(usage: Usage, price: &Price, most: Micro) -> Usage {
     let fits = |usage: &Usage| wide_cost(usage, price) <= i128::from(most.get());
     if fits(&usage) {
         return usage;
     }
     let mut given = usage;
-    let Usage { service_tier, inference_geo, speed, .. } = usage;
-    let mut kept = Usage { service_tier, inference_geo, speed, ..Usage::default() };
+    let Usage {
+        service_tier,
+        inference_geo,
+        speed,
+        ..
+    } = usage;
+    let mut kept = Usage {
+        service_tier,
+        inference_geo,
+        speed,
+        ..Usage::default()
+    };
     for of in KEPT_FIRST {
         let with = |count| {
             let mut usage = kept;
@@ -353,14 +428,18 @@ pub fn within(usage: Usage, price: &Price, most: Micro) -> Usage {
             usage
         };
         let (given, beside) = (*of(&mut given), kept.input_total());
-        // Within one span more never costs less; from one to the next it may. For what is no input it makes no difference.
+        // Within one span more never costs less; from one to the next it may. For what is no input
+        // it makes no difference.
         let fitting = |span: Span| {
             let (least, most) = span.beside(beside)?;
             largest(least, most.min(given), |count| fits(&with(count)))
         };
         kept = with(price.spans().rev().find_map(fitting).unwrap_or(0));
     }
-    Usage { reasoning: usage.reasoning.min(kept.output), ..kept }
+    Usage {
+        reasoning: usage.reasoning.min(kept.output),
+        ..kept
+    }
 }
 
 #[cfg(test)]
@@ -384,7 +463,13 @@ mod tests {
 
     fn rates(prices: [i64; 5]) -> Rates {
         let [input, cache_read, cache_write_5m, cache_write_1h, output] = prices.map(credits);
-        Rates { input, cache_read, cache_write_5m, cache_write_1h, output }
+        Rates {
+            input,
+            cache_read,
+            cache_write_5m,
+            cache_write_1h,
+            output,
+        }
     }
 
     fn tier(name: &str) -> ServiceTier {
@@ -393,14 +478,20 @@ mod tests {
 
     /// Twice as dear above 1 000 tokens of input.
     fn list() -> Price {
-        let tiers = vec![Tier { above_input_tokens: 1_000, rates: rates([200, 20, 250, 400, 1_000]) }];
+        let tiers = vec![Tier {
+            above_input_tokens: 1_000,
+            rates: rates([200, 20, 250, 400, 1_000]),
+        }];
         let factor = |decimal: &str| Factor::of(decimal.parse().unwrap()).unwrap();
         let features = Features {
             audio_input: Some(credits(3_000)),
             audio_output: Some(credits(6_000)),
             web_search: Some(credits(1_000)),
             mcp: Some(Micro::ZERO),
-            service_tier: BTreeMap::from([(tier("priority"), factor("1.75")), (tier("flex"), factor("0.5"))]),
+            service_tier: BTreeMap::from([
+                (tier("priority"), factor("1.75")),
+                (tier("flex"), factor("0.5")),
+            ]),
             inference_geo: BTreeMap::from([(tier("us"), factor("1.1"))]),
             ..Features::default()
         };
@@ -414,7 +505,10 @@ mod tests {
         assert_eq!(quote.fit(Micro::new(160_500_000)), Some(64_000));
         let lowered = quote.fit(Micro::new(100_000_000)).unwrap();
         assert!(quote.cost(lowered) <= Micro::new(100_000_000));
-        assert!(quote.cost(lowered + 1) > Micro::new(100_000_000), "one more token would not have fitted");
+        assert!(
+            quote.cost(lowered + 1) > Micro::new(100_000_000),
+            "one more token would not have fitted"
+        );
     }
 
     #[test]
@@ -424,29 +518,61 @@ mod tests {
         assert_eq!(quote.fit(floor), Some(256));
         assert_eq!(quote.fit(floor.minus(Micro::new(1))), None);
         assert_eq!(quote.fit(Micro::ZERO), None);
-        assert_eq!(Quote { output_floor: 0, ..quote.clone() }.fit(quote.cost(0)), None, "a limit of 0 says nothing");
+        assert_eq!(
+            Quote {
+                output_floor: 0,
+                ..quote.clone()
+            }
+            .fit(quote.cost(0)),
+            None,
+            "a limit of 0 says nothing"
+        );
     }
 
     #[test]
     fn with_other_models_a_quote_is_the_dearest_one_s_each_at_its_own_limit() {
-        let reach = |price| Reach { input_tokens: 0, input_price: Micro::ZERO, output_price: credits(price) };
+        let reach = |price| Reach {
+            input_tokens: 0,
+            input_price: Micro::ZERO,
+            output_price: credits(price),
+        };
         let cheap = Quote::flat(reach(100), 1, 8_000, 256);
         let dear = Quote::flat(reach(500), 1, 1_000, 300);
         let both = cheap.clone().or(dear.clone());
         assert_eq!((both.output_limit, both.output_floor), (8_000, 300));
         assert_eq!(both.cost(1_000), dear.cost(1_000), "the dearer one");
-        assert_eq!(both.cost(8_000), cheap.cost(8_000), "which never gets more than its own limit");
-        assert_eq!(dear.clone().or(cheap.clone()).cost(8_000), both.cost(8_000), "whichever was asked for");
+        assert_eq!(
+            both.cost(8_000),
+            cheap.cost(8_000),
+            "which never gets more than its own limit"
+        );
+        assert_eq!(
+            dear.clone().or(cheap.clone()).cost(8_000),
+            both.cost(8_000),
+            "whichever was asked for"
+        );
         let fitted = both.fit(dear.cost(600)).unwrap();
         assert_eq!(fitted, 600);
         assert!(both.cost(fitted + 1) > dear.cost(600));
-        assert_eq!(both.fit(dear.cost(299)), None, "no model runs below its floor");
-        assert_eq!(cheap.fit(dear.cost(299)), Some(1_495), "which the cheap one alone would");
+        assert_eq!(
+            both.fit(dear.cost(299)),
+            None,
+            "no model runs below its floor"
+        );
+        assert_eq!(
+            cheap.fit(dear.cost(299)),
+            Some(1_495),
+            "which the cheap one alone would"
+        );
     }
 
     #[test]
     fn a_free_model_fits_into_nothing() {
-        let reach = Reach { input_tokens: 1_000, input_price: Micro::ZERO, output_price: Micro::ZERO };
+        let reach = Reach {
+            input_tokens: 1_000,
+            input_price: Micro::ZERO,
+            output_price: Micro::ZERO,
+        };
         assert_eq!(Quote::flat(reach, 1, 10, 256).fit(Micro::ZERO), Some(10));
     }
 
@@ -459,19 +585,43 @@ mod tests {
         };
         // 1 000 × 400 + 10 × 100, or 2 000 × 100 + 10 × 500: which is dearer depends on the limit.
         let reaches = vec![reach(1_000, 400, 100), reach(2_000, 100, 500)];
-        let quote = Quote { reaches, ..Quote::flat(reach(0, 0, 0), 1, 2_000, 1) };
+        let quote = Quote {
+            reaches,
+            ..Quote::flat(reach(0, 0, 0), 1, 2_000, 1)
+        };
         assert_eq!(quote.cost(10), Micro::new(401_000));
         assert_eq!(quote.cost(1_000), Micro::new(700_000));
         assert_eq!(quote.fit(Micro::new(450_000)), Some(500));
         assert_eq!(quote.fit(Micro::new(450_499)), Some(500));
         assert_eq!(quote.fit(Micro::new(399_999)), None);
-        let held = ToolHold { tool: ServerTool::WebSearch, uses: 3, price: credits(1_000) };
-        let searches = Quote { tools: vec![held], ..quote.clone() };
+        let held = ToolHold {
+            tool: ServerTool::WebSearch,
+            uses: 3,
+            price: credits(1_000),
+        };
+        let searches = Quote {
+            tools: vec![held],
+            ..quote.clone()
+        };
         assert_eq!(searches.cost(10), Micro::new(3_401_000));
         let half = Factor::of("0.5".parse().unwrap()).unwrap();
-        let flex = Quote { factor: half, ..searches };
-        assert_eq!(flex.cost(10), Micro::new(3_200_500), "a tier multiplies tokens, not uses");
-        assert_eq!(Quote { choices: 3, ..quote }.cost(1_000), Micro::new(1_700_000));
+        let flex = Quote {
+            factor: half,
+            ..searches
+        };
+        assert_eq!(
+            flex.cost(10),
+            Micro::new(3_200_500),
+            "a tier multiplies tokens, not uses"
+        );
+        assert_eq!(
+            Quote {
+                choices: 3,
+                ..quote
+            }
+            .cost(1_000),
+            Micro::new(1_700_000)
+        );
     }
 
     #[test]
@@ -485,29 +635,63 @@ mod tests {
             ..Usage::default()
         };
         assert_eq!(below.input_total(), 1_000);
-        assert_eq!(cost(&below, &list()), Micro::new(50_000 + 3_000 + 18_750 + 10_000 + 35_000));
+        assert_eq!(
+            cost(&below, &list()),
+            Micro::new(50_000 + 3_000 + 18_750 + 10_000 + 35_000)
+        );
         for class in [
-            Usage { input: 501, ..below },
-            Usage { cache_read: 301, ..below },
-            Usage { cache_write_5m: 151, ..below },
-            Usage { cache_write_1h: 51, ..below },
-            Usage { audio_input: 1, ..below },
+            Usage {
+                input: 501,
+                ..below
+            },
+            Usage {
+                cache_read: 301,
+                ..below
+            },
+            Usage {
+                cache_write_5m: 151,
+                ..below
+            },
+            Usage {
+                cache_write_1h: 51,
+                ..below
+            },
+            Usage {
+                audio_input: 1,
+                ..below
+            },
         ] {
             let lines = lines(&class, &list());
             let output = lines.iter().find(|line| line.class == "output").unwrap();
             assert_eq!(output.price, credits(1_000), "{class:?}");
         }
-        let above = Usage { input: 501, ..below };
-        assert_eq!(cost(&above, &list()), Micro::new(100_200 + 6_000 + 37_500 + 20_000 + 70_000));
+        let above = Usage {
+            input: 501,
+            ..below
+        };
+        assert_eq!(
+            cost(&above, &list()),
+            Micro::new(100_200 + 6_000 + 37_500 + 20_000 + 70_000)
+        );
     }
 
     #[test]
     fn features_are_lines_of_their_own_and_a_tier_multiplies_tokens_only() {
-        let usage =
-            Usage { input: 10, audio_input: 20, output: 30, audio_output: 40, web_searches: 5, ..Usage::default() };
+        let usage = Usage {
+            input: 10,
+            audio_input: 20,
+            output: 30,
+            audio_output: 40,
+            web_searches: 5,
+            ..Usage::default()
+        };
         let told = |usage: &Usage, price: &Price| {
-            let lines = lines(usage, price).into_iter().filter(|line| line.count > 0);
-            lines.map(|line| format!("{} {} {}", line.class, line.unit.as_str(), line.credits())).collect::<Vec<_>>()
+            let lines = lines(usage, price)
+                .into_iter()
+                .filter(|line| line.count > 0);
+            lines
+                .map(|line| format!("{} {} {}", line.class, line.unit.as_str(), line.credits()))
+                .collect::<Vec<_>>()
         };
         assert_eq!(
             told(&usage, &list()),
@@ -520,10 +704,16 @@ mod tests {
             ]
         );
         assert_eq!(cost(&usage, &list()), Micro::new(5_316_000));
-        let priority = Usage { service_tier: Some(tier("priority")), ..usage };
+        let priority = Usage {
+            service_tier: Some(tier("priority")),
+            ..usage
+        };
         assert_eq!(told(&priority, &list())[1], "audio_input tokens 0.105");
         assert_eq!(cost(&priority, &list()), Micro::new(5_000_000 + 553_000));
-        let unlisted = Usage { service_tier: Some(tier("scale")), ..usage };
+        let unlisted = Usage {
+            service_tier: Some(tier("scale")),
+            ..usage
+        };
         assert_eq!(cost(&unlisted, &list()), cost(&usage, &list()));
         let flat = Price::new([100, 10, 125, 200, 500].map(credits));
         let plain = [
@@ -533,7 +723,11 @@ mod tests {
             "audio_output tokens 0.02",
             "web_search uses 0",
         ];
-        assert_eq!(told(&usage, &flat), plain, "audio without a price is charged as text");
+        assert_eq!(
+            told(&usage, &flat),
+            plain,
+            "audio without a price is charged as text"
+        );
     }
 
     #[test]
@@ -557,8 +751,15 @@ mod tests {
             (TierAsked::Named(flex), Some(priority), Some(flex)),
         ] {
             let factors = &price.features.service_tier;
-            assert_eq!(asked.billed(told, factors), billed, "{told:?} for {asked:?}");
-            assert!(factor_of(factors, billed) <= asked.dearest(factors), "the hold bears what is billed");
+            assert_eq!(
+                asked.billed(told, factors),
+                billed,
+                "{told:?} for {asked:?}"
+            );
+            assert!(
+                factor_of(factors, billed) <= asked.dearest(factors),
+                "the hold bears what is billed"
+            );
         }
         let text = |asked: TierAsked| asked.dearest(&price.features.service_tier).to_string();
         let dearest = [TierAsked::Auto, TierAsked::Usual, TierAsked::Named(flex)].map(text);
@@ -574,21 +775,36 @@ mod tests {
             for bound in 0..45 {
                 for least in 0..4 {
                     let expected = (least <= bound.min(most)).then_some(bound.min(most));
-                    assert_eq!(largest(least, most, |number| number <= bound), expected, "{least}..={most} to {bound}");
+                    assert_eq!(
+                        largest(least, most, |number| number <= bound),
+                        expected,
+                        "{least}..={most} to {bound}"
+                    );
                 }
             }
         }
         assert_eq!(largest(0, u64::MAX, |_| true), Some(u64::MAX));
-        assert_eq!(largest(3, u64::MAX, |number| number < u64::MAX), Some(u64::MAX - 1));
+        assert_eq!(
+            largest(3, u64::MAX, |number| number < u64::MAX),
+            Some(u64::MAX - 1)
+        );
     }
 
     #[test]
     fn an_estimate_is_lowered_until_the_hold_bears_it() {
         let price = Price::new([100, 10, 125, 200, 500].map(credits));
-        let usage = Usage { input: 5_000, output: 2_000, reasoning: 1_500, ..Usage::default() };
+        let usage = Usage {
+            input: 5_000,
+            output: 2_000,
+            reasoning: 1_500,
+            ..Usage::default()
+        };
         assert_eq!(within(usage, &price, credits(2)), usage);
         let lowered = within(usage, &price, credits(1));
-        assert_eq!((lowered.input, lowered.output, cost(&lowered, &price)), (5_000, 1_000, credits(1)));
+        assert_eq!(
+            (lowered.input, lowered.output, cost(&lowered, &price)),
+            (5_000, 1_000, credits(1))
+        );
         assert_eq!(lowered.reasoning, 1_000);
         let lowered = within(usage, &price, Micro::new(100_000));
         assert_eq!((lowered.input, lowered.output), (1_000, 0));
@@ -597,11 +813,19 @@ mod tests {
 
     #[test]
     fn an_estimate_above_a_threshold_is_lowered_to_it_where_that_is_what_fits() {
-        let usage = Usage { input: 1_500, output: 1_000, service_tier: Some(tier("flex")), ..Usage::default() };
+        let usage = Usage {
+            input: 1_500,
+            output: 1_000,
+            service_tier: Some(tier("flex")),
+            ..Usage::default()
+        };
         // Half of 1 500 × 200 + 1 000 × 1 000.
         assert_eq!(cost(&usage, &list()), Micro::new(650_000));
         let lowered = within(usage, &list(), Micro::new(649_999));
-        assert_eq!((lowered.input, lowered.output, lowered.service_tier), (1_500, 999, usage.service_tier));
+        assert_eq!(
+            (lowered.input, lowered.output, lowered.service_tier),
+            (1_500, 999, usage.service_tier)
+        );
         // 1 000 tokens cost half of 1 000 × 100; one more makes them all dearer.
         let lowered = within(usage, &list(), Micro::new(100_000));
         assert_eq!((lowered.input, lowered.output), (1_000, 200));
@@ -609,11 +833,32 @@ mod tests {
         let lowered = within(usage, &list(), Micro::new(100_100));
         assert_eq!((lowered.input, lowered.output), (1_001, 0));
         // What is no input is not bounded by how near the next threshold is.
-        let near = Usage { input: 999, web_searches: 5, audio_output: 6, output: 1_000, ..Usage::default() };
-        assert_eq!(within(near, &list(), Micro::new(5_635_899)), Usage { output: 999, ..near });
-        let cached = Usage { cache_read: 1_100, input: 10, web_searches: 2, audio_output: 9, ..usage };
+        let near = Usage {
+            input: 999,
+            web_searches: 5,
+            audio_output: 6,
+            output: 1_000,
+            ..Usage::default()
+        };
+        assert_eq!(
+            within(near, &list(), Micro::new(5_635_899)),
+            Usage {
+                output: 999,
+                ..near
+            }
+        );
+        let cached = Usage {
+            cache_read: 1_100,
+            input: 10,
+            web_searches: 2,
+            audio_output: 9,
+            ..usage
+        };
         // Half of 1 100 × 20 + 10 × 200, 2 × 1, half of 9 × 6 000 + 1 000 × 1 000.
-        assert_eq!(cost(&cached, &list()), Micro::new(12_000 + 2_000_000 + 27_000 + 500_000));
+        assert_eq!(
+            cost(&cached, &list()),
+            Micro::new(12_000 + 2_000_000 + 27_000 + 500_000)
+        );
         for (most, kept) in [
             (2_538_999, (1_100, 10, 2, 9, 999)),
             (2_026_999, (1_100, 10, 2, 4, 5)),
@@ -624,26 +869,59 @@ mod tests {
             (5, (1, 0, 0, 0, 0)),
         ] {
             let kept_now = within(cached, &list(), Micro::new(most));
-            let Usage { cache_read, input, web_searches, audio_output, output, .. } = kept_now;
-            assert_eq!((cache_read, input, web_searches, audio_output, output), kept, "{most}");
+            let Usage {
+                cache_read,
+                input,
+                web_searches,
+                audio_output,
+                output,
+                ..
+            } = kept_now;
+            assert_eq!(
+                (cache_read, input, web_searches, audio_output, output),
+                kept,
+                "{most}"
+            );
             assert!(cost(&kept_now, &list()) <= Micro::new(most));
         }
     }
 
     #[test]
     fn where_more_input_is_cheaper_the_larger_size_is_kept() {
-        let tiers = vec![Tier { above_input_tokens: 1_000, rates: rates([10; 5]) }];
+        let tiers = vec![Tier {
+            above_input_tokens: 1_000,
+            rates: rates([10; 5]),
+        }];
         let price = Price::list(rates([100; 5]), tiers, Features::default());
         let (count, most) = (1_500, Micro::new(14_000));
         for usage in [
-            Usage { cache_read: count, ..Usage::default() },
-            Usage { cache_write_5m: count, ..Usage::default() },
-            Usage { cache_write_1h: count, ..Usage::default() },
-            Usage { audio_input: count, ..Usage::default() },
-            Usage { input: count, ..Usage::default() },
+            Usage {
+                cache_read: count,
+                ..Usage::default()
+            },
+            Usage {
+                cache_write_5m: count,
+                ..Usage::default()
+            },
+            Usage {
+                cache_write_1h: count,
+                ..Usage::default()
+            },
+            Usage {
+                audio_input: count,
+                ..Usage::default()
+            },
+            Usage {
+                input: count,
+                ..Usage::default()
+            },
         ] {
             let kept = within(usage, &price, most);
-            assert_eq!((kept.input_total(), cost(&kept, &price)), (1_400, most), "{usage:?}");
+            assert_eq!(
+                (kept.input_total(), cost(&kept, &price)),
+                (1_400, most),
+                "{usage:?}"
+            );
         }
     }
 }

@@ -1,7 +1,9 @@
-//! How much was asked for in the last minute: a bucket that fills with what is asked for and empties by its limit a minute.
+//! How much was asked for in the last minute: a bucket that fills with what is asked for and
+//! empties by its limit a minute.
 //!
-//! Integers alone: a bucket counts in sixty-thousandths, so that a millisecond empties exactly as many as the limit has
-//! units. The shared store has the same arithmetic (`store/redis/limits.lua`). Must not know the time by itself.
+//! Integers alone: a bucket counts in sixty-thousandths, so that a millisecond empties exactly as
+//! many as the limit has units. The shared store has the same arithmetic
+//! (`store/redis/limits.lua`). Must not know the time by itself.
 
 /// Milliseconds in the minute that limits speak of, and parts that one unit is counted in.
 const MINUTE_MS: u64 = 60_000;
@@ -64,9 +66,15 @@ pub struct Meters {
 impl Meters {
     pub fn with(self, other: Self) -> Self {
         let tighter = |one: Option<Meter>, other: Option<Meter>| {
-            [one, other].into_iter().flatten().min_by_key(|meter| (meter.remaining, meter.limit))
+            [one, other]
+                .into_iter()
+                .flatten()
+                .min_by_key(|meter| (meter.remaining, meter.limit))
         };
-        Self { requests: tighter(self.requests, other.requests), tokens: tighter(self.tokens, other.tokens) }
+        Self {
+            requests: tighter(self.requests, other.requests),
+            tokens: tighter(self.tokens, other.tokens),
+        }
     }
 }
 
@@ -88,8 +96,12 @@ impl Bucket {
 
     /// How long until `count` more fit; 0 where they do.
     fn wait_ms(&mut self, limit: u64, count: u64, now_ms: i64) -> u64 {
-        let asked = self.look(limit, now_ms).saturating_add(count.saturating_mul(MINUTE_MS));
-        asked.saturating_sub(limit.saturating_mul(MINUTE_MS)).div_ceil(limit.max(1))
+        let asked = self
+            .look(limit, now_ms)
+            .saturating_add(count.saturating_mul(MINUTE_MS));
+        asked
+            .saturating_sub(limit.saturating_mul(MINUTE_MS))
+            .div_ceil(limit.max(1))
     }
 
     fn add(&mut self, count: u64) {
@@ -103,7 +115,11 @@ impl Bucket {
     fn meter(&mut self, limit: u64, now_ms: i64) -> Option<Meter> {
         let used = (limit > 0).then(|| self.look(limit, now_ms))?;
         let remaining = limit.saturating_sub(used.div_ceil(MINUTE_MS));
-        Some(Meter { limit, remaining, reset_ms: used.div_ceil(limit) })
+        Some(Meter {
+            limit,
+            remaining,
+            reset_ms: used.div_ceil(limit),
+        })
     }
 }
 
@@ -115,26 +131,55 @@ pub struct Gauge {
 }
 
 impl Gauge {
-    /// Whether one more request of so many tokens may run beside `open` others; nothing is counted by asking.
+    /// Whether one more request of so many tokens may run beside `open` others; nothing is counted
+    /// by asking.
     ///
     /// # Errors
     /// Which limit it runs into, the one to be waited for longest.
-    pub fn judge(&mut self, rates: &Rates, whose: Whose, open: u64, tokens: u64, now_ms: i64) -> Result<(), Wait> {
-        let Rates { requests_per_minute, tokens_per_minute, concurrent } = *rates;
+    pub fn judge(
+        &mut self,
+        rates: &Rates,
+        whose: Whose,
+        open: u64,
+        tokens: u64,
+        now_ms: i64,
+    ) -> Result<(), Wait> {
+        let Rates {
+            requests_per_minute,
+            tokens_per_minute,
+            concurrent,
+        } = *rates;
         let mut waits = Vec::new();
         if concurrent > 0 && open >= concurrent {
             waits.push((Limited::Concurrent, concurrent, 1));
         }
         if requests_per_minute > 0 {
-            waits.push((Limited::Requests, requests_per_minute, self.requests.wait_ms(requests_per_minute, 1, now_ms)));
+            waits.push((
+                Limited::Requests,
+                requests_per_minute,
+                self.requests.wait_ms(requests_per_minute, 1, now_ms),
+            ));
         }
         if tokens_per_minute > 0 {
             let reserved = reserved(tokens_per_minute, tokens);
-            waits.push((Limited::Tokens, tokens_per_minute, self.tokens.wait_ms(tokens_per_minute, reserved, now_ms)));
+            waits.push((
+                Limited::Tokens,
+                tokens_per_minute,
+                self.tokens.wait_ms(tokens_per_minute, reserved, now_ms),
+            ));
         }
-        let longest = waits.into_iter().filter(|(_, _, ms)| *ms > 0).max_by_key(|(_, _, ms)| *ms);
+        let longest = waits
+            .into_iter()
+            .filter(|(_, _, ms)| *ms > 0)
+            .max_by_key(|(_, _, ms)| *ms);
         longest.map_or(Ok(()), |(limited, most, ms)| {
-            Err(Wait { limited, whose, most, ms, meters: self.meters(rates, now_ms) })
+            Err(Wait {
+                limited,
+                whose,
+                most,
+                ms,
+                meters: self.meters(rates, now_ms),
+            })
         })
     }
 
@@ -155,7 +200,8 @@ impl Gauge {
         if rates.tokens_per_minute > 0 {
             // In this order: what is used beyond the estimate counts in full.
             self.tokens.add(used);
-            self.tokens.subtract(reserved(rates.tokens_per_minute, tokens));
+            self.tokens
+                .subtract(reserved(rates.tokens_per_minute, tokens));
         }
     }
 
@@ -178,8 +224,8 @@ pub enum FreeUse {
     Refused,
 }
 
-/// What one key, or one account, has used lately that costs nothing. Refused requests are counted apart: else free ones
-/// would keep billed ones out.
+/// What one key, or one account, has used lately that costs nothing. Refused requests are counted
+/// apart: else free ones would keep billed ones out.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct FreeGauge {
     used: Bucket,
@@ -205,15 +251,18 @@ impl FreeGauge {
         bucket.add(count);
     }
 
-    /// Nothing was used within the last minute, so that nothing is left in a bucket that was not overfilled.
+    /// Nothing was used within the last minute, so that nothing is left in a bucket that was not
+    /// overfilled.
     pub fn is_idle(&self, now_ms: i64) -> bool {
         let minute = MINUTE_MS.cast_signed();
-        [self.used, self.refused].iter().all(|bucket| bucket.used == 0 || now_ms.saturating_sub(bucket.at_ms) > minute)
+        [self.used, self.refused]
+            .iter()
+            .all(|bucket| bucket.used == 0 || now_ms.saturating_sub(bucket.at_ms) > minute)
     }
 }
 
-/// What is counted for a request before it is known: one that asks for more than a minute's worth waits for a whole
-/// minute, else it could never run.
+/// What is counted for a request before it is known: one that asks for more than a minute's worth
+/// waits for a whole minute, else it could never run.
 pub fn reserved(tokens_per_minute: u64, tokens: u64) -> u64 {
     tokens.min(tokens_per_minute)
 }
@@ -225,11 +274,22 @@ mod tests {
     const NOW: i64 = 1_800_000_000_000;
 
     fn rates(requests_per_minute: u64, tokens_per_minute: u64, concurrent: u64) -> Rates {
-        Rates { requests_per_minute, tokens_per_minute, concurrent }
+        Rates {
+            requests_per_minute,
+            tokens_per_minute,
+            concurrent,
+        }
     }
 
-    fn ask(gauge: &mut Gauge, rates: &Rates, tokens: u64, now_ms: i64) -> Result<(), (Limited, u64)> {
-        gauge.judge(rates, Whose::Key, 0, tokens, now_ms).map_err(|wait| (wait.limited, wait.ms))?;
+    fn ask(
+        gauge: &mut Gauge,
+        rates: &Rates,
+        tokens: u64,
+        now_ms: i64,
+    ) -> Result<(), (Limited, u64)> {
+        gauge
+            .judge(rates, Whose::Key, 0, tokens, now_ms)
+            .map_err(|wait| (wait.limited, wait.ms))?;
         gauge.take(rates, tokens, now_ms);
         Ok(())
     }
@@ -240,13 +300,24 @@ mod tests {
         for _ in 0..10 {
             assert_eq!(ask(&mut gauge, &ten, 0, NOW), Ok(()));
         }
-        assert_eq!(ask(&mut gauge, &ten, 0, NOW), Err((Limited::Requests, 6_000)));
-        assert_eq!(ask(&mut gauge, &ten, 0, NOW + 5_999), Err((Limited::Requests, 1)));
+        assert_eq!(
+            ask(&mut gauge, &ten, 0, NOW),
+            Err((Limited::Requests, 6_000))
+        );
+        assert_eq!(
+            ask(&mut gauge, &ten, 0, NOW + 5_999),
+            Err((Limited::Requests, 1))
+        );
         assert_eq!(ask(&mut gauge, &ten, 0, NOW + 6_000), Ok(()));
-        assert_eq!(ask(&mut gauge, &ten, 0, NOW + 6_000), Err((Limited::Requests, 6_000)));
+        assert_eq!(
+            ask(&mut gauge, &ten, 0, NOW + 6_000),
+            Err((Limited::Requests, 6_000))
+        );
         let idle = NOW + 3_600_000;
         assert_eq!(
-            (0..64).filter(|_| ask(&mut gauge, &ten, 0, idle).is_ok()).count(),
+            (0..64)
+                .filter(|_| ask(&mut gauge, &ten, 0, idle).is_ok())
+                .count(),
             10,
             "what is not used is not saved"
         );
@@ -255,8 +326,15 @@ mod tests {
     #[test]
     fn what_a_minute_admits_is_exact_for_a_limit_that_divides_nothing() {
         let (mut gauge, seven) = (Gauge::default(), rates(7, 0, 0));
-        let admitted = (0..600_000).step_by(10).filter(|ms| ask(&mut gauge, &seven, 0, NOW + ms).is_ok()).count();
-        assert_eq!(admitted, 7 + 69, "seven at once, and seven in each of the ten minutes but for the last one's last");
+        let admitted = (0..600_000)
+            .step_by(10)
+            .filter(|ms| ask(&mut gauge, &seven, 0, NOW + ms).is_ok())
+            .count();
+        assert_eq!(
+            admitted,
+            7 + 69,
+            "seven at once, and seven in each of the ten minutes but for the last one's last"
+        );
     }
 
     #[test]
@@ -269,16 +347,29 @@ mod tests {
         assert_eq!(gauge.wait_ms(FreeUse::Refused, 20, 20, NOW), 0);
         gauge.add(FreeUse::Refused, 21, 20, NOW);
         assert_eq!(gauge.wait_ms(FreeUse::Refused, 1, 20, NOW), 6_000);
-        assert_eq!((gauge.is_idle(NOW + 60_000), gauge.is_idle(NOW + 60_001)), (false, true));
+        assert_eq!(
+            (gauge.is_idle(NOW + 60_000), gauge.is_idle(NOW + 60_001)),
+            (false, true)
+        );
     }
 
     #[test]
     fn tokens_are_counted_as_estimated_and_then_as_used() {
         let (mut gauge, thousand) = (Gauge::default(), rates(0, 1_000, 0));
         assert_eq!(ask(&mut gauge, &thousand, 900, NOW), Ok(()));
-        assert_eq!(ask(&mut gauge, &thousand, 200, NOW), Err((Limited::Tokens, 6_000)));
+        assert_eq!(
+            ask(&mut gauge, &thousand, 200, NOW),
+            Err((Limited::Tokens, 6_000))
+        );
         gauge.correct(&thousand, 900, 100);
-        assert_eq!(gauge.meters(&thousand, NOW).tokens, Some(Meter { limit: 1_000, remaining: 900, reset_ms: 6_000 }));
+        assert_eq!(
+            gauge.meters(&thousand, NOW).tokens,
+            Some(Meter {
+                limit: 1_000,
+                remaining: 900,
+                reset_ms: 6_000
+            })
+        );
         assert_eq!(ask(&mut gauge, &thousand, 900, NOW), Ok(()));
         gauge.correct(&thousand, 900, 1_900);
         assert_eq!(
@@ -292,7 +383,10 @@ mod tests {
     fn a_request_for_more_than_a_minutes_tokens_waits_for_a_whole_minute() {
         let (mut gauge, thousand) = (Gauge::default(), rates(0, 1_000, 0));
         assert_eq!(ask(&mut gauge, &thousand, 1_000_000, NOW), Ok(()));
-        assert_eq!(ask(&mut gauge, &thousand, 1_000_000, NOW), Err((Limited::Tokens, 60_000)));
+        assert_eq!(
+            ask(&mut gauge, &thousand, 1_000_000, NOW),
+            Err((Limited::Tokens, 60_000))
+        );
         assert_eq!(ask(&mut gauge, &thousand, 1_000_000, NOW + 60_000), Ok(()));
     }
 
@@ -301,7 +395,10 @@ mod tests {
         let (mut gauge, one) = (Gauge::default(), rates(1, 0, 0));
         assert_eq!(ask(&mut gauge, &one, 0, NOW), Ok(()));
         let back = NOW - 3_600_000;
-        assert_eq!(ask(&mut gauge, &one, 0, back), Err((Limited::Requests, 60_000)));
+        assert_eq!(
+            ask(&mut gauge, &one, 0, back),
+            Err((Limited::Requests, 60_000))
+        );
         assert_eq!(ask(&mut gauge, &one, 0, back + 60_000), Ok(()));
     }
 
@@ -313,14 +410,40 @@ mod tests {
         }
         gauge.take(&both, 10, NOW);
         let wait = gauge.judge(&both, Whose::Account, 5, 10, NOW).unwrap_err();
-        assert_eq!((wait.limited, wait.whose, wait.most, wait.ms), (Limited::Tokens, Whose::Account, 10, 60_000));
-        let meter = |limit, remaining| Some(Meter { limit, remaining, reset_ms: 0 });
-        let key = Meters { requests: meter(10, 4), tokens: None };
-        let account = Meters { requests: meter(100, 3), tokens: meter(7, 7) };
-        assert_eq!(key.with(account), Meters { requests: meter(100, 3), tokens: meter(7, 7) });
-        let wait = gauge.judge(&rates(0, 0, 5), Whose::Key, 5, 0, NOW).unwrap_err();
+        assert_eq!(
+            (wait.limited, wait.whose, wait.most, wait.ms),
+            (Limited::Tokens, Whose::Account, 10, 60_000)
+        );
+        let meter = |limit, remaining| {
+            Some(Meter {
+                limit,
+                remaining,
+                reset_ms: 0,
+            })
+        };
+        let key = Meters {
+            requests: meter(10, 4),
+            tokens: None,
+        };
+        let account = Meters {
+            requests: meter(100, 3),
+            tokens: meter(7, 7),
+        };
+        assert_eq!(
+            key.with(account),
+            Meters {
+                requests: meter(100, 3),
+                tokens: meter(7, 7)
+            }
+        );
+        let wait = gauge
+            .judge(&rates(0, 0, 5), Whose::Key, 5, 0, NOW)
+            .unwrap_err();
         assert_eq!((wait.limited, wait.ms), (Limited::Concurrent, 1));
         assert_eq!(gauge.judge(&rates(0, 0, 5), Whose::Key, 4, 0, NOW), Ok(()));
-        assert_eq!(gauge.judge(&Rates::default(), Whose::Key, u64::MAX, u64::MAX, NOW), Ok(()));
+        assert_eq!(
+            gauge.judge(&Rates::default(), Whose::Key, u64::MAX, u64::MAX, NOW),
+            Ok(())
+        );
     }
 }

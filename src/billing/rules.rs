@@ -1,8 +1,8 @@
 //! What bounds a request's cost: from what a body asks for to a quote.
 //!
-//! A vendor reads at most one token per byte of the body itself. What makes it read or do more (an image, a fetched
-//! file, a stored conversation, a search) has a bound here, or takes the model's whole context; what has no price is
-//! refused. Must not know accounts.
+//! A vendor reads at most one token per byte of the body itself. What makes it read or do more (an
+//! image, a fetched file, a stored conversation, a search) has a bound here, or takes the model's
+//! whole context; what has no price is refused. Must not know accounts.
 
 use super::pricing::{Quote, Reach, ServiceTerms, TierAsked, ToolHold};
 use crate::catalog::{Model, Rates};
@@ -15,18 +15,20 @@ use crate::usage::{PerTool, ServerTool, ServiceTier, UsageBounds};
 /// The least thinking budget a messages vendor accepts.
 pub const THINKING_TOKENS_LEAST: u64 = 1_024;
 
-/// Uses of a server tool that one request is held for, and billed for at most, where it does not limit them itself: two in
-/// each of the ten rounds after which a messages vendor hands the turn back (`pause_turn`). Source: the vendor's server
-/// tools guide, read 2026-11. What a vendor counts beyond them is the operator's.
+/// Uses of a server tool that one request is held for, and billed for at most, where it does not
+/// limit them itself: two in each of the ten rounds after which a messages vendor hands the turn
+/// back (`pause_turn`). Source: the vendor's server tools guide, read 2026-11. What a vendor counts
+/// beyond them is the operator's.
 const MAX_TOOL_USES: u64 = 20;
 
 /// What a vendor can add to a prompt of its own: the rules for tools (up to 530 tokens, as the
-/// messages vendor documents), the system prompt of a chat template or of a hosted model. So much is
-/// believed beyond what is held; more is implausible, and is billed at what is held.
+/// messages vendor documents), the system prompt of a chat template or of a hosted model. So much
+/// is believed beyond what is held; more is implausible, and is billed at what is held.
 const MAX_TEMPLATE_TOKENS: u64 = 8_192;
 
-/// The largest cost of a request as a function of its output limit. `outline` and `text_bytes` (all but the base64 of images)
-/// are of the body that the vendor gets; `surface` is the caller's, for the words of a refusal.
+/// The largest cost of a request as a function of its output limit. `outline` and `text_bytes` (all
+/// but the base64 of images) are of the body that the vendor gets; `surface` is the caller's, for
+/// the words of a refusal.
 ///
 /// # Errors
 /// It asks for something that has no price.
@@ -40,8 +42,12 @@ pub fn quote(
     if let Some(param) = unpriced(model, surface, outline) {
         return Err(Failure::unpriced_feature(surface, param));
     }
-    let output_limit = outline.output_limit.map_or(model.max_output_tokens, |limit| limit.tokens);
-    let own_least = outline.output_limit.map_or(min_output, |limit| min_output.min(limit.tokens));
+    let output_limit = outline
+        .output_limit
+        .map_or(model.max_output_tokens, |limit| limit.tokens);
+    let own_least = outline
+        .output_limit
+        .map_or(min_output, |limit| min_output.min(limit.tokens));
     let output_floor = match outline.thinking_budget {
         Some(_) => output_limit.min(THINKING_TOKENS_LEAST.saturating_add(min_output)),
         None => own_least,
@@ -65,12 +71,22 @@ pub fn quote(
 fn unpriced(model: &Model, surface: Protocol, outline: &Outline) -> Option<&'static str> {
     let (features, priced) = (&outline.features, &model.price.features);
     let is_counted = |tool| is_counted(model.protocol(), tool);
-    let uncounted = offered(features).any(|tool| priced.of_tool(tool).is_none() || !is_counted(tool));
-    let words = [features.service_tier, features.inference_geo, features.speed];
-    let mut unlisted = priced.factors().into_iter().zip(words).filter_map(|((key, factors), word)| {
-        let is_listed = word.is_none_or(|word| factors.contains_key(&word));
-        (!is_listed).then_some(key)
-    });
+    let uncounted =
+        offered(features).any(|tool| priced.of_tool(tool).is_none() || !is_counted(tool));
+    let words = [
+        features.service_tier,
+        features.inference_geo,
+        features.speed,
+    ];
+    let mut unlisted =
+        priced
+            .factors()
+            .into_iter()
+            .zip(words)
+            .filter_map(|((key, factors), word)| {
+                let is_listed = word.is_none_or(|word| factors.contains_key(&word));
+                (!is_listed).then_some(key)
+            });
     let word = unlisted.next();
     let tools = match (surface, model.protocol()) {
         (Protocol::Chat, Protocol::Chat) => features.server_tool_member.unwrap_or("tools"),
@@ -82,13 +98,23 @@ fn unpriced(model: &Model, surface: Protocol, outline: &Outline) -> Option<&'sta
         (features.server_tools || uncounted, tools),
         (word.is_some(), word.unwrap_or_default()),
         (features.fallback_models, "fallbacks"),
-        (features.audio_input && priced.audio_input.is_none(), "messages"),
-        (features.audio_output && priced.audio_output.is_none(), "modalities"),
+        (
+            features.audio_input && priced.audio_input.is_none(),
+            "messages",
+        ),
+        (
+            features.audio_output && priced.audio_output.is_none(),
+            "modalities",
+        ),
     ];
-    asked.into_iter().find(|(asked, _)| *asked).map(|(_, param)| param)
+    asked
+        .into_iter()
+        .find(|(asked, _)| *asked)
+        .map(|(_, param)| param)
 }
 
-/// The most that the vendor can count, but for the output limit. `input`: what is held for the input.
+/// The most that the vendor can count, but for the output limit. `input`: what is held for the
+/// input.
 fn bounds(model: &Model, outline: &Outline, input: u64) -> UsageBounds {
     let features = &outline.features;
     let mut tool_uses = PerTool::default();
@@ -97,7 +123,9 @@ fn bounds(model: &Model, outline: &Outline, input: u64) -> UsageBounds {
     }
     UsageBounds {
         input,
-        input_believed: input.saturating_add(MAX_TEMPLATE_TOKENS).min(model.context_tokens.max(input)),
+        input_believed: input
+            .saturating_add(MAX_TEMPLATE_TOKENS)
+            .min(model.context_tokens.max(input)),
         context: model.context_tokens,
         pass_output: model.max_output_tokens,
         compaction: features.compaction,
@@ -106,7 +134,8 @@ fn bounds(model: &Model, outline: &Outline, input: u64) -> UsageBounds {
     }
 }
 
-/// A speed that is not asked for is the standard one; a tier and a region are then the vendor's to choose.
+/// A speed that is not asked for is the standard one; a tier and a region are then the vendor's to
+/// choose.
 fn service(features: &Features) -> ServiceTerms {
     let named = |word: Option<ServiceTier>, is_usual| match word {
         Some(word) => TierAsked::Named(word),
@@ -125,26 +154,42 @@ fn is_counted(vendor: Protocol, tool: ServerTool) -> bool {
     match vendor {
         Protocol::Messages => true,
         Protocol::Chat => false,
-        Protocol::Responses => matches!(tool, ServerTool::WebSearch | ServerTool::CodeExecution | ServerTool::Mcp),
+        Protocol::Responses => matches!(
+            tool,
+            ServerTool::WebSearch | ServerTool::CodeExecution | ServerTool::Mcp
+        ),
     }
 }
 
 fn offered(features: &Features) -> impl Iterator<Item = ServerTool> + '_ {
-    ServerTool::ALL.into_iter().filter(|tool| features.tool_offers.get(*tool).is_some())
+    ServerTool::ALL
+        .into_iter()
+        .filter(|tool| features.tool_offers.get(*tool).is_some())
 }
 
 fn tool_holds(model: &Model, features: &Features) -> Vec<ToolHold> {
     let hold = |tool| {
         let uses = max_tool_uses(model, features, tool);
-        ToolHold { tool, uses, price: model.price.features.of_tool(tool).unwrap_or_default() }
+        ToolHold {
+            tool,
+            uses,
+            price: model.price.features.of_tool(tool).unwrap_or_default(),
+        }
     };
     offered(features).map(hold).collect()
 }
 
-/// How often the vendor can use a tool for the request. A responses vendor keeps one limit for all tools together.
+/// How often the vendor can use a tool for the request. A responses vendor keeps one limit for all
+/// tools together.
 fn max_tool_uses(model: &Model, features: &Features, tool: ServerTool) -> u64 {
-    let own = features.tool_offers.get(tool).and_then(|offer| offer.max_uses).unwrap_or(MAX_TOOL_USES);
-    let shared = features.max_tool_calls.filter(|_| model.protocol() == Protocol::Responses);
+    let own = features
+        .tool_offers
+        .get(tool)
+        .and_then(|offer| offer.max_uses)
+        .unwrap_or(MAX_TOOL_USES);
+    let shared = features
+        .max_tool_calls
+        .filter(|_| model.protocol() == Protocol::Responses);
     shared.map_or(own, |calls| calls.min(own))
 }
 
@@ -158,7 +203,8 @@ fn reaches(model: &Model, outline: &Outline, text_bytes: u64) -> Vec<Reach> {
     within
         .map(|span| Reach {
             input_tokens: tokens.min(span.most),
-            input_price: dearest_input(model.protocol(), outline, &span.rates).max(audio_input.unwrap_or_default()),
+            input_price: dearest_input(model.protocol(), outline, &span.rates)
+                .max(audio_input.unwrap_or_default()),
             output_price: span.rates.output.max(audio_output.unwrap_or_default()),
         })
         .collect()
@@ -210,7 +256,13 @@ mod tests {
 
     fn rates(prices: [i64; 5]) -> Rates {
         let [input, cache_read, cache_write_5m, cache_write_1h, output] = prices.map(credits);
-        Rates { input, cache_read, cache_write_5m, cache_write_1h, output }
+        Rates {
+            input,
+            cache_read,
+            cache_write_5m,
+            cache_write_1h,
+            output,
+        }
     }
 
     fn model(protocol: Protocol, tiers: Vec<Tier>, features: Features) -> Model {
@@ -224,8 +276,8 @@ mod tests {
 
     fn priced(protocol: Protocol) -> Model {
         let factor = |text: &str| Factor::of(text.parse().unwrap()).unwrap();
-        let service_tier =
-            [("priority", "1.75"), ("flex", "0.5")].map(|(tier, times)| (ServiceTier::said(tier), factor(times)));
+        let service_tier = [("priority", "1.75"), ("flex", "0.5")]
+            .map(|(tier, times)| (ServiceTier::said(tier), factor(times)));
         let features = Features {
             audio_input: Some(credits(3_000)),
             audio_output: Some(credits(6_000)),
@@ -242,12 +294,18 @@ mod tests {
 
     fn ask(model: &Model, members: &str, bytes: u64) -> Result<Quote, Failure> {
         let protocol = model.protocol();
-        let outline = request::read(protocol, format!(r#"{{"model":"m",{members}}}"#).as_bytes()).unwrap();
+        let outline =
+            request::read(protocol, format!(r#"{{"model":"m",{members}}}"#).as_bytes()).unwrap();
         quote(model, protocol, &outline, bytes, 256)
     }
 
     fn uses(quote: &Quote, tool: ServerTool) -> u64 {
-        quote.tools.iter().filter(|hold| hold.tool == tool).map(|hold| hold.uses).sum()
+        quote
+            .tools
+            .iter()
+            .filter(|hold| hold.tool == tool)
+            .map(|hold| hold.uses)
+            .sum()
     }
 
     fn only(quote: &Quote) -> Reach {
@@ -264,14 +322,25 @@ mod tests {
     #[test]
     fn an_input_is_bounded_by_its_bytes_and_by_the_context() {
         let (messages, chat) = (plain(Protocol::Messages), plain(Protocol::Chat));
-        let tokens = |model: &Model, members: &str| only(&ask(model, members, 700).unwrap()).input_tokens;
+        let tokens =
+            |model: &Model, members: &str| only(&ask(model, members, 700).unwrap()).input_tokens;
         for model in [&messages, &chat] {
             assert_eq!(tokens(model, r#""messages":[]"#), 700);
-            assert_eq!(only(&ask(model, r#""messages":[]"#, 100_001).unwrap()).input_tokens, 100_000);
+            assert_eq!(
+                only(&ask(model, r#""messages":[]"#, 100_001).unwrap()).input_tokens,
+                100_000
+            );
         }
-        assert_eq!(tokens(&messages, &said(&format!("{IMAGE},{IMAGE}"))), 10_700);
+        assert_eq!(
+            tokens(&messages, &said(&format!("{IMAGE},{IMAGE}"))),
+            10_700
+        );
         let far_image = r#"{"type":"image","source":{"type":"url","url":"https://x/y"}}"#;
-        assert_eq!(tokens(&messages, &said(far_image)), 5_700, "an image is as large as it may be, wherever it is");
+        assert_eq!(
+            tokens(&messages, &said(far_image)),
+            5_700,
+            "an image is as large as it may be, wherever it is"
+        );
         let image_url = r#"{"type":"image_url","image_url":{"url":"data:image/png;base64,AA"}}"#;
         assert_eq!(tokens(&chat, &said(image_url)), 100_000);
         for unbounded in [
@@ -288,54 +357,105 @@ mod tests {
     #[test]
     fn an_input_is_held_at_the_dearest_class_that_it_can_incur() {
         let (messages, chat) = (plain(Protocol::Messages), plain(Protocol::Chat));
-        let price = |model: &Model, members: &str| only(&ask(model, members, 700).unwrap()).input_price;
+        let price =
+            |model: &Model, members: &str| only(&ask(model, members, 700).unwrap()).input_price;
         assert_eq!(price(&messages, r#""messages":[]"#), credits(100));
-        assert_eq!(price(&chat, r#""messages":[]"#), credits(125), "a chat vendor writes its cache unasked");
-        assert_eq!(price(&messages, r#""cache_control":{"type":"ephemeral"}"#), credits(125));
-        assert_eq!(price(&messages, r#""cache_control":{"type":"ephemeral","ttl":"1h"}"#), credits(200));
-        let odd = Model { price: Arc::new(Price::new([1, 7, 2, 3, 4].map(credits))), ..plain(Protocol::Messages) };
+        assert_eq!(
+            price(&chat, r#""messages":[]"#),
+            credits(125),
+            "a chat vendor writes its cache unasked"
+        );
+        assert_eq!(
+            price(&messages, r#""cache_control":{"type":"ephemeral"}"#),
+            credits(125)
+        );
+        assert_eq!(
+            price(
+                &messages,
+                r#""cache_control":{"type":"ephemeral","ttl":"1h"}"#
+            ),
+            credits(200)
+        );
+        let odd = Model {
+            price: Arc::new(Price::new([1, 7, 2, 3, 4].map(credits))),
+            ..plain(Protocol::Messages)
+        };
         assert_eq!(price(&odd, r#""messages":[]"#), credits(7));
     }
 
     #[test]
     fn a_responses_vendor_is_held_for_as_a_chat_vendor_but_that_it_counts_its_searches() {
         let (plain, priced) = (plain(Protocol::Responses), priced(Protocol::Responses));
-        let input = |part: &str| format!(r#""max_output_tokens":20,"input":[{{"role":"user","content":[{part}]}}]"#);
+        let input = |part: &str| {
+            format!(r#""max_output_tokens":20,"input":[{{"role":"user","content":[{part}]}}]"#)
+        };
         let text = ask(&plain, &input(r#"{"type":"input_text","text":"hi"}"#), 700).unwrap();
-        assert_eq!((only(&text).input_tokens, only(&text).input_price, text.output_limit), (700, credits(125), 20));
+        assert_eq!(
+            (
+                only(&text).input_tokens,
+                only(&text).input_price,
+                text.output_limit
+            ),
+            (700, credits(125), 20)
+        );
         for part in [
             r#"{"type":"input_image","image_url":"data:image/png;base64,AA"}"#,
             r#"{"type":"input_file","filename":"a.pdf","file_data":"data:application/pdf;base64,AA"}"#,
         ] {
-            assert_eq!(only(&ask(&plain, &input(part), 700).unwrap()).input_tokens, 100_000, "{part}");
+            assert_eq!(
+                only(&ask(&plain, &input(part), 700).unwrap()).input_tokens,
+                100_000,
+                "{part}"
+            );
         }
         for kind in ["web_search", "web_search_preview", "web_search_2025_08_26"] {
             let search = format!(r#""tools":[{{"type":"{kind}"}}]"#);
-            assert_eq!(uses(&ask(&priced, &search, 700).unwrap(), ServerTool::WebSearch), 20, "{kind}");
-            assert_eq!(ask(&plain, &search, 700).unwrap_err(), Failure::unpriced_feature(Protocol::Responses, "tools"));
+            assert_eq!(
+                uses(&ask(&priced, &search, 700).unwrap(), ServerTool::WebSearch),
+                20,
+                "{kind}"
+            );
+            assert_eq!(
+                ask(&plain, &search, 700).unwrap_err(),
+                Failure::unpriced_feature(Protocol::Responses, "tools")
+            );
         }
         for (calls, held) in [(2, 2), (0, 0), (500, 20)] {
             let limited = format!(r#""max_tool_calls":{calls},"tools":[{{"type":"web_search"}}]"#);
             let quote = ask(&priced, &limited, 700).unwrap();
             assert_eq!(
-                (uses(&quote, ServerTool::WebSearch), quote.bounds.tool_uses.web_search),
+                (
+                    uses(&quote, ServerTool::WebSearch),
+                    quote.bounds.tool_uses.web_search
+                ),
                 (held, held),
                 "{calls}"
             );
         }
-        let own =
-            r#""tools":[{"type":"function"},{"type":"custom"},{"type":"namespace","tools":[]},{"type":"local_shell"}]"#;
+        let own = r#""tools":[{"type":"function"},{"type":"custom"},{"type":"namespace","tools":[]},{"type":"local_shell"}]"#;
         assert_eq!(ask(&plain, own, 700).unwrap().tools, []);
     }
 
     #[test]
     fn every_tier_that_the_input_can_reach_is_a_case_of_its_own() {
-        let tier = |above_input_tokens, prices| Tier { above_input_tokens, rates: rates(prices) };
-        let tiers = vec![tier(700, [200, 20, 250, 400, 1_000]), tier(900, [150, 15, 150, 150, 2_000])];
+        let tier = |above_input_tokens, prices| Tier {
+            above_input_tokens,
+            rates: rates(prices),
+        };
+        let tiers = vec![
+            tier(700, [200, 20, 250, 400, 1_000]),
+            tier(900, [150, 15, 150, 150, 2_000]),
+        ];
         let model = model(Protocol::Chat, tiers, Features::default());
         let reached = |bytes| {
             let quote = ask(&model, r#""max_completion_tokens":10"#, bytes).unwrap();
-            let told = |reach: &Reach| (reach.input_tokens, reach.input_price.get(), reach.output_price.get());
+            let told = |reach: &Reach| {
+                (
+                    reach.input_tokens,
+                    reach.input_price.get(),
+                    reach.output_price.get(),
+                )
+            };
             quote
                 .reaches
                 .iter()
@@ -346,7 +466,10 @@ mod tests {
         assert_eq!(reached(700), [(700, 125, 500)]);
         assert_eq!(reached(701), [(700, 125, 500), (701, 250, 1_000)]);
         assert_eq!(reached(900), [(700, 125, 500), (900, 250, 1_000)]);
-        assert_eq!(reached(901), [(700, 125, 500), (900, 250, 1_000), (901, 150, 2_000)]);
+        assert_eq!(
+            reached(901),
+            [(700, 125, 500), (900, 250, 1_000), (901, 150, 2_000)]
+        );
         assert_eq!(reached(0), [(0, 125, 500)]);
     }
 
@@ -361,9 +484,18 @@ mod tests {
         assert_eq!(limits(r#""max_tokens":500"#), (500, 256, 1));
         assert_eq!(limits(r#""max_tokens":50"#), (50, 50, 1));
         let thinking = r#""thinking":{"type":"enabled","budget_tokens":4000}"#;
-        assert_eq!(limits(&format!(r#""max_tokens":5000,{thinking}"#)), (5_000, 1_280, 1));
-        assert_eq!(limits(&format!(r#""max_tokens":1200,{thinking}"#)), (1_200, 1_200, 1));
-        assert_eq!(ask(&plain(Protocol::Chat), r#""n":3"#, 1).unwrap().choices, 3);
+        assert_eq!(
+            limits(&format!(r#""max_tokens":5000,{thinking}"#)),
+            (5_000, 1_280, 1)
+        );
+        assert_eq!(
+            limits(&format!(r#""max_tokens":1200,{thinking}"#)),
+            (1_200, 1_200, 1)
+        );
+        assert_eq!(
+            ask(&plain(Protocol::Chat), r#""n":3"#, 1).unwrap().choices,
+            3
+        );
     }
 
     #[test]
@@ -375,37 +507,99 @@ mod tests {
         let (messages, chat) = (priced(Protocol::Messages), priced(Protocol::Chat));
         let quote = ask(&messages, search, 700).unwrap();
         let hold = |tool, uses, price| ToolHold { tool, uses, price };
-        assert_eq!(quote.tools, [hold(ServerTool::WebSearch, 4, credits(1_000))]);
-        assert_eq!(only(&quote).input_tokens, 100_000, "what is found is read too");
-        assert_eq!(uses(&ask(&messages, open_search, 700).unwrap(), ServerTool::WebSearch), 20);
+        assert_eq!(
+            quote.tools,
+            [hold(ServerTool::WebSearch, 4, credits(1_000))]
+        );
+        assert_eq!(
+            only(&quote).input_tokens,
+            100_000,
+            "what is found is read too"
+        );
+        assert_eq!(
+            uses(
+                &ask(&messages, open_search, 700).unwrap(),
+                ServerTool::WebSearch
+            ),
+            20
+        );
         assert_eq!(ask(&messages, r#""messages":[]"#, 700).unwrap().tools, []);
         // Free of charge, but not without a price.
         let free = r#""tools":[{"type":"tool_search_tool_bm25_20251119","name":"t"}]"#;
-        assert_eq!(ask(&messages, free, 700).unwrap().tools, [hold(ServerTool::ToolSearch, 20, Micro::ZERO)]);
+        assert_eq!(
+            ask(&messages, free, 700).unwrap().tools,
+            [hold(ServerTool::ToolSearch, 20, Micro::ZERO)]
+        );
         let remote = r#""mcp_servers":[{"type":"url","url":"https://x","name":"x"}]"#;
-        assert_eq!(ask(&messages, remote, 700).unwrap().tools, [hold(ServerTool::Mcp, 20, credits(2_000))]);
+        assert_eq!(
+            ask(&messages, remote, 700).unwrap().tools,
+            [hold(ServerTool::Mcp, 20, credits(2_000))]
+        );
         let responses = priced(Protocol::Responses);
         let remote = r#""tools":[{"type":"mcp","server_label":"x","server_url":"https://x"}]"#;
-        assert_eq!(ask(&responses, remote, 700).unwrap().tools, [hold(ServerTool::Mcp, 20, credits(2_000))]);
-        assert_eq!(only(&ask(&chat, &heard, 1).unwrap()).input_price, credits(3_000));
-        assert_eq!(only(&ask(&chat, spoken, 1).unwrap()).output_price, credits(6_000));
-        assert_eq!(only(&ask(&chat, spoken, 1).unwrap()).input_price, credits(125));
-        assert_eq!(only(&ask(&chat, &heard, 1).unwrap()).output_price, credits(500));
+        assert_eq!(
+            ask(&responses, remote, 700).unwrap().tools,
+            [hold(ServerTool::Mcp, 20, credits(2_000))]
+        );
+        assert_eq!(
+            only(&ask(&chat, &heard, 1).unwrap()).input_price,
+            credits(3_000)
+        );
+        assert_eq!(
+            only(&ask(&chat, spoken, 1).unwrap()).output_price,
+            credits(6_000)
+        );
+        assert_eq!(
+            only(&ask(&chat, spoken, 1).unwrap()).input_price,
+            credits(125)
+        );
+        assert_eq!(
+            only(&ask(&chat, &heard, 1).unwrap()).output_price,
+            credits(500)
+        );
         let flat_messages = plain(Protocol::Messages);
         let flat_chat = plain(Protocol::Chat);
         for (model, members, param) in [
             (&flat_messages, search, "tools"),
             (&chat, search, "tools"),
             (&chat, r#""web_search_options":{}"#, "web_search_options"),
-            (&messages, r#""tools":[{"type":"code_execution_20250825"}]"#, "tools"),
-            (&messages, r#""tools":[{"type":"web_fetch_20250910","name":"web_fetch"}]"#, "tools"),
-            (&messages, r#""tools":[{"type":"advisor_20260301","name":"advisor"}]"#, "tools"),
+            (
+                &messages,
+                r#""tools":[{"type":"code_execution_20250825"}]"#,
+                "tools",
+            ),
+            (
+                &messages,
+                r#""tools":[{"type":"web_fetch_20250910","name":"web_fetch"}]"#,
+                "tools",
+            ),
+            (
+                &messages,
+                r#""tools":[{"type":"advisor_20260301","name":"advisor"}]"#,
+                "tools",
+            ),
             (&messages, r#""container":{"skills":[]}"#, "tools"),
-            (&flat_messages, r#""mcp_servers":[{"type":"url","url":"https://x"}]"#, "tools"),
+            (
+                &flat_messages,
+                r#""mcp_servers":[{"type":"url","url":"https://x"}]"#,
+                "tools",
+            ),
             (&flat_messages, free, "tools"),
-            (&chat, r#""tools":[{"type":"mcp","server_url":"https://x"}]"#, "tools"),
-            (&chat, r#""search_parameters":{"mode":"on"}"#, "search_parameters"),
-            (&chat, r#""extra_body":{"google":{"tools":[{"google_search":{}}]}}"#, "tools"),
+            (
+                &chat,
+                r#""tools":[{"type":"mcp","server_url":"https://x"}]"#,
+                "tools",
+            ),
+            (
+                &chat,
+                r#""search_parameters":{"mode":"on"}"#,
+                "search_parameters",
+            ),
+            (
+                &chat,
+                r#""extra_body":{"google":{"tools":[{"google_search":{}}]}}"#,
+                "tools",
+            ),
             (&flat_messages, r#""inference_geo":"us""#, "inference_geo"),
             (&messages, r#""inference_geo":"eu""#, "inference_geo"),
             (&messages, r#""inference_geo":7"#, "inference_geo"),
@@ -418,7 +612,11 @@ mod tests {
             (&messages, r#""fallbacks":[{"model":"x"}]"#, "fallbacks"),
         ] {
             let failure = ask(model, members, 1).unwrap_err();
-            assert_eq!(failure, Failure::unpriced_feature(model.protocol(), param), "{members}");
+            assert_eq!(
+                failure,
+                Failure::unpriced_feature(model.protocol(), param),
+                "{members}"
+            );
         }
     }
 
@@ -431,19 +629,46 @@ mod tests {
         };
         let named = |tier| TierAsked::Named(ServiceTier::said(tier));
         let here = |members: &str| format!(r#"{members},"inference_geo":"global""#);
-        assert_eq!(asked(&chat, &here(r#""n":1"#)), (TierAsked::Auto, "1.75".into()));
-        assert_eq!(asked(&chat, &here(r#""service_tier":"auto""#)), (TierAsked::Auto, "1.75".into()));
-        assert_eq!(asked(&chat, &here(r#""service_tier":"default""#)), (TierAsked::Usual, "1".into()));
-        assert_eq!(asked(&chat, &here(r#""service_tier":"flex""#)), (named("flex"), "0.5".into()));
+        assert_eq!(
+            asked(&chat, &here(r#""n":1"#)),
+            (TierAsked::Auto, "1.75".into())
+        );
+        assert_eq!(
+            asked(&chat, &here(r#""service_tier":"auto""#)),
+            (TierAsked::Auto, "1.75".into())
+        );
+        assert_eq!(
+            asked(&chat, &here(r#""service_tier":"default""#)),
+            (TierAsked::Usual, "1".into())
+        );
+        assert_eq!(
+            asked(&chat, &here(r#""service_tier":"flex""#)),
+            (named("flex"), "0.5".into())
+        );
         let usual = r#""service_tier":"standard_only""#;
-        assert_eq!(asked(&messages, &here(usual)), (TierAsked::Usual, "1".into()));
+        assert_eq!(
+            asked(&messages, &here(usual)),
+            (TierAsked::Usual, "1".into())
+        );
         // Where no region is named, the vendor's own setting decides.
         assert_eq!(asked(&messages, usual), (TierAsked::Usual, "1.1".into()));
         let us = format!(r#"{usual},"inference_geo":"us""#);
         assert_eq!(asked(&messages, &us), (TierAsked::Usual, "1.1".into()));
-        assert_eq!(asked(&messages, &format!(r#"{us},"speed":"fast""#)).1, "6.6");
-        assert_eq!(asked(&messages, &format!(r#"{us},"speed":"standard""#)).1, "1.1");
-        assert_eq!(asked(&messages, r#""inference_geo":"us","speed":"fast""#).1, "11.55");
-        assert_eq!(asked(&plain(Protocol::Chat), r#""n":1"#), (TierAsked::Auto, "1".into()));
+        assert_eq!(
+            asked(&messages, &format!(r#"{us},"speed":"fast""#)).1,
+            "6.6"
+        );
+        assert_eq!(
+            asked(&messages, &format!(r#"{us},"speed":"standard""#)).1,
+            "1.1"
+        );
+        assert_eq!(
+            asked(&messages, r#""inference_geo":"us","speed":"fast""#).1,
+            "11.55"
+        );
+        assert_eq!(
+            asked(&plain(Protocol::Chat), r#""n":1"#),
+            (TierAsked::Auto, "1".into())
+        );
     }
 }

@@ -1,9 +1,9 @@
 //! The thread that carries endings from the journal's side into the ledger, many to a commit.
 //!
-//! Also its quiet duties: mirroring the holds, lapsing trials, removing journal files that the ledger covers, restoring
-//! the journal's reserve.
-//! An ending that it has been given is in the journal already, so nothing here can lose one: a failing ledger is tried
-//! again until it works, and admission stops meanwhile. Must not decide amounts.
+//! Also its quiet duties: mirroring the holds, lapsing trials, removing journal files that the
+//! ledger covers, restoring the journal's reserve. An ending that it has been given is in the
+//! journal already, so nothing here can lose one: a failing ledger is tried again until it works,
+//! and admission stops meanwhile. Must not decide amounts.
 
 use super::holds::Holds;
 use super::journal::{Journal, Segment};
@@ -25,8 +25,8 @@ use std::time::{Duration, Instant};
 
 /// Endings in one commit, at most.
 const BATCH: usize = 512;
-/// How long a commit waits for company: one sync then serves many. The journal already outlives the process; this is
-/// the window that a power cut may take.
+/// How long a commit waits for company: one sync then serves many. The journal already outlives the
+/// process; this is the window that a power cut may take.
 const GATHER: Duration = Duration::from_millis(10);
 const MIRROR_EVERY: Duration = Duration::from_millis(20);
 const HOUSEKEEPING_EVERY: Duration = Duration::from_secs(1);
@@ -82,7 +82,11 @@ impl Settler {
     pub fn start(work: Work, capacity: usize) -> Result<Self, StoreError> {
         let (mut settler, mut run) = Self::new(work, capacity);
         let last_known_ms = run.ledger.last_known_ms()?;
-        run.lapse_clock = Some(LapseClock::new(last_known_ms, clock::now_ms(), Instant::now()));
+        run.lapse_clock = Some(LapseClock::new(
+            last_known_ms,
+            clock::now_ms(),
+            Instant::now(),
+        ));
         let thread = std::thread::Builder::new()
             .name("settler".into())
             .spawn(move || run.run())
@@ -110,19 +114,38 @@ impl Settler {
             by_hand: None,
             state: Arc::clone(&state),
         };
-        let Work { ledger, holds, journal, mirror, data_dir } = work;
+        let Work {
+            ledger,
+            holds,
+            journal,
+            mirror,
+            data_dir,
+        } = work;
         let (told_nothing, lapse_clock, anchored) = (false, None, Instant::now());
-        let run =
-            Run { ledger, holds, journal, mirror, data_dir, told_nothing, lapse_clock, anchored, state, receiver };
+        let run = Run {
+            ledger,
+            holds,
+            journal,
+            mirror,
+            data_dir,
+            told_nothing,
+            lapse_clock,
+            anchored,
+            state,
+            receiver,
+        };
         (settler, run)
     }
 
-    /// One turn by hand: a commit of what waits, up to a batch, and the quiet duties. False where nothing waited.
+    /// One turn by hand: a commit of what waits, up to a batch, and the quiet duties. False where
+    /// nothing waited.
     ///
     /// # Errors
     /// The ledger refuses; the journal has what was to be entered.
     pub fn turn(&self, now_ms: i64) -> Result<bool, StoreError> {
-        let Some(run) = &self.by_hand else { return Ok(false) };
+        let Some(run) = &self.by_hand else {
+            return Ok(false);
+        };
         let mut run = run.lock().unwrap_or_else(PoisonError::into_inner);
         let batch: Vec<_> = run.receiver.try_iter().take(BATCH).collect();
         run.enter(&batch)?;
@@ -133,29 +156,51 @@ impl Settler {
         Ok(worked)
     }
 
-    /// Gives an ending to the ledger. The queue is as long as requests and backlog together can be, so it is never
-    /// full; should it be all the same, the journal still has the ending and the next start replays it.
+    /// Gives an ending to the ledger. The queue is as long as requests and backlog together can be,
+    /// so it is never full; should it be all the same, the journal still has the ending and the
+    /// next start replays it.
     pub fn give(&self, settlement: Settlement) {
         let now_ms = settlement.ending.at_ms;
-        let _ = self.state.oldest_ms.compare_exchange(0, now_ms, Ordering::Relaxed, Ordering::Relaxed);
+        let _ =
+            self.state
+                .oldest_ms
+                .compare_exchange(0, now_ms, Ordering::Relaxed, Ordering::Relaxed);
         self.state.pending.fetch_add(1, Ordering::Relaxed);
         let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let outcome = match queue.as_ref() {
             Some(queue) => queue.try_send(settlement),
             None => Err(TrySendError::Disconnected(settlement)),
         };
-        if let Err(TrySendError::Full(settlement) | TrySendError::Disconnected(settlement)) = outcome {
-            settlement.journalled_in.iter().for_each(|segment| segment.keep());
+        if let Err(TrySendError::Full(settlement) | TrySendError::Disconnected(settlement)) =
+            outcome
+        {
+            settlement
+                .journalled_in
+                .iter()
+                .for_each(|segment| segment.keep());
             METRICS.ledger_error("settler_queue");
-            log::error!("give an ending to the settler: its queue is closed or full; the journal keeps it");
+            log::error!(
+                "give an ending to the settler: its queue is closed or full; the journal keeps it"
+            );
         }
     }
 
-    /// Ends the thread once everything given is in the ledger, or left to the next start where that refuses.
+    /// Ends the thread once everything given is in the ledger, or left to the next start where that
+    /// refuses.
     pub fn finish(&self) {
         self.state.closing.store(true, Ordering::Release);
-        drop(self.queue.lock().unwrap_or_else(PoisonError::into_inner).take());
-        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        drop(
+            self.queue
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take(),
+        );
+        if let Some(thread) = self
+            .thread
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+        {
             let _ = thread.join();
         }
         while matches!(self.turn(clock::now_ms()), Ok(true)) {}
@@ -208,7 +253,11 @@ impl Run {
     fn housekeep(&mut self, now_ms: i64) {
         if !self.ledger.is_guest() {
             self.clear_dead_guests();
-            if self.lapse_clock.as_mut().is_none_or(|clock| clock.believes(now_ms, Instant::now())) {
+            if self
+                .lapse_clock
+                .as_mut()
+                .is_none_or(|clock| clock.believes(now_ms, Instant::now()))
+            {
                 self.lapse(now_ms);
                 self.renew_anchor();
             }
@@ -237,11 +286,20 @@ impl Run {
             self.state.failing.store(true, Ordering::Relaxed);
             METRICS.ledger_error("commit");
             if self.state.closing.load(Ordering::Acquire) && pause >= RETRY_MOST {
-                log::error!("enter {} debits: {error}; the next start replays them", batch.len());
-                batch.iter().flat_map(|settlement| &settlement.journalled_in).for_each(|segment| segment.keep());
+                log::error!(
+                    "enter {} debits: {error}; the next start replays them",
+                    batch.len()
+                );
+                batch
+                    .iter()
+                    .flat_map(|settlement| &settlement.journalled_in)
+                    .for_each(|segment| segment.keep());
                 return;
             }
-            log::error!("enter {} debits: {error}; trying again in {pause:?}", batch.len());
+            log::error!(
+                "enter {} debits: {error}; trying again in {pause:?}",
+                batch.len()
+            );
             std::thread::sleep(pause);
             pause = (pause * 2).min(RETRY_MOST);
         }
@@ -250,16 +308,23 @@ impl Run {
 
     /// Enters the batch, or nothing of it.
     fn enter(&self, batch: &[Settlement]) -> Result<(), StoreError> {
-        let endings: Vec<_> = batch.iter().map(|settlement| (&settlement.ending, settlement.freed)).collect();
+        let endings: Vec<_> = batch
+            .iter()
+            .map(|settlement| (&settlement.ending, settlement.freed))
+            .collect();
         self.ledger.end_requests(&endings, self.journal.boot())?;
         let before = self.state.pending.fetch_sub(batch.len(), Ordering::Relaxed);
-        let oldest = if before > batch.len() { clock::now_ms() } else { 0 };
+        let oldest = if before > batch.len() {
+            clock::now_ms()
+        } else {
+            0
+        };
         self.state.oldest_ms.store(oldest, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Tells what is held, and answers who asked. The question is read first: whoever had claimed before asking is seen
-    /// by every hold that is not told by then.
+    /// Tells what is held, and answers who asked. The question is read first: whoever had claimed
+    /// before asking is seen by every hold that is not told by then.
     fn mirror(&mut self) {
         if let Err(error) = self.tell() {
             METRICS.ledger_error("mirror");
@@ -276,12 +341,15 @@ impl Run {
         }
         let (answered, asked) = self.mirror.questions()?;
         if asked > answered {
-            // What was claimed before the question counts at every hold that is taken after what is told here.
+            // What was claimed before the question counts at every hold that is taken after what is
+            // told here.
             self.ledger.forget_accounts();
         }
         let changed = self.holds.changed();
         if !changed.is_empty() {
-            self.mirror.put(&changed).inspect_err(|_| self.holds.mark_changed(&changed))?;
+            self.mirror
+                .put(&changed)
+                .inspect_err(|_| self.holds.mark_changed(&changed))?;
         }
         if asked > answered {
             self.mirror.answer(asked)?;
@@ -291,10 +359,13 @@ impl Run {
 
     /// Enters what guests left that died: their journals, then the end of their claims.
     fn clear_dead_guests(&self) {
-        let outcome = self.ledger.claimants().and_then(|claimants| match claimants.is_empty() {
-            true => Ok(()),
-            false => super::enter_left_behind(&self.ledger, &self.data_dir, &claimants),
-        });
+        let outcome = self
+            .ledger
+            .claimants()
+            .and_then(|claimants| match claimants.is_empty() {
+                true => Ok(()),
+                false => super::enter_left_behind(&self.ledger, &self.data_dir, &claimants),
+            });
         if let Err(error) = outcome {
             METRICS.ledger_error("dead_guests");
             log::warn!("clear the claims of ended processes: {error}");
@@ -310,13 +381,16 @@ impl Run {
         }
     }
 
-    /// Posts the lapse of what is left of trials that are over, where no open request may still spend it.
+    /// Posts the lapse of what is left of trials that are over, where no open request may still
+    /// spend it.
     fn lapse(&self, now_ms: i64) {
         let lapse = |(account, _): (String, Micro)| -> Result<(), StoreError> {
             if !self.holds.is_quiet(&self.ledger, &account)? {
                 return Ok(());
             }
-            let Some(row) = self.ledger.account(&account, "")? else { return Ok(()) };
+            let Some(row) = self.ledger.account(&account, "")? else {
+                return Ok(());
+            };
             self.ledger.post(&Post {
                 kind: "lapse",
                 reference: &format!("lapse:{account}"),
@@ -327,7 +401,10 @@ impl Run {
             })?;
             Ok(())
         };
-        let outcome = self.ledger.lapsing(now_ms).and_then(|accounts| accounts.into_iter().try_for_each(lapse));
+        let outcome = self
+            .ledger
+            .lapsing(now_ms)
+            .and_then(|accounts| accounts.into_iter().try_for_each(lapse));
         if let Err(error) = outcome {
             METRICS.ledger_error("lapse");
             log::warn!("lapse a trial: {error}");

@@ -1,9 +1,10 @@
-//! The till of an edge among many: credit is set aside in the shared store, and what was used is told to it.
+//! The till of an edge among many: credit is set aside in the shared store, and what was used is
+//! told to it.
 //!
-//! The order is the embedded one: a hold before the vendor is called, the ending in this edge's journal before the client
-//! gets the last byte. From there `billing/courier.rs` carries it to the shared store, and keeps it in the journal until
-//! the ledger is known to have it. Without the store nothing new is admitted, and what runs is finished. Must not know
-//! HTTP.
+//! The order is the embedded one: a hold before the vendor is called, the ending in this edge's
+//! journal before the client gets the last byte. From there `billing/courier.rs` carries it to the
+//! shared store, and keeps it in the journal until the ledger is known to have it. Without the
+//! store nothing new is admitted, and what runs is finished. Must not know HTTP.
 
 use super::courier::{Courier, Parcel};
 use super::holds::{Asker, Refused, Standing};
@@ -32,7 +33,8 @@ use tokio::time::Instant;
 const ADMIT_WITHIN: Duration = Duration::from_millis(250);
 /// How often it is looked whether an account that the store did not know was seeded.
 const SEED_LOOK: Duration = Duration::from_millis(10);
-/// How often it is looked again whether what has ended here was only on its way, where too much seems to run.
+/// How often it is looked again whether what has ended here was only on its way, where too much
+/// seems to run.
 const ENDED_LOOKS: u32 = 5;
 /// What a lease has beyond the longest time that a request may take.
 const LEASE_SPARE: Duration = Duration::from_secs(60);
@@ -58,8 +60,9 @@ struct Inner {
 }
 
 impl SharedBilling {
-    /// Begins this edge's journal in `data_dir`, and sets out with what dead processes left in theirs.
-    /// `stores`: for admissions, and for the courier. `models`: what those processes are likely to have billed by.
+    /// Begins this edge's journal in `data_dir`, and sets out with what dead processes left in
+    /// theirs. `stores`: for admissions, and for the courier. `models`: what those processes are
+    /// likely to have billed by.
     ///
     /// # Errors
     /// The journal cannot be read or begun.
@@ -73,8 +76,8 @@ impl SharedBilling {
         Self::serve_with(data_dir, stores, models, limits, owner::begin(data_dir)?)
     }
 
-    /// As [`SharedBilling::serve`], for the successor of an edge that serves from that folder: waits until that hands
-    /// over.
+    /// As [`SharedBilling::serve`], for the successor of an edge that serves from that folder:
+    /// waits until that hands over.
     ///
     /// # Errors
     /// As [`SharedBilling::serve`]; the predecessor did not hand over.
@@ -96,7 +99,11 @@ impl SharedBilling {
         owner: Owner,
     ) -> Result<Self, StoreError> {
         let (store, courier_store) = stores;
-        let journal = Journal::begin(data_dir, limits.journal_segment_bytes, limits.journal_reserve_bytes)?;
+        let journal = Journal::begin(
+            data_dir,
+            limits.journal_segment_bytes,
+            limits.journal_reserve_bytes,
+        )?;
         let journal = Arc::new(journal.synced(limits.journal_sync));
         let count = |limit: u64| usize::try_from(limit).unwrap_or(usize::MAX);
         let most_pending = count(limits.journal_pending);
@@ -120,8 +127,12 @@ impl SharedBilling {
 
     /// As [`super::Billing::take_limits`].
     pub(super) fn take_limits(&self, limits: &Limits) {
-        self.0.most_open_per_account.store(limits.open_requests_per_account, Ordering::Relaxed);
-        self.0.total_seconds.store(limits.total_seconds, Ordering::Relaxed);
+        self.0
+            .most_open_per_account
+            .store(limits.open_requests_per_account, Ordering::Relaxed);
+        self.0
+            .total_seconds
+            .store(limits.total_seconds, Ordering::Relaxed);
     }
 
     /// As [`Till::reserve`].
@@ -138,7 +149,9 @@ impl SharedBilling {
         }
         // Before the journal: what is not asked for is not to be given back either.
         if inner.store.is_away() {
-            return Err(Refused::Unavailable("the shared store does not answer".into()));
+            return Err(Refused::Unavailable(
+                "the shared store does not answer".into(),
+            ));
         }
         if inner.courier.pending() >= inner.most_pending {
             return Err(Refused::Unavailable("the shared store lags behind".into()));
@@ -148,19 +161,31 @@ impl SharedBilling {
         }
         let full = quote.cost(quote.output_limit);
         let most_open = inner.most_open_per_account.load(Ordering::Relaxed);
-        let floor = if exact { full } else { quote.cost(quote.output_floor.min(quote.output_limit)) };
+        let floor = if exact {
+            full
+        } else {
+            quote.cost(quote.output_floor.min(quote.output_limit))
+        };
         let asked = Reserve {
             request_id: &opening.request_id,
             account: &opening.account,
             full,
             floor,
-            lease: Duration::from_secs(inner.total_seconds.load(Ordering::Relaxed)).saturating_add(LEASE_SPARE),
+            lease: Duration::from_secs(inner.total_seconds.load(Ordering::Relaxed))
+                .saturating_add(LEASE_SPARE),
             most_open,
             within: (!opening.bounds.is_unbounded()).then_some((&*opening.key_id, &opening.bounds)),
         };
-        // Journalled before anything is held there: so whatever is, this edge knows of, even where it is killed meanwhile.
-        let hold = Hold::open(Till::Shared(self.clone()), opening.clone(), quote.service, Parts::ZERO, now_ms)
-            .map_err(|error| Refused::Unavailable(format!("write the journal: {error}")))?;
+        // Journalled before anything is held there: so whatever is, this edge knows of, even where
+        // it is killed meanwhile.
+        let hold = Hold::open(
+            Till::Shared(self.clone()),
+            opening.clone(),
+            quote.service,
+            Parts::ZERO,
+            now_ms,
+        )
+        .map_err(|error| Refused::Unavailable(format!("write the journal: {error}")))?;
         let fitted = |parts: Parts| quote.fit(parts.total()).unwrap_or(quote.output_floor);
         let refusal = match self.held(&asked).await {
             Ok(Reserved::Held(parts)) => return Ok((hold.of(parts), fitted(parts))),
@@ -168,7 +193,8 @@ impl SharedBilling {
                 return Ok((hold.of(parts).metered(meters), fitted(parts)));
             }
             Ok(other) => refused(other, floor, most_open),
-            // It may be held all the same: ended as nothing, it is given back as soon as the store can be asked.
+            // It may be held all the same: ended as nothing, it is given back as soon as the store
+            // can be asked.
             Err(why) => {
                 hold.release(Outcome::Interrupted, now_ms);
                 return Err(Refused::Unavailable(why));
@@ -178,11 +204,14 @@ impl SharedBilling {
         Err(refusal)
     }
 
-    /// As [`super::Billing::check`]. What of the account is arriving here, other edges and the store do not know.
+    /// As [`super::Billing::check`]. What of the account is arriving here, other edges and the
+    /// store do not know.
     pub(super) async fn check(&self, asker: &Asker<'_>, least: Micro) -> Result<(), Refused> {
         let inner = &self.0;
         if inner.store.is_away() {
-            return Err(Refused::Unavailable("the shared store does not answer".into()));
+            return Err(Refused::Unavailable(
+                "the shared store does not answer".into(),
+            ));
         }
         let most_open = inner.most_open_per_account.load(Ordering::Relaxed);
         let asked = Reserve {
@@ -200,21 +229,24 @@ impl SharedBilling {
         }
     }
 
-    /// Asks until the store knows the account, for as long as an admission may take. A client's next request must not be
-    /// counted beside its last one, whose end is still on its way to the store.
+    /// Asks until the store knows the account, for as long as an admission may take. A client's
+    /// next request must not be counted beside its last one, whose end is still on its way to the
+    /// store.
     async fn held(&self, asked: &Reserve<'_>) -> Result<Reserved, String> {
         let store = &self.0.store;
         let until = Instant::now() + ADMIT_WITHIN;
         let (mut wanted, mut looks) = (false, 0);
         loop {
             let answer = tokio::time::timeout_at(until, store.reserve(asked)).await;
-            let answer = answer.map_err(|_| "the shared store does not answer in time".to_owned())?;
+            let answer =
+                answer.map_err(|_| "the shared store does not answer in time".to_owned())?;
             failpoint::pass(Point::HeldThere);
             match answer.map_err(counted)? {
                 Reserved::Unknown => {}
-                Reserved::Limited(Wait { limited: Limited::Concurrent, .. })
-                    if looks < ENDED_LOOKS && self.0.courier.is_telling() =>
-                {
+                Reserved::Limited(Wait {
+                    limited: Limited::Concurrent,
+                    ..
+                }) if looks < ENDED_LOOKS && self.0.courier.is_telling() => {
                     looks += 1;
                     tokio::time::sleep(SEED_LOOK).await;
                     continue;
@@ -223,7 +255,9 @@ impl SharedBilling {
             }
             if !std::mem::replace(&mut wanted, true) {
                 let asked = tokio::time::timeout_at(until, store.want(asked.account)).await;
-                asked.map_err(|_| "the shared store does not answer in time")?.map_err(counted)?;
+                asked
+                    .map_err(|_| "the shared store does not answer in time")?
+                    .map_err(counted)?;
             }
             if Instant::now() + SEED_LOOK >= until {
                 return Ok(Reserved::Unknown);
@@ -236,27 +270,47 @@ impl SharedBilling {
     pub(super) async fn balance(&self, account: &str, now_ms: i64) -> Result<Balance, StoreError> {
         let store = &self.0.store;
         let until = Instant::now() + ADMIT_WITHIN;
-        let late = |_| StoreError::Unusable("read a balance: the shared store does not answer in time".into());
+        let late = |_| {
+            StoreError::Unusable("read a balance: the shared store does not answer in time".into())
+        };
         let mut wanted = false;
         loop {
-            if let Some(shared) = tokio::time::timeout_at(until, store.account(account)).await.map_err(late)?? {
+            if let Some(shared) = tokio::time::timeout_at(until, store.account(account))
+                .await
+                .map_err(late)??
+            {
                 return Ok(stands(&shared, now_ms));
             }
             if !std::mem::replace(&mut wanted, true) {
-                tokio::time::timeout_at(until, store.want(account)).await.map_err(late)??;
+                tokio::time::timeout_at(until, store.want(account))
+                    .await
+                    .map_err(late)??;
             }
-            tokio::time::timeout_at(until, tokio::time::sleep(SEED_LOOK)).await.map_err(late)?;
+            tokio::time::timeout_at(until, tokio::time::sleep(SEED_LOOK))
+                .await
+                .map_err(late)?;
         }
     }
 
     /// Journals an ending and sends it on its way. Returns it once it outlives the process.
-    pub(super) fn end(&self, ending: Ending, price: &Price, opened_in: Arc<Segment>) -> io::Result<Ending> {
+    pub(super) fn end(
+        &self,
+        ending: Ending,
+        price: &Price,
+        opened_in: Arc<Segment>,
+    ) -> io::Result<Ending> {
         let record = Record::End(ending);
         let written = self.0.journal.write(&record);
-        let Record::End(ending) = record else { return Err(io::Error::other("an end without an ending")) };
+        let Record::End(ending) = record else {
+            return Err(io::Error::other("an end without an ending"));
+        };
         match written {
             Ok(ended_in) => {
-                self.0.courier.send(Parcel::new(ending.clone(), Some(price), vec![opened_in, ended_in]));
+                self.0.courier.send(Parcel::new(
+                    ending.clone(),
+                    Some(price),
+                    vec![opened_in, ended_in],
+                ));
                 Ok(ending)
             }
             Err(error) => {
@@ -266,7 +320,10 @@ impl SharedBilling {
                     paid: crate::money::Micro::ZERO,
                     trial: crate::money::Micro::ZERO,
                     writeoff: crate::money::Micro::ZERO,
-                    detail: crate::store::ledger::Detail { outcome: Outcome::Interrupted, ..ending.detail },
+                    detail: crate::store::ledger::Detail {
+                        outcome: Outcome::Interrupted,
+                        ..ending.detail
+                    },
                     ..ending
                 };
                 self.end_unjournalled(nothing, price);
@@ -277,7 +334,9 @@ impl SharedBilling {
 
     /// Gives a hold back that no journal knows.
     pub(super) fn end_unjournalled(&self, ending: Ending, price: &Price) {
-        self.0.courier.send(Parcel::new(ending, Some(price), Vec::new()));
+        self.0
+            .courier
+            .send(Parcel::new(ending, Some(price), Vec::new()));
     }
 
     pub(super) fn closed(&self) {
@@ -308,14 +367,21 @@ impl SharedBilling {
         self.0.courier.was_debited_before(request_id)
     }
 
-    /// Gives this folder up to a successor; among many edges each admits by itself, before and after.
+    /// Gives this folder up to a successor; among many edges each admits by itself, before and
+    /// after.
     pub(super) fn hand_over(&self) -> Result<(), StoreError> {
         if self.has_handed_over() {
             return Ok(());
         }
         owner::expect_successor(&self.0.data_dir)?;
         self.0.handed_over.store(true, Ordering::Release);
-        drop(self.0.owner.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(
+            self.0
+                .owner
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take(),
+        );
         Ok(())
     }
 

@@ -17,7 +17,8 @@ const RECEIPT_LOOK: Duration = Duration::from_millis(5);
 /// What is said where [`awaited`] finds nothing.
 pub const NO_RECEIPT: &str = "There is no such receipt, or not yet.";
 
-/// The receipt: the client may ask the moment it has the last byte, a few milliseconds before the ledger knows.
+/// The receipt: the client may ask the moment it has the last byte, a few milliseconds before the
+/// ledger knows.
 ///
 /// # Errors
 /// The ledger cannot be read.
@@ -37,7 +38,8 @@ pub async fn awaited(
 }
 
 fn is_request_id(text: &str) -> bool {
-    text.strip_prefix("req_").is_some_and(|hex| hex.len() == 32 && hex.bytes().all(|byte| byte.is_ascii_hexdigit()))
+    text.strip_prefix("req_")
+        .is_some_and(|hex| hex.len() == 32 && hex.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
 pub fn credits(balance: &Balance) -> Value {
@@ -53,7 +55,9 @@ pub fn credits(balance: &Balance) -> Value {
 
 pub fn receipt(receipt: &Receipt) -> Value {
     let detail = &receipt.detail;
-    let lines = pricing::lines(&detail.usage, &receipt.price).into_iter().filter(|line| line.count > 0);
+    let lines = pricing::lines(&detail.usage, &receipt.price)
+        .into_iter()
+        .filter(|line| line.count > 0);
     let lines: Vec<_> = lines.map(line).collect();
     let mut value = json!({
         "request_id": receipt.request_id,
@@ -72,7 +76,10 @@ pub fn receipt(receipt: &Receipt) -> Value {
     if detail.implausible {
         value["implausible"] = json!("implausible usage, capped");
     }
-    for (name, ms) in [("took_ms", detail.took_ms), ("first_token_ms", detail.first_token_ms)] {
+    for (name, ms) in [
+        ("took_ms", detail.took_ms),
+        ("first_token_ms", detail.first_token_ms),
+    ] {
         if let Some(ms) = ms {
             value[name] = json!(ms);
         }
@@ -98,13 +105,20 @@ fn line(line: pricing::Line) -> Value {
 /// The prices that the response was billed at, of all that its list has.
 fn price_in_force(receipt: &Receipt) -> Value {
     let (usage, price) = (&receipt.detail.usage, &receipt.price);
-    let Span { above_input_tokens, rates, .. } = price.span_of(usage.without_passes().input_total());
+    let Span {
+        above_input_tokens,
+        rates,
+        ..
+    } = price.span_of(usage.without_passes().input_total());
     let mut value = json!(rates);
     value["version"] = json!(price.version);
     if let Some(tokens) = above_input_tokens {
         value["above_input_tokens"] = json!(tokens);
     }
-    for line in pricing::lines(usage, price).iter().filter(|line| line.count > 0 && line.pass.is_none()) {
+    for line in pricing::lines(usage, price)
+        .iter()
+        .filter(|line| line.count > 0 && line.pass.is_none())
+    {
         value[line.class] = json!(line.price);
     }
     let words = [usage.service_tier, usage.inference_geo, usage.speed];

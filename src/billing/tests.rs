@@ -1,7 +1,7 @@
 //! Money's rules on a real ledger in a folder of the test's own.
 //!
-//! Read next: `tests/corrections.rs` (refunds, adjustments), `tests/audit.rs` (what `verify` finds), `tests/copies.rs`,
-//! `tests/several.rs` (several processes).
+//! Read next: `tests/corrections.rs` (refunds, adjustments), `tests/audit.rs` (what `verify`
+//! finds), `tests/copies.rs`, `tests/several.rs` (several processes).
 
 mod audit;
 mod copies;
@@ -24,15 +24,30 @@ const NOW: i64 = 1_800_000_000_000;
 
 fn model() -> Arc<Model> {
     let price = Price::new([100, 10, 125, 200, 500].map(|whole| Micro::new(whole * 1_000_000)));
-    Arc::new(Model { context_tokens: 1_000_000, max_output_tokens: 1_000, ..Model::in_test(Protocol::Chat, price) })
+    Arc::new(Model {
+        context_tokens: 1_000_000,
+        max_output_tokens: 1_000,
+        ..Model::in_test(Protocol::Chat, price)
+    })
 }
 
 /// 1 000 output tokens and 5 000 input tokens: exactly one credit.
 fn one_credit() -> (Quote, Usage) {
     let price = &model().price;
-    let reach = Reach { input_tokens: 5_000, input_price: price.input, output_price: price.output };
+    let reach = Reach {
+        input_tokens: 5_000,
+        input_price: price.input,
+        output_price: price.output,
+    };
     let quote = Quote::flat(reach, 1, 1_000, 1_000);
-    (quote, Usage { input: 5_000, output: 1_000, ..Usage::default() })
+    (
+        quote,
+        Usage {
+            input: 5_000,
+            output: 1_000,
+            ..Usage::default()
+        },
+    )
 }
 
 fn serving(dir: &Path) -> Billing {
@@ -43,7 +58,11 @@ fn serving(dir: &Path) -> Billing {
 
 fn account_with(billing: &Billing, credits: i64) {
     billing.open_account(ACCOUNT, None, NOW).unwrap();
-    assert!(billing.grant(ACCOUNT, Micro::new(credits * 1_000_000), "first", NOW).unwrap());
+    assert!(
+        billing
+            .grant(ACCOUNT, Micro::new(credits * 1_000_000), "first", NOW)
+            .unwrap()
+    );
 }
 
 fn opening(request: &str) -> Opening {
@@ -61,13 +80,19 @@ fn opening(request: &str) -> Opening {
 
 fn balance(billing: &Billing) -> String {
     let balance = billing.balance(ACCOUNT, NOW).unwrap();
-    format!("{} held {} available {}", balance.balance, balance.held, balance.available)
+    format!(
+        "{} held {} available {}",
+        balance.balance, balance.held, balance.available
+    )
 }
 
 fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     let began = Instant::now();
     while !condition() {
-        assert!(began.elapsed() < Duration::from_secs(10), "waited in vain for {what}");
+        assert!(
+            began.elapsed() < Duration::from_secs(10),
+            "waited in vain for {what}"
+        );
         std::thread::yield_now();
     }
 }
@@ -81,7 +106,11 @@ fn assert_sound(billing: &Billing, debits: u64) {
 /// Sound, but for one journal with a line that cannot be read.
 fn assert_damaged(billing: &Billing, debits: u64) {
     let verdict = billing.verify(NOW).unwrap();
-    let rules: Vec<_> = verdict.findings.iter().map(|finding| finding.rule).collect();
+    let rules: Vec<_> = verdict
+        .findings
+        .iter()
+        .map(|finding| finding.rule)
+        .collect();
     assert_eq!((rules, verdict.debits), (vec!["damaged journal"], debits));
 }
 
@@ -91,20 +120,36 @@ fn a_hold_is_set_aside_settled_once_and_explained_by_a_receipt() {
     let billing = serving(dir.path());
     account_with(&billing, 10);
     let (quote, usage) = one_credit();
-    let (hold, limit) = billing.reserve(opening("req_a"), &quote, false, NOW).unwrap();
+    let (hold, limit) = billing
+        .reserve(opening("req_a"), &quote, false, NOW)
+        .unwrap();
     assert_eq!(limit, 1_000);
     assert_eq!(balance(&billing), "10 held 1 available 9");
     let half = Usage { output: 0, ..usage };
-    assert_eq!(hold.settle(half, Outcome::Completed, false, NOW).unwrap(), Micro::new(500_000));
+    assert_eq!(
+        hold.settle(half, Outcome::Completed, false, NOW).unwrap(),
+        Micro::new(500_000)
+    );
     assert_eq!(balance(&billing), "9.5 held 0 available 9.5");
-    wait_for("the receipt", || billing.receipt(ACCOUNT, "req_a").unwrap().is_some());
+    wait_for("the receipt", || {
+        billing.receipt(ACCOUNT, "req_a").unwrap().is_some()
+    });
     let receipt = billing.receipt(ACCOUNT, "req_a").unwrap().unwrap();
-    assert_eq!((receipt.credits, receipt.balance_after), (Micro::new(500_000), Micro::new(9_500_000)));
-    assert!(billing.receipt("acct_other", "req_a").unwrap().is_none(), "a stranger sees nothing");
+    assert_eq!(
+        (receipt.credits, receipt.balance_after),
+        (Micro::new(500_000), Micro::new(9_500_000))
+    );
+    assert!(
+        billing.receipt("acct_other", "req_a").unwrap().is_none(),
+        "a stranger sees nothing"
+    );
     assert_eq!(balance(&billing), "9.5 held 0 available 9.5");
     assert_sound(&billing, 1);
     billing.finish();
-    assert!(journal::live_boots(dir.path()).unwrap().is_empty(), "a journal that is covered is removed");
+    assert!(
+        journal::live_boots(dir.path()).unwrap().is_empty(),
+        "a journal that is covered is removed"
+    );
 }
 
 #[test]
@@ -117,21 +162,34 @@ fn credit_for_ten_admits_exactly_ten_of_sixty_four() {
     let admitted: Vec<_> = std::thread::scope(|scope| {
         let try_one = |index: usize| {
             let billing = &billing;
-            scope.spawn(move || billing.reserve(opening(&format!("req_{index}")), quote, true, NOW).ok())
+            scope.spawn(move || {
+                billing
+                    .reserve(opening(&format!("req_{index}")), quote, true, NOW)
+                    .ok()
+            })
         };
         let tries: Vec<_> = (0..64).map(try_one).collect();
-        tries.into_iter().filter_map(|thread| thread.join().unwrap()).collect()
+        tries
+            .into_iter()
+            .filter_map(|thread| thread.join().unwrap())
+            .collect()
     });
     assert_eq!(admitted.len(), 10);
     assert_eq!(balance(&billing), "10 held 10 available 0");
     drop(admitted);
-    assert_eq!(balance(&billing), "10 held 0 available 10", "holds that nobody ended are given back");
-    wait_for("ten voids", || billing.receipts(ACCOUNT, None, 100).unwrap().len() == 10);
+    assert_eq!(
+        balance(&billing),
+        "10 held 0 available 10",
+        "holds that nobody ended are given back"
+    );
+    wait_for("ten voids", || {
+        billing.receipts(ACCOUNT, None, 100).unwrap().len() == 10
+    });
     assert_sound(&billing, 0);
 }
 
-/// The race that a balance kept in two places invites: while debits are being committed, credit must neither be seen
-/// twice (an overdraft) nor be missing for a moment (a false refusal).
+/// The race that a balance kept in two places invites: while debits are being committed, credit
+/// must neither be seen twice (an overdraft) nor be missing for a moment (a false refusal).
 #[test]
 fn under_load_the_last_credit_is_spent_and_no_more() {
     let dir = tempfile::tempdir().unwrap();
@@ -153,7 +211,8 @@ fn under_load_the_last_credit_is_spent_and_no_more() {
                             spent.fetch_add(1, Ordering::Relaxed);
                         }
                         Err(Refused::Insufficient { available, .. }) => {
-                            // Others may hold the last credits for a moment; with nothing left for anyone, stop.
+                            // Others may hold the last credits for a moment; with nothing left for
+                            // anyone, stop.
                             if available == Micro::ZERO {
                                 return;
                             }
@@ -176,12 +235,28 @@ fn a_cost_beyond_hold_and_balance_is_written_off() {
     let billing = serving(dir.path());
     account_with(&billing, 2);
     let (quote, usage) = one_credit();
-    let (hold, _) = billing.reserve(opening("req_a"), &quote, false, NOW).unwrap();
-    let five_credits = Usage { output: 9_000, ..usage };
-    let taken = hold.settle(five_credits, Outcome::Completed, false, NOW).unwrap();
-    assert_eq!(taken, Micro::new(2_000_000), "the hold and what was available");
-    wait_for("the receipt", || billing.receipt(ACCOUNT, "req_a").unwrap().is_some());
-    assert_eq!(billing.receipt(ACCOUNT, "req_a").unwrap().unwrap().writeoff, Micro::new(3_000_000));
+    let (hold, _) = billing
+        .reserve(opening("req_a"), &quote, false, NOW)
+        .unwrap();
+    let five_credits = Usage {
+        output: 9_000,
+        ..usage
+    };
+    let taken = hold
+        .settle(five_credits, Outcome::Completed, false, NOW)
+        .unwrap();
+    assert_eq!(
+        taken,
+        Micro::new(2_000_000),
+        "the hold and what was available"
+    );
+    wait_for("the receipt", || {
+        billing.receipt(ACCOUNT, "req_a").unwrap().is_some()
+    });
+    assert_eq!(
+        billing.receipt(ACCOUNT, "req_a").unwrap().unwrap().writeoff,
+        Micro::new(3_000_000)
+    );
     assert_eq!(balance(&billing), "0 held 0 available 0");
     assert_sound(&billing, 1);
 }
@@ -196,11 +271,18 @@ fn die_with(dir: &Path, records: &[Record]) -> std::path::PathBuf {
 }
 
 fn ending(request: &str, outcome: Outcome, credits: i64) -> Ending {
-    let usage = Usage { input: u64::try_from(credits).unwrap() * 10_000, ..Usage::default() };
+    let usage = Usage {
+        input: u64::try_from(credits).unwrap() * 10_000,
+        ..Usage::default()
+    };
     let plain = Ending::in_test(request, ACCOUNT, NOW, outcome);
     Ending {
         paid: Micro::new(credits * 1_000_000),
-        detail: Detail { usage, price_version: model().price.version.clone(), ..plain.detail },
+        detail: Detail {
+            usage,
+            price_version: model().price.version.clone(),
+            ..plain.detail
+        },
         ..plain
     }
 }
@@ -227,16 +309,34 @@ fn what_a_dead_process_journalled_is_debited_once_and_what_it_did_not_is_void() 
     let billing = serving(dir.path());
     assert_eq!(balance(&billing), "7 held 0 available 7");
     assert!(!folder.exists(), "a replayed journal is removed");
-    let outcome = |request| billing.receipt(ACCOUNT, request).unwrap().unwrap().detail.outcome;
+    let outcome = |request| {
+        billing
+            .receipt(ACCOUNT, request)
+            .unwrap()
+            .unwrap()
+            .detail
+            .outcome
+    };
     assert_eq!(outcome("req_done"), Outcome::Completed);
     assert_eq!(outcome("req_cut"), Outcome::Interrupted);
-    assert_eq!(outcome("req_torn"), Outcome::Interrupted, "half a record is none");
+    assert_eq!(
+        outcome("req_torn"),
+        Outcome::Interrupted,
+        "half a record is none"
+    );
     assert_sound(&billing, 1);
 
-    die_with(dir.path(), &[Record::End(ending("req_done", Outcome::Completed, 3))]);
+    die_with(
+        dir.path(),
+        &[Record::End(ending("req_done", Outcome::Completed, 3))],
+    );
     billing.finish();
     drop(billing);
-    assert_eq!(balance(&serving(dir.path())), "7 held 0 available 7", "a second replay changes nothing");
+    assert_eq!(
+        balance(&serving(dir.path())),
+        "7 held 0 available 7",
+        "a second replay changes nothing"
+    );
 }
 
 #[test]
@@ -244,13 +344,24 @@ fn a_write_that_a_full_disk_tore_takes_no_other_record_with_it() {
     let dir = tempfile::tempdir().unwrap();
     account_with(&serving(dir.path()), 10);
     let journal = Journal::begin(dir.path(), 1 << 20, 1 << 16).unwrap();
-    let log = dir.path().join("journal").join(journal.boot()).join("000001.log");
+    let log = dir
+        .path()
+        .join("journal")
+        .join(journal.boot())
+        .join("000001.log");
     let torn = |text: &[u8]| {
         use std::io::Write;
-        std::fs::OpenOptions::new().append(true).open(&log).unwrap().write_all(text).unwrap();
+        std::fs::OpenOptions::new()
+            .append(true)
+            .open(&log)
+            .unwrap()
+            .write_all(text)
+            .unwrap();
     };
     torn(b"\n1234abcd {\"end\":{\"ref\":\"req_to");
-    journal.write(&Record::End(ending("req_after", Outcome::Completed, 3))).unwrap();
+    journal
+        .write(&Record::End(ending("req_after", Outcome::Completed, 3)))
+        .unwrap();
     drop(journal);
     let billing = serving(dir.path());
     assert_eq!(balance(&billing), "7 held 0 available 7");
@@ -263,10 +374,17 @@ fn a_living_processs_journal_is_not_replayed_under_its_feet() {
     let billing = serving(dir.path());
     account_with(&billing, 10);
     let (quote, usage) = one_credit();
-    let (hold, _) = billing.reserve(opening("req_a"), &quote, false, NOW).unwrap();
+    let (hold, _) = billing
+        .reserve(opening("req_a"), &quote, false, NOW)
+        .unwrap();
     let boot = journal::live_boots(dir.path()).unwrap().pop().unwrap();
     let other = Billing::open(dir.path()).unwrap();
-    assert!(other.replay(&dir.path().join("journal").join(boot)).is_err(), "it would void a request that runs");
+    assert!(
+        other
+            .replay(&dir.path().join("journal").join(boot))
+            .is_err(),
+        "it would void a request that runs"
+    );
     hold.settle(usage, Outcome::Completed, false, NOW).unwrap();
     wait_for("the debit", || billing.verify(NOW).unwrap().debits == 1);
     assert_eq!(balance(&billing), "9 held 0 available 9");
@@ -279,11 +397,20 @@ fn a_damaged_journal_is_replayed_as_far_as_it_can_be_read_and_set_aside() {
     let done = |request| Record::End(ending(request, Outcome::Completed, 1));
     let folder = die_with(dir.path(), &[done("req_1"), done("req_2"), done("req_3")]);
     let log = folder.join("000001.log");
-    let text = std::fs::read_to_string(&log).unwrap().replacen("req_2", "req_X", 1);
+    let text = std::fs::read_to_string(&log)
+        .unwrap()
+        .replacen("req_2", "req_X", 1);
     std::fs::write(&log, text).unwrap();
     let billing = serving(dir.path());
-    assert_eq!(balance(&billing), "8 held 0 available 8", "the line that was changed is not believed");
-    assert!(folder.with_extension("damaged").exists(), "what cannot be read is kept");
+    assert_eq!(
+        balance(&billing),
+        "8 held 0 available 8",
+        "the line that was changed is not believed"
+    );
+    assert!(
+        folder.with_extension("damaged").exists(),
+        "what cannot be read is kept"
+    );
     assert_damaged(&billing, 2);
 }
 
@@ -293,19 +420,58 @@ fn a_trial_is_spent_first_and_lapses_on_the_dot() {
     let billing = serving(dir.path());
     // The settler's own clock is years before NOW's trial end: it posts no lapse meanwhile.
     let ends_at_ms = clock::now_ms() + 3_600_000;
-    billing.open_account(ACCOUNT, Some(Trial { credits: Micro::new(300_000_000), ends_at_ms }), 0).unwrap();
-    billing.open_account(ACCOUNT, Some(Trial { credits: Micro::new(300_000_000), ends_at_ms }), 0).unwrap();
-    billing.grant(ACCOUNT, Micro::new(5_000_000), "g", 0).unwrap();
-    assert!(!billing.grant(ACCOUNT, Micro::new(5_000_000), "g", 0).unwrap(), "a reference counts once");
+    billing
+        .open_account(
+            ACCOUNT,
+            Some(Trial {
+                credits: Micro::new(300_000_000),
+                ends_at_ms,
+            }),
+            0,
+        )
+        .unwrap();
+    billing
+        .open_account(
+            ACCOUNT,
+            Some(Trial {
+                credits: Micro::new(300_000_000),
+                ends_at_ms,
+            }),
+            0,
+        )
+        .unwrap();
+    billing
+        .grant(ACCOUNT, Micro::new(5_000_000), "g", 0)
+        .unwrap();
+    assert!(
+        !billing
+            .grant(ACCOUNT, Micro::new(5_000_000), "g", 0)
+            .unwrap(),
+        "a reference counts once"
+    );
     let at = |now_ms| billing.balance(ACCOUNT, now_ms).unwrap();
     assert_eq!(at(ends_at_ms - 1).balance, Micro::new(305_000_000));
     let (quote, usage) = one_credit();
-    let (hold, _) = billing.reserve(opening("req_a"), &quote, false, ends_at_ms - 1).unwrap();
-    assert_eq!(at(ends_at_ms).balance, Micro::new(6_000_000), "the held part of the trial stays until it resolves");
+    let (hold, _) = billing
+        .reserve(opening("req_a"), &quote, false, ends_at_ms - 1)
+        .unwrap();
+    assert_eq!(
+        at(ends_at_ms).balance,
+        Micro::new(6_000_000),
+        "the held part of the trial stays until it resolves"
+    );
     assert_eq!(at(ends_at_ms).available, Micro::new(5_000_000));
-    assert!(!at(ends_at_ms).trial.unwrap().active, "it ends on the millisecond");
-    hold.settle(usage, Outcome::Completed, false, ends_at_ms).unwrap();
-    assert_eq!(at(ends_at_ms).balance, Micro::new(5_000_000), "the trial paid for what it had held");
+    assert!(
+        !at(ends_at_ms).trial.unwrap().active,
+        "it ends on the millisecond"
+    );
+    hold.settle(usage, Outcome::Completed, false, ends_at_ms)
+        .unwrap();
+    assert_eq!(
+        at(ends_at_ms).balance,
+        Micro::new(5_000_000),
+        "the trial paid for what it had held"
+    );
 }
 
 #[test]
@@ -313,13 +479,40 @@ fn an_account_whose_trial_is_over_is_told_so_until_it_was_ever_given_credit() {
     let dir = tempfile::tempdir().unwrap();
     let billing = serving(dir.path());
     let ends_at_ms = clock::now_ms() - 1;
-    billing.open_account(ACCOUNT, Some(Trial { credits: Micro::new(300_000_000), ends_at_ms }), 0).unwrap();
+    billing
+        .open_account(
+            ACCOUNT,
+            Some(Trial {
+                credits: Micro::new(300_000_000),
+                ends_at_ms,
+            }),
+            0,
+        )
+        .unwrap();
     let (quote, usage) = one_credit();
-    let refused = |request| billing.reserve(opening(request), &quote, false, clock::now_ms()).err().unwrap();
+    let refused = |request| {
+        billing
+            .reserve(opening(request), &quote, false, clock::now_ms())
+            .err()
+            .unwrap()
+    };
     assert!(matches!(refused("req_a"), Refused::TrialExpired));
-    wait_for("the lapse", || billing.0.ledger.account(ACCOUNT, "").unwrap().unwrap().trial == Micro::ZERO);
-    billing.grant(ACCOUNT, Micro::new(1_000_000), "g", 0).unwrap();
-    let (hold, _) = billing.reserve(opening("req_b"), &quote, false, NOW).unwrap();
+    wait_for("the lapse", || {
+        billing
+            .0
+            .ledger
+            .account(ACCOUNT, "")
+            .unwrap()
+            .unwrap()
+            .trial
+            == Micro::ZERO
+    });
+    billing
+        .grant(ACCOUNT, Micro::new(1_000_000), "g", 0)
+        .unwrap();
+    let (hold, _) = billing
+        .reserve(opening("req_b"), &quote, false, NOW)
+        .unwrap();
     hold.settle(usage, Outcome::Completed, false, NOW).unwrap();
     assert!(matches!(refused("req_c"), Refused::Insufficient { .. }));
     wait_for("the debit", || billing.verify(NOW).unwrap().debits == 1);

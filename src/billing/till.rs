@@ -1,4 +1,5 @@
-//! Where an edge's requests are paid: in this process's own books, or in the store that many edges share.
+//! Where an edge's requests are paid: in this process's own books, or in the store that many edges
+//! share.
 //!
 //! How a request ends is the same for both, and stands in `billing/hold.rs`. Must not know HTTP.
 
@@ -19,8 +20,8 @@ pub enum Till {
 }
 
 impl Till {
-    /// Sets aside the worst case of a request, lowering its output limit to what the account can pay unless `exact`.
-    /// Returns the hold and the output limit it pays for.
+    /// Sets aside the worst case of a request, lowering its output limit to what the account can
+    /// pay unless `exact`. Returns the hold and the output limit it pays for.
     ///
     /// # Errors
     /// [`Refused`]; nothing is held then.
@@ -67,8 +68,8 @@ impl Till {
         }
     }
 
-    /// How a request was billed, where this process has the ledger; `None` also where it has not ended, or is another
-    /// account's.
+    /// How a request was billed, where this process has the ledger; `None` also where it has not
+    /// ended, or is another account's.
     ///
     /// # Errors
     /// The ledger cannot be read.
@@ -84,7 +85,8 @@ impl Till {
         matches!(self, Self::Shared(_))
     }
 
-    /// Makes the prices of new settings durable, before the first request under them, and takes their limits.
+    /// Makes the prices of new settings durable, before the first request under them, and takes
+    /// their limits.
     ///
     /// # Errors
     /// The prices cannot be written; nothing is taken then.
@@ -154,7 +156,11 @@ impl Till {
     /// The journal and the count of open requests, where this process serves.
     pub(super) fn counted(&self) -> Option<(&Journal, &AtomicI64)> {
         match self {
-            Self::Here(billing) => billing.0.serving.as_ref().map(|serving| (&*serving.journal, &serving.open)),
+            Self::Here(billing) => billing
+                .0
+                .serving
+                .as_ref()
+                .map(|serving| (&*serving.journal, &serving.open)),
             Self::Shared(shared) => Some(shared.counted()),
         }
     }

@@ -1,8 +1,10 @@
-//! The turns of conversations that vendors reported last: what an unreported turn of the same conversation is estimated by.
+//! The turns of conversations that vendors reported last: what an unreported turn of the same
+//! conversation is estimated by.
 //!
-//! In memory alone, and bounded: a process that starts anew, or another edge, begins without. Kept are counts and hashes,
-//! never text. A turn is found under its account, its conversation and its model together, so that no account learns
-//! anything of another's, and no model is billed by another's tokenizer.
+//! In memory alone, and bounded: a process that starts anew, or another edge, begins without. Kept
+//! are counts and hashes, never text. A turn is found under its account, its conversation and its
+//! model together, so that no account learns anything of another's, and no model is billed by
+//! another's tokenizer.
 
 use super::estimate::ReportedTurn;
 use crate::protocol::request::ConversationKey;
@@ -12,8 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Conversations that are remembered at most: some 5 MB.
 pub const CONVERSATIONS_MAX: usize = 8_192;
 
-/// Turns of one conversation that are remembered at most. An agent and its subagents run several threads under one
-/// name.
+/// Turns of one conversation that are remembered at most. An agent and its subagents run several
+/// threads under one name.
 pub const THREADS_MAX: usize = 4;
 
 /// Whose turn it is, and of which model.
@@ -39,20 +41,24 @@ struct Generations {
 }
 
 impl ReportedTurns {
-    /// The turn that a request of `estimate` tokens by its content goes on with: the longest that is not longer, or else the
-    /// shortest.
+    /// The turn that a request of `estimate` tokens by its content goes on with: the longest that
+    /// is not longer, or else the shortest.
     pub fn find(&self, key: &TurnKey, estimate: u64) -> Option<ReportedTurn> {
         let mut turns = self.lock();
         let threads = turns.threads(key)?;
         let earlier = threads.iter().filter(|turn| turn.estimate() <= estimate);
         let found = earlier.max_by_key(|turn| turn.estimate());
-        found.or_else(|| threads.iter().min_by_key(|turn| turn.estimate())).copied()
+        found
+            .or_else(|| threads.iter().min_by_key(|turn| turn.estimate()))
+            .copied()
     }
 
     /// `turn` takes the place of the one `before` it, or of the oldest.
     pub fn remember(&self, key: &TurnKey, turn: ReportedTurn, before: Option<&ReportedTurn>) {
         let mut turns = self.lock();
-        let Some(threads) = turns.threads(key) else { return turns.insert(key.clone(), vec![turn]) };
+        let Some(threads) = turns.threads(key) else {
+            return turns.insert(key.clone(), vec![turn]);
+        };
         match threads.iter().position(|kept| Some(kept) == before) {
             Some(at) => drop(threads.remove(at)),
             None if threads.len() >= THREADS_MAX => drop(threads.remove(0)),
@@ -98,19 +104,42 @@ mod tests {
         let session = session.to_string();
         let header = |name: &str| (name == "x-session-id").then_some(session.as_str());
         let conversation = outline.conversation(account, header, body);
-        TurnKey { account: account.into(), conversation, model: model.into() }
+        TurnKey {
+            account: account.into(),
+            conversation,
+            model: model.into(),
+        }
     }
 
     /// A turn whose vendor counted so many tokens.
     fn turn(input: u64) -> ReportedTurn {
-        ReportedTurn::new(&Content::default(), &Usage { input, ..Usage::default() }, 0, None)
+        ReportedTurn::new(
+            &Content::default(),
+            &Usage {
+                input,
+                ..Usage::default()
+            },
+            0,
+            None,
+        )
     }
 
     /// The same of a request of so many letters.
     fn long_turn(letters: usize, input: u64) -> ReportedTurn {
         let body = format!(r#"{{"model":"m","user":"{}"}}"#, "x".repeat(letters));
-        let content = request::read(Protocol::Chat, body.as_bytes()).unwrap().features.content;
-        ReportedTurn::new(&content, &Usage { input, ..Usage::default() }, 0, None)
+        let content = request::read(Protocol::Chat, body.as_bytes())
+            .unwrap()
+            .features
+            .content;
+        ReportedTurn::new(
+            &content,
+            &Usage {
+                input,
+                ..Usage::default()
+            },
+            0,
+            None,
+        )
     }
 
     #[test]
@@ -118,11 +147,18 @@ mod tests {
         let turns = ReportedTurns::default();
         turns.remember(&key("acct_1", 1, "m"), turn(5), None);
         assert_eq!(turns.find(&key("acct_1", 1, "m"), ANY), Some(turn(5)));
-        for other in [key("acct_2", 1, "m"), key("acct_1", 2, "m"), key("acct_1", 1, "n")] {
+        for other in [
+            key("acct_2", 1, "m"),
+            key("acct_1", 2, "m"),
+            key("acct_1", 1, "n"),
+        ] {
             assert_eq!(turns.find(&other, ANY), None, "{other:?}");
         }
         // Even where two accounts' conversations had the same key.
-        let stolen = TurnKey { account: "acct_2".into(), ..key("acct_1", 1, "m") };
+        let stolen = TurnKey {
+            account: "acct_2".into(),
+            ..key("acct_1", 1, "m")
+        };
         assert_eq!(turns.find(&stolen, ANY), None);
         turns.remember(&key("acct_1", 1, "m"), turn(6), Some(&turn(5)));
         assert_eq!(turns.find(&key("acct_1", 1, "m"), ANY), Some(turn(6)));
@@ -141,7 +177,11 @@ mod tests {
         assert_eq!(found(100), Some(short), "shorter than all");
         let longer = long_turn(92_000, 3);
         turns.remember(&key, longer, Some(&long));
-        assert_eq!((found(95_000), found(91_000)), (Some(longer), Some(short)), "it goes on with the long one");
+        assert_eq!(
+            (found(95_000), found(91_000)),
+            (Some(longer), Some(short)),
+            "it goes on with the long one"
+        );
     }
 
     #[test]
@@ -151,7 +191,11 @@ mod tests {
             turns.remember(&key, long_turn(thread * 1_000, 1), None);
         }
         let shortest = |turns: &ReportedTurns| turns.find(&key, ANY);
-        assert_eq!(shortest(&turns), Some(long_turn(1_000, 1)), "all are known up to the limit");
+        assert_eq!(
+            shortest(&turns),
+            Some(long_turn(1_000, 1)),
+            "all are known up to the limit"
+        );
         turns.remember(&key, long_turn(9_000, 1), None);
         assert_eq!(shortest(&turns), Some(long_turn(2_000, 1)));
         assert_eq!(turns.lock().young[&key].len(), THREADS_MAX);
@@ -168,14 +212,24 @@ mod tests {
             turns.remember(&key("acct_1", session, "m"), turn(1), None);
         }
         assert_eq!(kept(), CONVERSATIONS_MAX);
-        assert_eq!(turns.find(&key("acct_1", 0, "m"), ANY), Some(turn(1)), "all are known up to the limit");
+        assert_eq!(
+            turns.find(&key("acct_1", 0, "m"), ANY),
+            Some(turn(1)),
+            "all are known up to the limit"
+        );
         assert!(kept() <= CONVERSATIONS_MAX);
         for session in 0..CONVERSATIONS_MAX / 2 {
             turns.remember(&key("acct_2", session, "m"), turn(2), None);
-            assert!(turns.find(&key("acct_1", 0, "m"), ANY).is_some(), "what is in use is kept");
+            assert!(
+                turns.find(&key("acct_1", 0, "m"), ANY).is_some(),
+                "what is in use is kept"
+            );
             assert!(kept() <= CONVERSATIONS_MAX);
         }
         assert_eq!(turns.find(&key("acct_1", 1, "m"), ANY), None);
-        assert_eq!(turns.find(&key("acct_2", CONVERSATIONS_MAX / 2 - 1, "m"), ANY), Some(turn(2)));
+        assert_eq!(
+            turns.find(&key("acct_2", CONVERSATIONS_MAX / 2 - 1, "m"), ANY),
+            Some(turn(2))
+        );
     }
 }

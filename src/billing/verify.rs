@@ -2,23 +2,32 @@
 //!
 //! The invariants, and the rule under which a breach is found:
 //!
-//! * an account is the sum of its entries, and each entry says the balance it left: `balance`, `running balance`;
-//! * a completed request has exactly one debit, in the journal and in the ledger alike, and no void beside it: `one
-//!   ending per request`, `once per reference`, `journal`;
+//! * an account is the sum of its entries, and each entry says the balance it left: `balance`,
+//!   `running balance`;
+//! * a completed request has exactly one debit, in the journal and in the ledger alike, and no void
+//!   beside it: `one ending per request`, `once per reference`, `journal`;
 //! * no balance is below zero: `never below zero`;
 //! * what running processes hold is covered by balances, and no hold outlives its process: `holds`;
-//! * a debit is what its usage costs at the price it was admitted under: `cost`, `price version`, `detail`;
+//! * a debit is what its usage costs at the price it was admitted under: `cost`, `price version`,
+//!   `detail`;
 //! * entries follow one another and are as they were written: `hash chain`;
-//! * credit comes from somewhere and goes somewhere: `direction`, `trial balance`, `credited`, `a void costs nothing`;
-//! * refunds of a debit never pass it: `refund`; an adjustment says why: `detail`; a trial lapses once it is over: `lapse`;
-//! * the journal has nothing old that the ledger lacks: `journal`; no line of one is damaged: `damaged journal`;
+//! * credit comes from somewhere and goes somewhere: `direction`, `trial balance`, `credited`,
+//!   `a void costs nothing`;
+//! * refunds of a debit never pass it: `refund`; an adjustment says why: `detail`; a trial lapses
+//!   once it is over: `lapse`;
+//! * the journal has nothing old that the ledger lacks: `journal`; no line of one is damaged:
+//!   `damaged journal`;
 //! * the ledger is the one that was written last, and there: `anchor` (`store/ledger/anchor.rs`);
 //! * the accounts of the ledger are in `app.db`: `accounts`;
-//! * a trial ends when its grant and its sign-up say: `trial end`; every account that was granted is there: `balance`;
+//! * a trial ends when its grant and its sign-up say: `trial end`; every account that was granted
+//!   is there: `balance`;
 //! * what keeps entries from being changed is in place: `schema`;
-//! * nobody but processes that live, or left a journal, has anything applied or set aside: `claims`;
-//! * what pages and limits read added up is what the entries add up to: `sums` (`store/ledger/sums.rs`);
-//! * a store that edges share has every balance as the ledger has it: `shared balance` (`billing/shared.rs`).
+//! * nobody but processes that live, or left a journal, has anything applied or set aside:
+//!   `claims`;
+//! * what pages and limits read added up is what the entries add up to: `sums`
+//!   (`store/ledger/sums.rs`);
+//! * a store that edges share has every balance as the ledger has it: `shared balance`
+//!   (`billing/shared.rs`).
 //!
 //! Must not write.
 
@@ -64,39 +73,60 @@ const FINDINGS_MAX: usize = 1_000;
 /// Sums of one table that are looked at.
 pub(super) const SUMS_MAX: u32 = 1_000;
 
-/// An ending reaches the ledger within milliseconds; one that is older than this and has not is stuck.
+/// An ending reaches the ledger within milliseconds; one that is older than this and has not is
+/// stuck.
 const JOURNAL_AGE_MS: i64 = 60_000;
 
 /// Holds are mirrored some 20 ms late: what looks wrong is looked at again before it is called so.
 const LOOKS: u32 = 4;
 const LOOK_AGAIN: Duration = Duration::from_millis(60);
 
-/// The verdict where there are accounts and no ledger; `None` where there is one, or nothing was ever in it.
+/// The verdict where there are accounts and no ledger; `None` where there is one, or nothing was
+/// ever in it.
 ///
 /// # Errors
 /// The accounts cannot be read.
 pub fn verify_missing(data_dir: &Path) -> Result<Option<Verdict>, StoreError> {
     Ok(missing::ledger(data_dir)?.map(|message| {
-        let finding = Finding { rule: "anchor", seq: 0, message };
-        Verdict { findings: vec![finding], ..Verdict::default() }
+        let finding = Finding {
+            rule: "anchor",
+            seq: 0,
+            message,
+        };
+        Verdict {
+            findings: vec![finding],
+            ..Verdict::default()
+        }
     }))
 }
 
-/// Accounts that the ledger in `data_dir` has and `app.db` lacks: nobody's key opens them, and their people can sign up again.
+/// Accounts that the ledger in `data_dir` has and `app.db` lacks: nobody's key opens them, and
+/// their people can sign up again.
 ///
 /// # Errors
 /// One of the two cannot be read.
 pub fn verify_accounts(data_dir: &Path) -> Result<Vec<Finding>, StoreError> {
-    let find = |message| Finding { rule: "accounts", seq: 0, message };
+    let find = |message| Finding {
+        rule: "accounts",
+        seq: 0,
+        message,
+    };
     if let Some(message) = missing::app(data_dir)? {
         return Ok(vec![find(message)]);
     }
     let lost = missing::accounts(data_dir)?.into_iter();
-    Ok(lost.map(|id| find(format!("account {id} is in the ledger and not in app.db, which is an older one"))).collect())
+    Ok(lost
+        .map(|id| {
+            find(format!(
+                "account {id} is in the ledger and not in app.db, which is an older one"
+            ))
+        })
+        .collect())
 }
 
 pub fn verify(ledger: &Ledger, data_dir: &Path, now_ms: i64) -> Result<Verdict, StoreError> {
-    // Before the ledger: what the journal has by now, the ledger must have by then, but for the youngest.
+    // Before the ledger: what the journal has by now, the ledger must have by then, but for the
+    // youngest.
     let kept = journal::kept(data_dir)?;
     let granted = app::granted_accounts(data_dir)?;
     let mut audit = Audit {
@@ -111,7 +141,10 @@ pub fn verify(ledger: &Ledger, data_dir: &Path, now_ms: i64) -> Result<Verdict, 
         ended: HashSet::new(),
         posted: HashSet::new(),
         prices: HashMap::new(),
-        journalled: kept.iter().map(|kept| (kept.ending.request_id.clone(), None)).collect(),
+        journalled: kept
+            .iter()
+            .map(|kept| (kept.ending.request_id.clone(), None))
+            .collect(),
     };
     let accounts = ledger.walk(&mut |entry| audit.entry(&entry))?;
     audit.refunds();
@@ -167,20 +200,39 @@ impl Audit<'_> {
         sums.credited += i128::from(entry.credited().get());
         let Sums { paid, trial, .. } = *sums;
         if (paid, trial) != (entry.bal_paid.get().into(), entry.bal_trial.get().into()) {
-            self.find("running balance", entry.seq, format!("says {} and {}", entry.bal_paid, entry.bal_trial));
+            self.find(
+                "running balance",
+                entry.seq,
+                format!("says {} and {}", entry.bal_paid, entry.bal_trial),
+            );
         }
         if paid < 0 || trial < 0 {
-            self.find("never below zero", entry.seq, format!("leaves {paid} µc paid and {trial} µc trial"));
+            self.find(
+                "never below zero",
+                entry.seq,
+                format!("leaves {paid} µc paid and {trial} µc trial"),
+            );
         }
-        if !self.posted.insert((entry.kind.clone(), entry.reference.clone())) {
-            self.find("once per reference", entry.seq, format!("{} {} again", entry.kind, entry.reference));
+        if !self
+            .posted
+            .insert((entry.kind.clone(), entry.reference.clone()))
+        {
+            self.find(
+                "once per reference",
+                entry.seq,
+                format!("{} {} again", entry.kind, entry.reference),
+            );
         }
         match entry.kind.as_str() {
             "debit" | "void" => self.request(entry),
             "refund" => self.refund(entry),
             "adjust" => {
                 self.verdict.adjustments += 1;
-                if PostedDetail::read(&entry.detail).ok().and_then(|detail| detail.reason).is_none() {
+                if PostedDetail::read(&entry.detail)
+                    .ok()
+                    .and_then(|detail| detail.reason)
+                    .is_none()
+                {
                     self.find("detail", entry.seq, "an adjustment gives no reason".into());
                 }
             }
@@ -188,22 +240,34 @@ impl Audit<'_> {
             "grant" | "topup" if PostedDetail::read(&entry.detail).is_err() => {
                 self.find("detail", entry.seq, "cannot be read".into());
             }
-            "lapse" => drop(self.lapsed_at.insert(entry.account.clone(), (entry.seq, entry.at_ms))),
+            "lapse" => drop(
+                self.lapsed_at
+                    .insert(entry.account.clone(), (entry.seq, entry.at_ms)),
+            ),
             _ => {}
         }
     }
 
     fn chain(&mut self, entry: &Entry) {
         if entry.seq != self.prev.0 + 1 || entry.prev != self.prev.1 {
-            self.find("hash chain", entry.seq, "does not follow the entry before it".into());
+            self.find(
+                "hash chain",
+                entry.seq,
+                "does not follow the entry before it".into(),
+            );
         }
         if ledger::entry_hash(entry) != entry.hash {
-            self.find("hash chain", entry.seq, "was changed after it was written".into());
+            self.find(
+                "hash chain",
+                entry.seq,
+                "was changed after it was written".into(),
+            );
         }
         self.prev = (entry.seq, entry.hash.clone());
     }
 
-    /// Each kind has its counter-account (promotion, sales, revenue, …), and moves credit from it or to it.
+    /// Each kind has its counter-account (promotion, sales, revenue, …), and moves credit from it
+    /// or to it.
     fn direction(&mut self, entry: &Entry) {
         let zero = Micro::ZERO;
         let (paid, trial) = (entry.d_paid, entry.d_trial);
@@ -217,16 +281,28 @@ impl Audit<'_> {
             _ => false,
         };
         if !is_right {
-            self.find("direction", entry.seq, format!("a {} of {paid} paid and {trial} trial", entry.kind));
+            self.find(
+                "direction",
+                entry.seq,
+                format!("a {} of {paid} paid and {trial} trial", entry.kind),
+            );
         }
         if entry.writeoff != zero && entry.kind != "debit" && entry.kind != "void" {
-            self.find("direction", entry.seq, format!("a {} with a write-off", entry.kind));
+            self.find(
+                "direction",
+                entry.seq,
+                format!("a {} with a write-off", entry.kind),
+            );
         }
     }
 
     fn request(&mut self, entry: &Entry) {
         if !self.ended.insert(entry.reference.clone()) {
-            self.find("one ending per request", entry.seq, format!("{} ended before", entry.reference));
+            self.find(
+                "one ending per request",
+                entry.seq,
+                format!("{} ended before", entry.reference),
+            );
         }
         let charged = Micro::ZERO.minus(entry.d_paid).minus(entry.d_trial);
         let billed = charged.plus(entry.writeoff);
@@ -235,38 +311,60 @@ impl Audit<'_> {
         }
         if entry.kind == "void" {
             if charged != Micro::ZERO || entry.writeoff != Micro::ZERO {
-                self.find("a void costs nothing", entry.seq, format!("takes {charged}"));
+                self.find(
+                    "a void costs nothing",
+                    entry.seq,
+                    format!("takes {charged}"),
+                );
             }
             return;
         }
         self.verdict.debits += 1;
-        self.debits.insert(entry.reference.clone(), (entry.account.clone(), charged));
+        self.debits
+            .insert(entry.reference.clone(), (entry.account.clone(), charged));
         let Ok(detail) = serde_json::from_str::<Detail>(&entry.detail) else {
             return self.find("detail", entry.seq, "cannot be read".into());
         };
         let Some(price) = self.price(&detail.price_version) else {
-            let message = format!("{} is missing, or is not the prices it is the hash of", detail.price_version);
+            let message = format!(
+                "{} is missing, or is not the prices it is the hash of",
+                detail.price_version
+            );
             return self.find("price version", entry.seq, message);
         };
         let cost = pricing::cost(&detail.usage, &price);
         if billed != cost {
-            self.find("cost", entry.seq, format!("{} was billed {billed}, its usage costs {cost}", entry.reference));
+            self.find(
+                "cost",
+                entry.seq,
+                format!(
+                    "{} was billed {billed}, its usage costs {cost}",
+                    entry.reference
+                ),
+            );
         }
     }
 
     fn price(&mut self, version: &str) -> Option<Price> {
         if !self.prices.contains_key(version) {
             let price = self.ledger.price(version).ok().flatten();
-            self.prices.insert(version.to_owned(), price.filter(|price| price.is_version(version)));
+            self.prices.insert(
+                version.to_owned(),
+                price.filter(|price| price.is_version(version)),
+            );
         }
         self.prices.get(version).cloned().flatten()
     }
 
     fn refund(&mut self, entry: &Entry) {
         self.verdict.refunds += 1;
-        match PostedDetail::read(&entry.detail).ok().and_then(|detail| detail.request_id) {
+        match PostedDetail::read(&entry.detail)
+            .ok()
+            .and_then(|detail| detail.request_id)
+        {
             Some(request_id) => {
-                self.refunds.push((entry.seq, entry.account.clone(), request_id, entry.change()));
+                self.refunds
+                    .push((entry.seq, entry.account.clone(), request_id, entry.change()));
             }
             None => self.find("detail", entry.seq, "a refund does not say of what".into()),
         }
@@ -274,32 +372,55 @@ impl Audit<'_> {
 
     fn trial(&mut self, entry: &Entry) {
         match PostedDetail::read(&entry.detail) {
-            Ok(detail) => self.trial_ends.extend(detail.trial_ends_at_ms.map(|ends| (entry.account.clone(), ends))),
+            Ok(detail) => self.trial_ends.extend(
+                detail
+                    .trial_ends_at_ms
+                    .map(|ends| (entry.account.clone(), ends)),
+            ),
             Err(_) => self.find("detail", entry.seq, "cannot be read".into()),
         }
     }
 
-    /// Accounts are as their sign-ups and their trials' grants have them. `granted`: the former, where there are any.
-    fn sign_ups(&mut self, accounts: &[ledger::AccountRow], granted: Option<&HashMap<String, Option<i64>>>) {
+    /// Accounts are as their sign-ups and their trials' grants have them. `granted`: the former,
+    /// where there are any.
+    fn sign_ups(
+        &mut self,
+        accounts: &[ledger::AccountRow],
+        granted: Option<&HashMap<String, Option<i64>>>,
+    ) {
         for row in accounts {
             let promised = granted.and_then(|granted| granted.get(&row.id)).copied();
             let entered = self.trial_ends.get(&row.id).map(|ends| Some(*ends));
-            let differs = [promised, entered].into_iter().flatten().find(|ends| *ends != row.trial_ends_at_ms);
+            let differs = [promised, entered]
+                .into_iter()
+                .flatten()
+                .find(|ends| *ends != row.trial_ends_at_ms);
             if let Some(ends) = differs {
                 let time = |ends: Option<i64>| ends.map_or_else(|| "never".into(), rfc3339);
                 let (says, was) = (time(row.trial_ends_at_ms), time(ends));
                 self.find(
                     "trial end",
                     0,
-                    format!("the trial of account {} ends {says}; it was given until {was}", row.id),
+                    format!(
+                        "the trial of account {} ends {says}; it was given until {was}",
+                        row.id
+                    ),
                 );
             }
         }
         let known: HashSet<_> = accounts.iter().map(|row| row.id.as_str()).collect();
-        let mut lost: Vec<_> = granted.into_iter().flatten().filter(|(id, _)| !known.contains(id.as_str())).collect();
+        let mut lost: Vec<_> = granted
+            .into_iter()
+            .flatten()
+            .filter(|(id, _)| !known.contains(id.as_str()))
+            .collect();
         lost.sort();
         for (id, _) in lost {
-            self.find("balance", 0, format!("account {id} is in app.db and has no balance in the ledger"));
+            self.find(
+                "balance",
+                0,
+                format!("account {id} is in app.db and has no balance in the ledger"),
+            );
         }
     }
 
@@ -314,7 +435,13 @@ impl Audit<'_> {
         for damaged in journal::damaged(data_dir)? {
             self.find("damaged journal", 0, damaged.to_string());
         }
-        let strange = || Ok(self.ledger.strange_boots(&journal::boots(data_dir)?)?.first().cloned());
+        let strange = || {
+            Ok(self
+                .ledger
+                .strange_boots(&journal::boots(data_dir)?)?
+                .first()
+                .cloned())
+        };
         // A process that ends removes its journal a moment before its rows.
         if at_every_look(strange)?.is_some() {
             for row in self.ledger.strange_boots(&journal::boots(data_dir)?)? {
@@ -329,7 +456,9 @@ impl Audit<'_> {
             match self.debits.get_mut(&request) {
                 Some((of, left)) if *of == account && *left >= amount => *left = left.minus(amount),
                 Some((of, left)) => {
-                    let message = format!("{amount} to {account} for {request}, of whose debit {of} is due {left}");
+                    let message = format!(
+                        "{amount} to {account} for {request}, of whose debit {of} is due {left}"
+                    );
                     self.find("refund", seq, message);
                 }
                 None => self.find("refund", seq, format!("{request} has no debit")),
@@ -346,37 +475,61 @@ impl Audit<'_> {
             kept += paid + trial;
             entered += sums.paid + sums.trial;
             if (sums.paid, sums.trial) != (paid, trial) {
-                let message = format!("account {} has {paid} + {trial} µc; its entries sum to {sums:?}", row.id);
+                let message = format!(
+                    "account {} has {paid} + {trial} µc; its entries sum to {sums:?}",
+                    row.id
+                );
                 self.find("balance", 0, message);
             }
             if paid < 0 || trial < 0 {
-                self.find("never below zero", 0, format!("account {} has {paid} + {trial} µc", row.id));
+                self.find(
+                    "never below zero",
+                    0,
+                    format!("account {} has {paid} + {trial} µc", row.id),
+                );
             }
             if sums.credited != i128::from(row.credited.get()) {
-                let message =
-                    format!("account {} was given {} µc, its row says {}", row.id, sums.credited, row.credited);
+                let message = format!(
+                    "account {} was given {} µc, its row says {}",
+                    row.id, sums.credited, row.credited
+                );
                 self.find("credited", 0, message);
             }
             if let Some((seq, at)) = self.lapsed_at.remove(&row.id)
                 && row.trial_ends_at_ms.is_none_or(|ends| at < ends)
             {
-                self.find("lapse", seq, format!("the trial of account {} was not over", row.id));
+                self.find(
+                    "lapse",
+                    seq,
+                    format!("the trial of account {} was not over", row.id),
+                );
             }
         }
         let strangers: Vec<_> = self.sums.drain().collect();
         for (account, sums) in strangers {
             entered += sums.paid + sums.trial;
-            self.find("balance", 0, format!("account {account} has entries and no balance"));
+            self.find(
+                "balance",
+                0,
+                format!("account {account} has entries and no balance"),
+            );
         }
         if kept != entered {
-            let message = format!("the accounts have {kept} µc, all that came and went leaves {entered}");
+            let message =
+                format!("the accounts have {kept} µc, all that came and went leaves {entered}");
             self.find("trial balance", 0, message);
         }
     }
 
     /// What the journals say ended is in the ledger, as they say it.
     fn journal(&mut self, kept: &[Kept], somebody_serves: bool, now_ms: i64) {
-        for Kept { boot, is_living, ended, ending } in kept {
+        for Kept {
+            boot,
+            is_living,
+            ended,
+            ending,
+        } in kept
+        {
             let known = self.journalled.get(&ending.request_id).cloned().flatten();
             let old = now_ms.saturating_sub(ending.at_ms) > JOURNAL_AGE_MS;
             let request = &ending.request_id;
@@ -386,10 +539,16 @@ impl Audit<'_> {
                     if said == (&account, &kind, billed) {
                         continue;
                     }
-                    format!("{request} is a {} of {} in boot {boot}, a {kind} of {billed} here", said.1, said.2)
+                    format!(
+                        "{request} is a {} of {} in boot {boot}, a {kind} of {billed} here",
+                        said.1, said.2
+                    )
                 }
-                None if *ended && old => format!("{request} ended in boot {boot} and never reached the ledger"),
-                // A start voids what the dead left open. What a living process has open may run for long.
+                None if *ended && old => {
+                    format!("{request} ended in boot {boot} and never reached the ledger")
+                }
+                // A start voids what the dead left open. What a living process has open may run for
+                // long.
                 None if !*ended && old && !*is_living && somebody_serves => {
                     format!("{request} was left open by boot {boot} and never voided")
                 }
@@ -402,7 +561,14 @@ impl Audit<'_> {
     /// What is kept added up, to be read without walking over the entries.
     fn kept_sums(&mut self) -> Result<(), StoreError> {
         for wrong in self.ledger.wrong_sums(SUMS_MAX)? {
-            self.find("sums", 0, format!("{}: {} is not what its entries add up to", wrong.of, wrong.row));
+            self.find(
+                "sums",
+                0,
+                format!(
+                    "{}: {} is not what its entries add up to",
+                    wrong.of, wrong.row
+                ),
+            );
         }
         Ok(())
     }
@@ -410,7 +576,11 @@ impl Audit<'_> {
     /// What living processes hold is covered, and the dead hold nothing beside the living.
     fn holds(&mut self, data_dir: &Path) -> Result<(), StoreError> {
         if let Some(damage) = HeldMirror::damage(data_dir)? {
-            self.find("holds", 0, format!("holds.db is damaged ({damage}): the next start makes it anew"));
+            self.find(
+                "holds",
+                0,
+                format!("holds.db is damaged ({damage}): the next start makes it anew"),
+            );
             return Ok(());
         }
         let mirror = HeldMirror::open(data_dir)?;
@@ -421,7 +591,14 @@ impl Audit<'_> {
                 accounts.insert(account);
             } else if !live.is_empty() {
                 let held = claim.held.total();
-                self.find("holds", 0, format!("{held} of {account} are held by boot {}, which is gone", claim.boot));
+                self.find(
+                    "holds",
+                    0,
+                    format!(
+                        "{held} of {account} are held by boot {}, which is gone",
+                        claim.boot
+                    ),
+                );
             }
         }
         for account in accounts {
@@ -432,30 +609,54 @@ impl Audit<'_> {
         Ok(())
     }
 
-    /// Why the account's holds cannot be right, if so. The mirror is read first: it is the older of the two, and what
-    /// was held then is either held or applied by now.
-    fn uncovered(&self, mirror: &HeldMirror, live: &[String], account: &str) -> Result<Option<String>, StoreError> {
+    /// Why the account's holds cannot be right, if so. The mirror is read first: it is the older of
+    /// the two, and what was held then is either held or applied by now.
+    fn uncovered(
+        &self,
+        mirror: &HeldMirror,
+        live: &[String],
+        account: &str,
+    ) -> Result<Option<String>, StoreError> {
         let (mut claimed, mut posted) = (0_i128, None);
-        for claim in mirror.of(account)?.iter().filter(|claim| live.contains(&claim.boot)) {
+        for claim in mirror
+            .of(account)?
+            .iter()
+            .filter(|claim| live.contains(&claim.boot))
+        {
             if claim.held.paid < Micro::ZERO || claim.held.trial < Micro::ZERO {
-                return Ok(Some(format!("boot {} holds less than nothing of account {account}", claim.boot)));
+                return Ok(Some(format!(
+                    "boot {} holds less than nothing of account {account}",
+                    claim.boot
+                )));
             }
             let Some(row) = self.ledger.account(account, &claim.boot)? else {
-                return Ok(Some(format!("account {account} is held of and is not in the ledger")));
+                return Ok(Some(format!(
+                    "account {account} is held of and is not in the ledger"
+                )));
             };
-            let sum = |parts: [Micro; 2]| parts.iter().map(|part| i128::from(part.get())).sum::<i128>();
-            claimed += sum([claim.held.paid, claim.held.trial]) + sum([claim.settled.paid, claim.settled.trial])
+            let sum = |parts: [Micro; 2]| {
+                parts
+                    .iter()
+                    .map(|part| i128::from(part.get()))
+                    .sum::<i128>()
+            };
+            claimed += sum([claim.held.paid, claim.held.trial])
+                + sum([claim.settled.paid, claim.settled.trial])
                 - sum([row.applied_paid, row.applied_trial])
                 + sum([row.claimed_paid, row.claimed_trial]);
             posted = Some(sum([row.paid, row.trial]));
         }
         let breach = posted.filter(|posted| claimed > *posted);
-        Ok(breach.map(|posted| format!("{claimed} µc of account {account} are held, which has {posted} µc")))
+        Ok(breach.map(|posted| {
+            format!("{claimed} µc of account {account} are held, which has {posted} µc")
+        }))
     }
 }
 
 /// What is wrong at each of some looks: what is only on its way is right at one of them.
-fn at_every_look(look: impl Fn() -> Result<Option<String>, StoreError>) -> Result<Option<String>, StoreError> {
+fn at_every_look(
+    look: impl Fn() -> Result<Option<String>, StoreError>,
+) -> Result<Option<String>, StoreError> {
     let mut breach = look()?;
     for _ in 1..LOOKS {
         if breach.is_none() {

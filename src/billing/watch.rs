@@ -1,8 +1,9 @@
-//! What an edge knows of the shared store without being asked: whether it is fit to admit by, and whether it answers.
+//! What an edge knows of the shared store without being asked: whether it is fit to admit by, and
+//! whether it answers.
 //!
-//! One thread, one probe at a time: seldom while requests hear from the store anyway, often while it fails. Nothing is
-//! admitted before the server was judged, whenever it is first met. Must not hold up what runs, nor what has ended: the
-//! courier asks by itself.
+//! One thread, one probe at a time: seldom while requests hear from the store anyway, often while
+//! it fails. Nothing is admitted before the server was judged, whenever it is first met. Must not
+//! hold up what runs, nor what has ended: the courier asks by itself.
 
 use crate::store::StoreError;
 use crate::store::redis::breaker::Breaker;
@@ -45,22 +46,38 @@ impl StoreWatch {
     ///
     /// # Errors
     /// It would lose money (unless `may_forget`), or the thread cannot be started.
-    pub fn start(address: &Address, breaker: Arc<Breaker>, may_forget: bool) -> Result<Self, StoreError> {
+    pub fn start(
+        address: &Address,
+        breaker: Arc<Breaker>,
+        may_forget: bool,
+    ) -> Result<Self, StoreError> {
         let failed = |source| StoreError::io("start the store watch", source);
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
-        let state = Arc::new(State { breaker, may_forget, judgement: Mutex::new(Judgement::Pending) });
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(failed)?;
+        let state = Arc::new(State {
+            breaker,
+            may_forget,
+            judgement: Mutex::new(Judgement::Pending),
+        });
         let patient = SharedStore::new(address.clone(), JUDGE_WITHIN);
         if let Err(error) = runtime.block_on(state.judge(&patient)) {
             if matches!(error, StoreError::Refused(_)) {
                 return Err(error);
             }
             METRICS.ledger_error(error.reason());
-            log::error!("{error}; nothing is admitted until the shared store is reached and judged");
+            log::error!(
+                "{error}; nothing is admitted until the shared store is reached and judged"
+            );
         }
         let store = SharedStore::new(address.clone(), PATIENCE);
         let watched = Arc::downgrade(&state);
         let watch = move || runtime.block_on(watch(&watched, &store));
-        std::thread::Builder::new().name("store-watch".into()).spawn(watch).map_err(failed)?;
+        std::thread::Builder::new()
+            .name("store-watch".into())
+            .spawn(watch)
+            .map_err(failed)?;
         Ok(Self(state))
     }
 
@@ -69,10 +86,18 @@ impl StoreWatch {
         let breaker = &self.0.breaker;
         match self.0.judged() {
             Judgement::Unfit(why) => Some(why),
-            Judgement::Pending => Some(format!("the shared store was not reached yet: {}", breaker.why())),
-            Judgement::Fit if breaker.is_open() => Some(format!("the shared store does not answer: {}", breaker.why())),
+            Judgement::Pending => Some(format!(
+                "the shared store was not reached yet: {}",
+                breaker.why()
+            )),
+            Judgement::Fit if breaker.is_open() => Some(format!(
+                "the shared store does not answer: {}",
+                breaker.why()
+            )),
             Judgement::Fit => {
-                let silent = breaker.silence(Instant::now()).is_none_or(|silence| silence > SILENT_MOST);
+                let silent = breaker
+                    .silence(Instant::now())
+                    .is_none_or(|silence| silence > SILENT_MOST);
                 silent.then(|| format!("the shared store is silent: {}", breaker.why()))
             }
         }
@@ -81,11 +106,17 @@ impl StoreWatch {
 
 impl State {
     fn judged(&self) -> Judgement {
-        self.judgement.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.judgement
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     fn set(&self, judgement: Judgement) {
-        *self.judgement.lock().unwrap_or_else(PoisonError::into_inner) = judgement;
+        *self
+            .judgement
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = judgement;
     }
 
     async fn judge(&self, store: &SharedStore) -> Result<(), StoreError> {
@@ -102,7 +133,8 @@ impl State {
         outcome
     }
 
-    /// Judges one that was met late. What is unfit is judged again: it can be set right while it runs.
+    /// Judges one that was met late. What is unfit is judged again: it can be set right while it
+    /// runs.
     async fn meet(&self, store: &SharedStore) {
         let before = self.judged();
         let Err(error) = self.judge(store).await else {
@@ -124,7 +156,10 @@ impl State {
             }
         }
         match (was_open, self.breaker.is_open()) {
-            (false, true) => log::error!("{}; nothing is admitted until it answers", self.breaker.why()),
+            (false, true) => log::error!(
+                "{}; nothing is admitted until it answers",
+                self.breaker.why()
+            ),
             (true, false) => log::info!("the shared store answers again"),
             _ => {}
         }
@@ -140,7 +175,11 @@ async fn watch(state: &Weak<State>, store: &SharedStore) {
         let breaker = &state.breaker;
         if state.judged() != Judgement::Fit {
             state.meet(store).await;
-        } else if breaker.is_failing() || breaker.silence(Instant::now()).is_none_or(|silence| silence >= IDLE) {
+        } else if breaker.is_failing()
+            || breaker
+                .silence(Instant::now())
+                .is_none_or(|silence| silence >= IDLE)
+        {
             state.probe(store, partition).await;
             partition = (partition + 1) % PARTITIONS;
         }

@@ -81,11 +81,16 @@ const RESPONSES: &str = "/responses";
 impl Endpoint {
     /// Its name in metrics and logs.
     pub fn label(&self) -> String {
-        format!("{}{}", self.authority, self.path.as_ref().unwrap_or(&self.prefix))
+        format!(
+            "{}{}",
+            self.authority,
+            self.path.as_ref().unwrap_or(&self.prefix)
+        )
     }
 
-    /// Path and query of a call. `usual` is the standard path, such as `/v1/chat/completions`. `None` if this endpoint
-    /// overrides its path in a way that does not determine the path of this call.
+    /// Path and query of a call. `usual` is the standard path, such as `/v1/chat/completions`.
+    /// `None` if this endpoint overrides its path in a way that does not determine the path of this
+    /// call.
     pub fn target(&self, usual: &str) -> Option<String> {
         let mut target = self.path_of(usual)?;
         for (index, (name, value)) in self.query.iter().enumerate() {
@@ -109,14 +114,19 @@ impl Endpoint {
             return Some(format!("{}{version}{below}", self.prefix));
         };
         // Other calls are siblings of the overridden path.
-        let base = [CHAT, MESSAGES, RESPONSES].into_iter().find_map(|suffix| path.strip_suffix(suffix));
+        let base = [CHAT, MESSAGES, RESPONSES]
+            .into_iter()
+            .find_map(|suffix| path.strip_suffix(suffix));
         match base {
             Some(base) => Some(format!("{base}{below}")),
-            None => [CHAT, MESSAGES, RESPONSES].contains(&below).then(|| path.clone()),
+            None => [CHAT, MESSAGES, RESPONSES]
+                .contains(&below)
+                .then(|| path.clone()),
         }
     }
 
-    /// The URL of a call for display. Values of query parameters may be secrets and are hidden, except `api-version`.
+    /// The URL of a call for display. Values of query parameters may be secrets and are hidden,
+    /// except `api-version`.
     pub fn shown_url(&self, usual: &str) -> Option<String> {
         let path = self.path_of(usual)?;
         let scheme = if self.tls { "https" } else { "http" };
@@ -126,7 +136,11 @@ impl Endpoint {
         };
         let query: Vec<_> = self.query.iter().map(shown).collect();
         let mark = if query.is_empty() { "" } else { "?" };
-        Some(format!("{scheme}://{}{path}{mark}{}", self.authority, query.join("&")))
+        Some(format!(
+            "{scheme}://{}{path}{mark}{}",
+            self.authority,
+            query.join("&")
+        ))
     }
 }
 
@@ -157,7 +171,12 @@ pub struct HealthCheck {
 mod tests {
     use super::*;
 
-    const USUAL: [&str; 4] = ["/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens"];
+    const USUAL: [&str; 4] = [
+        "/v1/chat/completions",
+        "/v1/responses",
+        "/v1/messages",
+        "/v1/messages/count_tokens",
+    ];
 
     fn targets(endpoint: &Endpoint) -> [Option<String>; 4] {
         USUAL.map(|usual| endpoint.target(usual))
@@ -166,37 +185,69 @@ mod tests {
     #[test]
     fn without_a_path_of_its_own_the_usual_one_follows_the_base_address() {
         let mut endpoint = Endpoint::in_test("vendor.example");
-        assert_eq!(targets(&endpoint), USUAL.map(|usual| Some(usual.to_owned())));
+        assert_eq!(
+            targets(&endpoint),
+            USUAL.map(|usual| Some(usual.to_owned()))
+        );
         endpoint.prefix = "/openai".into();
-        assert_eq!(endpoint.target(USUAL[0]).unwrap(), "/openai/v1/chat/completions");
+        assert_eq!(
+            endpoint.target(USUAL[0]).unwrap(),
+            "/openai/v1/chat/completions"
+        );
         endpoint.adds_v1 = false;
-        assert_eq!(endpoint.target(USUAL[0]).unwrap(), "/openai/chat/completions");
+        assert_eq!(
+            endpoint.target(USUAL[0]).unwrap(),
+            "/openai/chat/completions"
+        );
         assert_eq!(endpoint.label(), "vendor.example/openai");
     }
 
     #[test]
     fn a_path_that_is_written_gives_the_others_where_it_ends_as_usual() {
-        let with = |path: &str| Endpoint { path: Some(path.into()), ..Endpoint::in_test("vendor.example") };
+        let with = |path: &str| Endpoint {
+            path: Some(path.into()),
+            ..Endpoint::in_test("vendor.example")
+        };
         let gemini = with("/v1beta/openai/chat/completions");
-        assert_eq!(gemini.target(USUAL[0]).unwrap(), "/v1beta/openai/chat/completions");
+        assert_eq!(
+            gemini.target(USUAL[0]).unwrap(),
+            "/v1beta/openai/chat/completions"
+        );
         assert_eq!(gemini.target(USUAL[1]).unwrap(), "/v1beta/openai/responses");
-        assert_eq!(with("/claude/messages").target(USUAL[3]).unwrap(), "/claude/messages/count_tokens");
+        assert_eq!(
+            with("/claude/messages").target(USUAL[3]).unwrap(),
+            "/claude/messages/count_tokens"
+        );
         let odd = with("/generate");
         let whole = Some("/generate".to_owned());
         assert_eq!(targets(&odd), [whole.clone(), whole.clone(), whole, None]);
         assert_eq!(odd.target("/v1/models"), None);
-        assert_eq!(gemini.target("/v1/models").unwrap(), "/v1beta/openai/models");
+        assert_eq!(
+            gemini.target("/v1/models").unwrap(),
+            "/v1beta/openai/models"
+        );
     }
 
     #[test]
     fn parameters_are_escaped_and_shown_without_what_may_be_secret() {
         let query = [("api-version", "2024-10-21"), ("code", "a b&c=d/é")];
-        let query = query.map(|(name, value)| (name.to_owned(), Secret::new(value.into()))).to_vec();
-        let endpoint = Endpoint { query, ..Endpoint::in_test("vendor.example") };
+        let query = query
+            .map(|(name, value)| (name.to_owned(), Secret::new(value.into())))
+            .to_vec();
+        let endpoint = Endpoint {
+            query,
+            ..Endpoint::in_test("vendor.example")
+        };
         let target = endpoint.target(USUAL[0]).unwrap();
-        assert_eq!(target, "/v1/chat/completions?api-version=2024-10-21&code=a%20b%26c%3Dd%2F%C3%A9");
+        assert_eq!(
+            target,
+            "/v1/chat/completions?api-version=2024-10-21&code=a%20b%26c%3Dd%2F%C3%A9"
+        );
         let shown = endpoint.shown_url(USUAL[0]).unwrap();
-        assert_eq!(shown, "https://vendor.example/v1/chat/completions?api-version=2024-10-21&code=********");
+        assert_eq!(
+            shown,
+            "https://vendor.example/v1/chat/completions?api-version=2024-10-21&code=********"
+        );
         assert!(!format!("{endpoint:?}").contains("a b"));
     }
 }

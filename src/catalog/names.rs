@@ -13,11 +13,15 @@ impl AliasPattern {
     /// `None` if the text has no `*` or more than one.
     pub fn parse(text: &str) -> Option<Self> {
         let (before, after) = text.split_once('*')?;
-        (!after.contains('*')).then(|| Self { before: before.to_owned(), after: after.to_owned() })
+        (!after.contains('*')).then(|| Self {
+            before: before.to_owned(),
+            after: after.to_owned(),
+        })
     }
 
     pub fn matches(&self, name: &str) -> bool {
-        name.strip_prefix(&*self.before).is_some_and(|rest| rest.ends_with(&*self.after))
+        name.strip_prefix(&*self.before)
+            .is_some_and(|rest| rest.ends_with(&*self.after))
     }
 
     /// Length in bytes without the `*`.

@@ -1,7 +1,7 @@
 //! One model's price list: by class, by size of the input, by feature, by service tier.
 //!
-//! Immutable: a list's version is the hash of what it says. Must not know how much of anything was used beyond what
-//! chooses a price; `billing/pricing.rs` multiplies.
+//! Immutable: a list's version is the hash of what it says. Must not know how much of anything was
+//! used beyond what chooses a price; `billing/pricing.rs` multiplies.
 
 use crate::money::{Factor, Micro};
 use crate::usage::{ServerTool, ServiceTier, Usage};
@@ -20,7 +20,8 @@ pub struct Rates {
     pub output: Micro,
 }
 
-/// The rates of a whole request whose input, of all classes together, is larger than `above_input_tokens`.
+/// The rates of a whole request whose input, of all classes together, is larger than
+/// `above_input_tokens`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tier {
     pub above_input_tokens: u64,
@@ -53,7 +54,8 @@ pub struct Features {
     /// µc per 1 000 uses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mcp: Option<Micro>,
-    /// What the tokens of a request cost that was served in another tier than the usual one, as a multiple.
+    /// What the tokens of a request cost that was served in another tier than the usual one, as a
+    /// multiple.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub service_tier: Factors,
     /// The same, by where it ran.
@@ -81,7 +83,11 @@ impl Features {
 
     /// The multiples of tokens' prices, each by its key.
     pub fn factors(&self) -> [(&'static str, &Factors); 3] {
-        [("service_tier", &self.service_tier), ("inference_geo", &self.inference_geo), ("speed", &self.speed)]
+        [
+            ("service_tier", &self.service_tier),
+            ("inference_geo", &self.inference_geo),
+            ("speed", &self.speed),
+        ]
     }
 }
 
@@ -112,9 +118,14 @@ pub struct Span {
 }
 
 impl Span {
-    /// How many tokens more, at least and at most, an input within this span has than `tokens`; `None` where it has fewer.
+    /// How many tokens more, at least and at most, an input within this span has than `tokens`;
+    /// `None` where it has fewer.
     pub fn beside(&self, tokens: u64) -> Option<(u64, u64)> {
-        let most = if self.most == u64::MAX { u64::MAX } else { self.most.checked_sub(tokens)? };
+        let most = if self.most == u64::MAX {
+            u64::MAX
+        } else {
+            self.most.checked_sub(tokens)?
+        };
         Some((self.least.saturating_sub(tokens), most))
     }
 }
@@ -122,67 +133,134 @@ impl Span {
 impl Price {
     /// A flat list, in the order input, cache read, 5-minute and 1-hour cache write, output.
     pub fn new([input, cache_read, cache_write_5m, cache_write_1h, output]: [Micro; 5]) -> Self {
-        let base = Rates { input, cache_read, cache_write_5m, cache_write_1h, output };
+        let base = Rates {
+            input,
+            cache_read,
+            cache_write_5m,
+            cache_write_1h,
+            output,
+        };
         Self::list(base, Vec::new(), Features::default())
     }
 
     /// `tiers` are strictly ascending.
     pub fn list(base: Rates, tiers: Vec<Tier>, features: Features) -> Self {
-        let Rates { input, cache_read, cache_write_5m, cache_write_1h, output } = base;
+        let Rates {
+            input,
+            cache_read,
+            cache_write_5m,
+            cache_write_1h,
+            output,
+        } = base;
         let version = version(&base, &tiers, &features);
-        Self { version, input, cache_read, cache_write_5m, cache_write_1h, output, tiers, features }
+        Self {
+            version,
+            input,
+            cache_read,
+            cache_write_5m,
+            cache_write_1h,
+            output,
+            tiers,
+            features,
+        }
     }
 
     /// `version` is the hash of these prices.
     pub fn is_version(&self, version: &str) -> bool {
-        self.version == version && self::version(&self.base(), &self.tiers, &self.features) == version
+        self.version == version
+            && self::version(&self.base(), &self.tiers, &self.features) == version
     }
 
     fn base(&self) -> Rates {
-        let Self { input, cache_read, cache_write_5m, cache_write_1h, output, .. } = *self;
-        Rates { input, cache_read, cache_write_5m, cache_write_1h, output }
+        let Self {
+            input,
+            cache_read,
+            cache_write_5m,
+            cache_write_1h,
+            output,
+            ..
+        } = *self;
+        Rates {
+            input,
+            cache_read,
+            cache_write_5m,
+            cache_write_1h,
+            output,
+        }
     }
 
     /// Every input there can be, ascending, without a gap.
     pub fn spans(&self) -> impl DoubleEndedIterator<Item = Span> + '_ {
-        let ends = |index: usize| self.tiers.get(index).map_or(u64::MAX, |next| next.above_input_tokens);
-        let base = Span { least: 0, most: ends(0), above_input_tokens: None, rates: self.base() };
-        let tiers = self.tiers.iter().enumerate().map(move |(index, tier)| Span {
-            least: tier.above_input_tokens.saturating_add(1),
-            most: ends(index.saturating_add(1)),
-            above_input_tokens: Some(tier.above_input_tokens),
-            rates: tier.rates,
-        });
+        let ends = |index: usize| {
+            self.tiers
+                .get(index)
+                .map_or(u64::MAX, |next| next.above_input_tokens)
+        };
+        let base = Span {
+            least: 0,
+            most: ends(0),
+            above_input_tokens: None,
+            rates: self.base(),
+        };
+        let tiers = self
+            .tiers
+            .iter()
+            .enumerate()
+            .map(move |(index, tier)| Span {
+                least: tier.above_input_tokens.saturating_add(1),
+                most: ends(index.saturating_add(1)),
+                above_input_tokens: Some(tier.above_input_tokens),
+                rates: tier.rates,
+            });
         std::iter::once(base).chain(tiers)
     }
 
     /// What an input of so many tokens, all classes together, is charged at.
     pub fn span_of(&self, input_tokens: u64) -> Span {
-        let base = Span { least: 0, most: u64::MAX, above_input_tokens: None, rates: self.base() };
-        self.spans().find(|span| input_tokens <= span.most).unwrap_or(base)
+        let base = Span {
+            least: 0,
+            most: u64::MAX,
+            above_input_tokens: None,
+            rates: self.base(),
+        };
+        self.spans()
+            .find(|span| input_tokens <= span.most)
+            .unwrap_or(base)
     }
 
     /// The multiple of tokens' prices for how `usage` was served.
     pub fn factor(&self, usage: &Usage) -> Factor {
         let words = [usage.service_tier, usage.inference_geo, usage.speed];
         let factors = self.features.factors().into_iter().zip(words);
-        factors.fold(Factor::ONE, |product, ((_, factors), word)| product.times(factor_of(factors, word)))
+        factors.fold(Factor::ONE, |product, ((_, factors), word)| {
+            product.times(factor_of(factors, word))
+        })
     }
 }
 
 /// The multiple for a word; that of the usual one, and of one without a price of its own, is 1.
 pub fn factor_of(factors: &Factors, word: Option<ServiceTier>) -> Factor {
-    word.and_then(|word| factors.get(&word)).copied().unwrap_or(Factor::ONE)
+    word.and_then(|word| factors.get(&word))
+        .copied()
+        .unwrap_or(Factor::ONE)
 }
 
-/// The hash of a list. What a list does not have is not in its text: so a flat one keeps the version it always had.
+/// The hash of a list. What a list does not have is not in its text: so a flat one keeps the
+/// version it always had.
 fn version(base: &Rates, tiers: &[Tier], features: &Features) -> String {
     let mut text = rates_text(base);
     // Writing to a string cannot fail.
-    for Tier { above_input_tokens, rates } in tiers {
+    for Tier {
+        above_input_tokens,
+        rates,
+    } in tiers
+    {
         let _ = write!(text, "|above {above_input_tokens}:{}", rates_text(rates));
     }
-    let audio = [("audio_input", features.audio_input), ("audio_output", features.audio_output)];
+    let audio = [
+        ("audio_input", features.audio_input),
+        ("audio_output", features.audio_output),
+    ];
     let tools = ServerTool::ALL.map(|tool| (tool.key(), features.of_tool(tool)));
     for (name, price) in audio.into_iter().chain(tools) {
         if let Some(price) = price {
@@ -195,11 +273,22 @@ fn version(base: &Rates, tiers: &[Tier], features: &Features) -> String {
         }
     }
     let digest = Sha256::digest(text.as_bytes());
-    digest.iter().take(8).fold(String::from("pv_"), |text, byte| text + &format!("{byte:02x}"))
+    digest
+        .iter()
+        .take(8)
+        .fold(String::from("pv_"), |text, byte| {
+            text + &format!("{byte:02x}")
+        })
 }
 
 fn rates_text(rates: &Rates) -> String {
-    let Rates { input, cache_read, cache_write_5m, cache_write_1h, output } = rates;
+    let Rates {
+        input,
+        cache_read,
+        cache_write_5m,
+        cache_write_1h,
+        output,
+    } = rates;
     format!("{input}|{cache_read}|{cache_write_5m}|{cache_write_1h}|{output}")
 }
 
@@ -208,12 +297,22 @@ mod tests {
     use super::*;
 
     fn rates(prices: [i64; 5]) -> Rates {
-        let [input, cache_read, cache_write_5m, cache_write_1h, output] = prices.map(|price| Micro::new(price * 1_000));
-        Rates { input, cache_read, cache_write_5m, cache_write_1h, output }
+        let [input, cache_read, cache_write_5m, cache_write_1h, output] =
+            prices.map(|price| Micro::new(price * 1_000));
+        Rates {
+            input,
+            cache_read,
+            cache_write_5m,
+            cache_write_1h,
+            output,
+        }
     }
 
     fn tier(above_input_tokens: u64, scale: i64) -> Tier {
-        Tier { above_input_tokens, rates: rates([500, 50, 625, 1_000, 2_500].map(|price| price * scale)) }
+        Tier {
+            above_input_tokens,
+            rates: rates([500, 50, 625, 1_000, 2_500].map(|price| price * scale)),
+        }
     }
 
     fn base() -> Rates {
@@ -223,7 +322,8 @@ mod tests {
     #[test]
     fn a_flat_list_reads_and_hashes_as_it_always_did() {
         let kept = r#"{"version":"pv_5889ada34c9ef2b3","input":"500","cache_read":"50","cache_write_5m":"625","cache_write_1h":"1000","output":"2500"}"#;
-        let price = Price::new([500, 50, 625, 1_000, 2_500].map(|credits| Micro::new(credits * 1_000_000)));
+        let price =
+            Price::new([500, 50, 625, 1_000, 2_500].map(|credits| Micro::new(credits * 1_000_000)));
         assert_eq!(serde_json::to_string(&price).unwrap(), kept);
         let read: Price = serde_json::from_str(kept).unwrap();
         assert_eq!(read, price);
@@ -254,7 +354,9 @@ mod tests {
             feature(|features| features.tool_search = Some(Micro::new(7))),
             feature(|features| features.mcp = Some(Micro::new(7))),
             feature(|features| features.mcp = Some(Micro::ZERO)),
-            feature(|features| features.inference_geo = [(ServiceTier::said("us"), Factor::ONE)].into()),
+            feature(|features| {
+                features.inference_geo = [(ServiceTier::said("us"), Factor::ONE)].into()
+            }),
             feature(|features| features.speed = [(ServiceTier::said("us"), Factor::ONE)].into()),
         ];
         for factor in [1, 2] {
@@ -262,23 +364,35 @@ mod tests {
             lists.push(Price::list(
                 base(),
                 vec![tier(10, 2)],
-                Features { service_tier, web_search: some, ..Features::default() },
+                Features {
+                    service_tier,
+                    web_search: some,
+                    ..Features::default()
+                },
             ));
         }
-        let versions: std::collections::HashSet<_> = lists.iter().map(|list| list.version.clone()).collect();
+        let versions: std::collections::HashSet<_> =
+            lists.iter().map(|list| list.version.clone()).collect();
         assert_eq!(versions.len(), lists.len());
         for list in &lists {
             let kept: Price = serde_json::from_str(&serde_json::to_string(list).unwrap()).unwrap();
             assert_eq!(kept, *list);
             assert!(kept.is_version(&list.version) && !kept.is_version("pv_0000000000000000"));
-            let forged = Price { output: kept.output.plus(Micro::new(1)), ..kept };
+            let forged = Price {
+                output: kept.output.plus(Micro::new(1)),
+                ..kept
+            };
             assert!(!forged.is_version(&list.version));
         }
     }
 
     #[test]
     fn a_tier_begins_one_token_above_its_threshold() {
-        let price = Price::list(base(), vec![tier(200_000, 2), tier(500_000, 3)], Features::default());
+        let price = Price::list(
+            base(),
+            vec![tier(200_000, 2), tier(500_000, 3)],
+            Features::default(),
+        );
         for (tokens, above) in [
             (0, None),
             (200_000, None),
@@ -292,10 +406,21 @@ mod tests {
             assert!((span.least..=span.most).contains(&tokens));
         }
         let ends: Vec<_> = price.spans().map(|span| (span.least, span.most)).collect();
-        assert_eq!(ends, [(0, 200_000), (200_001, 500_000), (500_001, u64::MAX)]);
+        assert_eq!(
+            ends,
+            [(0, 200_000), (200_001, 500_000), (500_001, u64::MAX)]
+        );
         let rates: Vec<_> = price.spans().map(|span| span.rates.output.get()).collect();
         assert_eq!(rates, [2_500_000, 5_000_000, 7_500_000]);
         let flat = Price::list(base(), Vec::new(), Features::default());
-        assert_eq!(flat.span_of(u64::MAX), Span { least: 0, most: u64::MAX, above_input_tokens: None, rates: base() });
+        assert_eq!(
+            flat.span_of(u64::MAX),
+            Span {
+                least: 0,
+                most: u64::MAX,
+                above_input_tokens: None,
+                rates: base()
+            }
+        );
     }
 }

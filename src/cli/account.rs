@@ -1,11 +1,12 @@
 //! `model-gateway account …` and `model-gateway key …`: accounts and keys from the command line.
 //!
-//! Works while the gateway runs, and before it first ran. Must not read the config file: it is handed what it needs.
-//! A key in the clear is printed once, by `key create`.
+//! Works while the gateway runs, and before it first ran. Must not read the config file: it is
+//! handed what it needs. A key in the clear is printed once, by `key create`.
 
 use super::settings::{self, KeyArgs, RateArgs, Span};
 use crate::account::{
-    Account, Accounts, By, Invite, Key, KeySettings, NewAccount, NewKey, Role, Status, open_by, random_password,
+    Account, Accounts, By, Invite, Key, KeySettings, NewAccount, NewKey, Role, Status, open_by,
+    random_password,
 };
 use crate::admin::document;
 use crate::billing::bounds::Period;
@@ -28,7 +29,8 @@ pub enum AccountCommand {
     Create {
         #[arg(long)]
         email: String,
-        /// Read a password for the dashboard from stdin (one line). Without it the account has no sign-in.
+        /// Read a password for the dashboard from stdin (one line). Without it the account has no
+        /// sign-in.
         #[arg(long)]
         password_stdin: bool,
         /// Make it an administrator's account.
@@ -54,7 +56,8 @@ pub enum AccountCommand {
         account: String,
         /// A decimal number of credits, as in 25.5.
         credits: Micro,
-        /// What the credits are for, as in an invoice's number. The same reference never counts twice.
+        /// What the credits are for, as in an invoice's number. The same reference never counts
+        /// twice.
         #[arg(long = "ref")]
         reference: String,
     },
@@ -75,7 +78,8 @@ pub enum AccountCommand {
         #[command(flatten)]
         rates: RateArgs,
     },
-    /// Make invite codes, and print them this once: each opens one account where `signup.mode` is `invite`.
+    /// Make invite codes, and print them this once: each opens one account where `signup.mode` is
+    /// `invite`.
     Invite {
         /// Codes to make, 1 to 100.
         #[arg(long, default_value_t = 1)]
@@ -91,12 +95,13 @@ pub enum AccountCommand {
         /// Its id, as `account invites` shows it, or its code.
         invite: String,
     },
-    /// Set the password that the account signs in to the dashboard with, and end all its sessions. Use it for an account
-    /// without a password, or whose holder forgot it.
+    /// Set the password that the account signs in to the dashboard with, and end all its sessions.
+    /// Use it for an account without a password, or whose holder forgot it.
     SetPassword {
         /// Its id or its e-mail.
         account: String,
-        /// Read the password from stdin (one line). Without it a random one is made, and printed this once.
+        /// Read the password from stdin (one line). Without it a random one is made, and printed
+        /// this once.
         #[arg(long)]
         password_stdin: bool,
     },
@@ -166,7 +171,13 @@ pub struct Context<'a> {
 /// What could not be done, and why.
 pub fn run_account(command: AccountCommand, context: &Context<'_>) -> anyhow::Result<()> {
     match command {
-        AccountCommand::Create { email, password_stdin, admin, viewer, no_trial } => {
+        AccountCommand::Create {
+            email,
+            password_stdin,
+            admin,
+            viewer,
+            no_trial,
+        } => {
             let role = match (admin, viewer) {
                 (true, _) => Role::Admin,
                 (false, true) => Role::Viewer,
@@ -176,31 +187,65 @@ pub fn run_account(command: AccountCommand, context: &Context<'_>) -> anyhow::Re
         }
         AccountCommand::List => list(context),
         AccountCommand::Show { account } => show(context, &find(context, &account)?),
-        AccountCommand::Grant { account, credits, reference } => {
-            give(context, ChangeKind::Grant, &find(context, &account)?, credits, &reference)
+        AccountCommand::Grant {
+            account,
+            credits,
+            reference,
+        } => give(
+            context,
+            ChangeKind::Grant,
+            &find(context, &account)?,
+            credits,
+            &reference,
+        ),
+        AccountCommand::TopUp {
+            account,
+            credits,
+            reference,
+        } => give(
+            context,
+            ChangeKind::TopUp,
+            &find(context, &account)?,
+            credits,
+            &reference,
+        ),
+        AccountCommand::Limit { account, rates } => {
+            limit(context, &find(context, &account)?, &rates)
         }
-        AccountCommand::TopUp { account, credits, reference } => {
-            give(context, ChangeKind::TopUp, &find(context, &account)?, credits, &reference)
-        }
-        AccountCommand::Limit { account, rates } => limit(context, &find(context, &account)?, &rates),
         AccountCommand::Invite { count, expires_in } => {
             let by = command_line();
             let acting = context.accounts.acting(&by, context.now_ms);
-            let codes = acting.invite(count, expires_in.ms).context("make invite codes")?;
-            let text = codes.iter().map(|code| format!("{code}\n")).collect::<String>();
+            let codes = acting
+                .invite(count, expires_in.ms)
+                .context("make invite codes")?;
+            let text = codes
+                .iter()
+                .map(|code| format!("{code}\n"))
+                .collect::<String>();
             let expires_at = rfc3339(context.now_ms.saturating_add(expires_in.ms));
-            print(context.json, &json!({"codes": codes, "expires_at": expires_at}), &text)
+            print(
+                context.json,
+                &json!({"codes": codes, "expires_at": expires_at}),
+                &text,
+            )
         }
         AccountCommand::Invites => invites(context),
         AccountCommand::WithdrawInvite { invite } => {
-            if !context.accounts.acting(&command_line(), context.now_ms).withdraw_invite(&invite)? {
-                bail!("withdraw an invitation: no open one has that id or code (`account invites` shows ids)");
+            if !context
+                .accounts
+                .acting(&command_line(), context.now_ms)
+                .withdraw_invite(&invite)?
+            {
+                bail!(
+                    "withdraw an invitation: no open one has that id or code (`account invites` shows ids)"
+                );
             }
             print(context.json, &json!({"state": "withdrawn"}), "withdrawn\n")
         }
-        AccountCommand::SetPassword { account, password_stdin } => {
-            set_password(context, &find(context, &account)?, password_stdin)
-        }
+        AccountCommand::SetPassword {
+            account,
+            password_stdin,
+        } => set_password(context, &find(context, &account)?, password_stdin),
         AccountCommand::Suspend { account } => set_status(context, &account, Status::Suspended),
         AccountCommand::Resume { account } => set_status(context, &account, Status::Active),
     }
@@ -210,13 +255,24 @@ pub fn run_account(command: AccountCommand, context: &Context<'_>) -> anyhow::Re
 /// What could not be done, and why.
 pub fn run_key(command: KeyCommand, context: &Context<'_>) -> anyhow::Result<()> {
     match command {
-        KeyCommand::Create { account, name, settings } => {
+        KeyCommand::Create {
+            account,
+            name,
+            settings,
+        } => {
             let account = find(context, &account)?;
             settings.check(context.settings)?;
             let mut set = KeySettings::default();
             settings.apply(&mut set, context.now_ms);
-            tell(context, "key.create", &account.id, &json!({"name": name, "settings": set}))?;
-            let new = context.accounts.create_key_with(&account.id, &name, &set, context.now_ms);
+            tell(
+                context,
+                "key.create",
+                &account.id,
+                &json!({"name": name, "settings": set}),
+            )?;
+            let new = context
+                .accounts
+                .create_key_with(&account.id, &name, &set, context.now_ms);
             show_new(context, &new.context("create a key")?)
         }
         KeyCommand::Set { key_id, settings } => {
@@ -226,23 +282,39 @@ pub fn run_key(command: KeyCommand, context: &Context<'_>) -> anyhow::Result<()>
                 settings.apply(&mut set, context.now_ms);
                 tell(context, "key.set", &key_id, &json!({"settings": set}))?;
             }
-            let changed = context.accounts.change_key(None, &key_id, |set| settings.apply(set, context.now_ms));
-            let set = changed.with_context(|| format!("set the key {key_id:?} (`key list` shows ids)"))?;
+            let changed = context
+                .accounts
+                .change_key(None, &key_id, |set| settings.apply(set, context.now_ms));
+            let set = changed
+                .with_context(|| format!("set the key {key_id:?} (`key list` shows ids)"))?;
             let text = format!("{key_id}{}\n", settings::key_words(&set));
             let mut value = settings::key_json(&set);
             value["key_id"] = json!(key_id);
             print(context.json, &value, &text)
         }
         KeyCommand::Rotate { key_id, overlap } => {
-            tell(context, "key.rotate", &key_id, &json!({"overlap_ms": overlap.ms}))?;
-            let new = context.accounts.rotate_key(None, &key_id, overlap.ms, context.now_ms);
-            show_new(context, &new.with_context(|| format!("rotate the key {key_id:?} (`key list` shows ids)"))?)
+            tell(
+                context,
+                "key.rotate",
+                &key_id,
+                &json!({"overlap_ms": overlap.ms}),
+            )?;
+            let new = context
+                .accounts
+                .rotate_key(None, &key_id, overlap.ms, context.now_ms);
+            show_new(
+                context,
+                &new.with_context(|| format!("rotate the key {key_id:?} (`key list` shows ids)"))?,
+            )
         }
         KeyCommand::List { account } => {
             let (mut text, mut values) = (String::new(), Vec::new());
             for key in context.accounts.keys(&find(context, &account)?.id)? {
                 // Of a key without a limit, all that it has spent.
-                let period = key.settings.spend_limit.map_or(Period::Total, |limit| limit.period);
+                let period = key
+                    .settings
+                    .spend_limit
+                    .map_or(Period::Total, |limit| limit.period);
                 let spend = context.billing.key_spend(&key.id, period, context.now_ms)?;
                 text += &key_line(&key, &spend);
                 values.push(key_json(&key, &spend));
@@ -252,28 +324,52 @@ pub fn run_key(command: KeyCommand, context: &Context<'_>) -> anyhow::Result<()>
         KeyCommand::Disable { key_id } => set_enabled(context, &key_id, false),
         KeyCommand::Enable { key_id } => set_enabled(context, &key_id, true),
         KeyCommand::Revoke { key_id } => {
-            if !context.accounts.acting(&command_line(), context.now_ms).revoke_key(&key_id)? {
+            if !context
+                .accounts
+                .acting(&command_line(), context.now_ms)
+                .revoke_key(&key_id)?
+            {
                 bail!("revoke a key: no live key has the id {key_id:?} (`key list` shows ids)");
             }
             let text = format!("{key_id} is revoked\n");
-            print(context.json, &json!({"key_id": key_id, "status": "revoked"}), &text)
+            print(
+                context.json,
+                &json!({"key_id": key_id, "status": "revoked"}),
+                &text,
+            )
         }
     }
 }
 
-/// Tells of an act before it is done; the audit log may so have one that then failed, and never lacks one.
-fn tell(context: &Context<'_>, act: &'static str, object: &str, what: &Value) -> anyhow::Result<()> {
-    Ok(context.accounts.acting(&command_line(), context.now_ms).tell(act, object, what)?)
+/// Tells of an act before it is done; the audit log may so have one that then failed, and never
+/// lacks one.
+fn tell(
+    context: &Context<'_>,
+    act: &'static str,
+    object: &str,
+    what: &Value,
+) -> anyhow::Result<()> {
+    Ok(context
+        .accounts
+        .acting(&command_line(), context.now_ms)
+        .tell(act, object, what)?)
 }
 
 fn show_new(context: &Context<'_>, new: &NewKey) -> anyhow::Result<()> {
     let text = format!("{}\n", new.key);
-    print(context.json, &json!({"key_id": new.key_id, "key": new.key, "name": new.name}), &text)
+    print(
+        context.json,
+        &json!({"key_id": new.key_id, "key": new.key, "name": new.name}),
+        &text,
+    )
 }
 
 /// Whom the audit log names: the user of this machine who runs the command.
 pub fn command_line() -> By {
-    By { actor: format!("uid {}", rustix::process::getuid().as_raw()), address: "command line".to_owned() }
+    By {
+        actor: format!("uid {}", rustix::process::getuid().as_raw()),
+        address: "command line".to_owned(),
+    }
 }
 
 fn find(context: &Context<'_>, id_or_email: &str) -> anyhow::Result<Account> {
@@ -281,13 +377,41 @@ fn find(context: &Context<'_>, id_or_email: &str) -> anyhow::Result<Account> {
     found.with_context(|| format!("no account has the id or e-mail {id_or_email:?}"))
 }
 
-fn create(context: &Context<'_>, email: &str, password_stdin: bool, role: Role, no_trial: bool) -> anyhow::Result<()> {
-    let password = if password_stdin { Some(read_password()?) } else { None };
-    let new = NewAccount { email, password: password.as_deref(), role, trial: None };
-    let new = if no_trial { new } else { new.with_trial(context.settings.signup()?, context.now_ms) };
-    let account = open_by(context.accounts, context.billing, &new, &command_line(), context.now_ms)
-        .with_context(|| format!("create the account of {email:?}"))?;
-    let balance = context.billing.balance(&account.id, context.now_ms)?.balance;
+fn create(
+    context: &Context<'_>,
+    email: &str,
+    password_stdin: bool,
+    role: Role,
+    no_trial: bool,
+) -> anyhow::Result<()> {
+    let password = if password_stdin {
+        Some(read_password()?)
+    } else {
+        None
+    };
+    let new = NewAccount {
+        email,
+        password: password.as_deref(),
+        role,
+        trial: None,
+    };
+    let new = if no_trial {
+        new
+    } else {
+        new.with_trial(context.settings.signup()?, context.now_ms)
+    };
+    let account = open_by(
+        context.accounts,
+        context.billing,
+        &new,
+        &command_line(),
+        context.now_ms,
+    )
+    .with_context(|| format!("create the account of {email:?}"))?;
+    let balance = context
+        .billing
+        .balance(&account.id, context.now_ms)?
+        .balance;
     let trial_ends_at = new.trial.map(|trial| rfc3339(trial.ends_at_ms));
     let text = format!("{} {} balance {balance}\n", account.id, account.email);
     let value = json!({
@@ -296,14 +420,36 @@ fn create(context: &Context<'_>, email: &str, password_stdin: bool, role: Role, 
     print(context.json, &value, &text)
 }
 
-fn set_password(context: &Context<'_>, account: &Account, password_stdin: bool) -> anyhow::Result<()> {
-    let password = if password_stdin { read_password()? } else { random_password().context("make a password")? };
+fn set_password(
+    context: &Context<'_>,
+    account: &Account,
+    password_stdin: bool,
+) -> anyhow::Result<()> {
+    let password = if password_stdin {
+        read_password()?
+    } else {
+        random_password().context("make a password")?
+    };
     let by = command_line();
-    let is_set = context.accounts.acting(&by, context.now_ms).set_password(&account.id, &password);
-    anyhow::ensure!(is_set.context("set a password")?, "cannot set a password: {} is deleted", account.id);
+    let is_set = context
+        .accounts
+        .acting(&by, context.now_ms)
+        .set_password(&account.id, &password);
+    anyhow::ensure!(
+        is_set.context("set a password")?,
+        "cannot set a password: {} is deleted",
+        account.id
+    );
     let mut value = json!({"account_id": account.id, "email": account.email});
     if password_stdin {
-        return print(context.json, &value, &format!("the password of {} is set; its sessions ended\n", account.email));
+        return print(
+            context.json,
+            &value,
+            &format!(
+                "the password of {} is set; its sessions ended\n",
+                account.email
+            ),
+        );
     }
     value["password"] = json!(password);
     print(context.json, &value, &format!("{password}\n"))
@@ -311,7 +457,11 @@ fn set_password(context: &Context<'_>, account: &Account, password_stdin: bool) 
 
 fn read_password() -> anyhow::Result<String> {
     let mut text = String::new();
-    std::io::stdin().lock().take(PASSWORD_BYTES_MAX).read_to_string(&mut text).context("read a password from stdin")?;
+    std::io::stdin()
+        .lock()
+        .take(PASSWORD_BYTES_MAX)
+        .read_to_string(&mut text)
+        .context("read a password from stdin")?;
     Ok(text.lines().next().unwrap_or_default().to_owned())
 }
 
@@ -326,7 +476,12 @@ fn list(context: &Context<'_>) -> anyhow::Result<()> {
                 Role::Admin => " admin",
             };
             let at = rfc3339(account.created_at_ms);
-            format!("{} {at} {} {}{role}\n", account.id, account.status.name(), account.email)
+            format!(
+                "{} {at} {} {}{role}\n",
+                account.id,
+                account.status.name(),
+                account.email
+            )
         })
         .collect::<String>();
     let value = accounts.iter().map(document::account).collect();
@@ -340,9 +495,17 @@ fn invites(context: &Context<'_>) -> anyhow::Result<()> {
     let (mut text, mut values) = (String::new(), Vec::new());
     for invite in context.accounts.invites(None, INVITES_LISTED)? {
         let state = invite.state(context.now_ms).name();
-        let Invite { id, created_by, used_by, .. } = &invite;
+        let Invite {
+            id,
+            created_by,
+            used_by,
+            ..
+        } = &invite;
         let [created_at, expires_at] = [invite.created_at_ms, invite.expires_at_ms].map(rfc3339);
-        text += &format!("{id} {created_at} {expires_at} {state} {}\n", used_by.as_deref().unwrap_or_default());
+        text += &format!(
+            "{id} {created_at} {expires_at} {state} {}\n",
+            used_by.as_deref().unwrap_or_default()
+        );
         values.push(json!({
             "id": id, "created_at": created_at, "expires_at": expires_at, "created_by": created_by, "state": state,
             "used_by": used_by,
@@ -353,7 +516,12 @@ fn invites(context: &Context<'_>) -> anyhow::Result<()> {
 
 fn show(context: &Context<'_>, account: &Account) -> anyhow::Result<()> {
     let has = context.billing.balance(&account.id, context.now_ms)?;
-    let Balance { balance, held, available, trial } = &has;
+    let Balance {
+        balance,
+        held,
+        available,
+        trial,
+    } = &has;
     let mut text = format!(
         "account   {}\ne-mail    {}\nstatus    {}\nbalance   {balance}\nheld      {held}\navailable {available}\n",
         account.id,
@@ -362,7 +530,11 @@ fn show(context: &Context<'_>, account: &Account) -> anyhow::Result<()> {
     );
     if let Some(trial) = trial {
         let what = if trial.active { "ends" } else { "ended" };
-        text += &format!("trial     {} left, {what} {}\n", trial.credits_left, rfc3339(trial.ends_at_ms));
+        text += &format!(
+            "trial     {} left, {what} {}\n",
+            trial.credits_left,
+            rfc3339(trial.ends_at_ms)
+        );
     }
     print(context.json, &document::account_with(account, &has), &text)
 }
@@ -375,15 +547,32 @@ fn give(
     reference: &str,
 ) -> anyhow::Result<()> {
     let at_ms = context.now_ms;
-    let change = Change { kind, reference, account: &account.id, amount: credits, actor: None, at_ms };
+    let change = Change {
+        kind,
+        reference,
+        account: &account.id,
+        amount: credits,
+        actor: None,
+        at_ms,
+    };
     let by = command_line();
     let acting = context.accounts.acting(&by, at_ms);
-    let counted = acting.change(&change, || context.billing.change(&change))?.is_new;
-    let balance = context.billing.balance(&account.id, context.now_ms)?.balance;
+    let counted = acting
+        .change(&change, || context.billing.change(&change))?
+        .is_new;
+    let balance = context
+        .billing
+        .balance(&account.id, context.now_ms)?
+        .balance;
     let text = if counted {
-        format!("added {credits}; the balance of {} is {balance}\n", account.email)
+        format!(
+            "added {credits}; the balance of {} is {balance}\n",
+            account.email
+        )
     } else {
-        format!("reference {reference:?} was counted already: nothing changed; the balance is {balance}\n")
+        format!(
+            "reference {reference:?} was counted already: nothing changed; the balance is {balance}\n"
+        )
     };
     let value = json!({
         "account_id": account.id, "credits": credits, "ref": reference, "counted": counted, "balance": balance,
@@ -396,8 +585,16 @@ fn limit(context: &Context<'_>, account: &Account, asked: &RateArgs) -> anyhow::
     let mut rates = before;
     asked.apply(&mut rates);
     if rates != before {
-        tell(context, "account.limit", &account.id, &json!({"rates": rates}))?;
-        context.accounts.set_account_rates(&account.id, &rates).context("limit an account")?;
+        tell(
+            context,
+            "account.limit",
+            &account.id,
+            &json!({"rates": rates}),
+        )?;
+        context
+            .accounts
+            .set_account_rates(&account.id, &rates)
+            .context("limit an account")?;
     }
     let text = format!("{}{}\n", account.email, settings::rates_words(&rates));
     let value = json!({"account_id": account.id, "email": account.email, "rates": settings::rates_json(&rates)});
@@ -406,7 +603,11 @@ fn limit(context: &Context<'_>, account: &Account, asked: &RateArgs) -> anyhow::
 
 fn set_status(context: &Context<'_>, account: &str, status: Status) -> anyhow::Result<()> {
     let account = find(context, account)?;
-    if !context.accounts.acting(&command_line(), context.now_ms).set_status(&account.id, status)? {
+    if !context
+        .accounts
+        .acting(&command_line(), context.now_ms)
+        .set_status(&account.id, status)?
+    {
         bail!("set an account's status: {} is deleted", account.id);
     }
     let text = format!("{} is {}\n", account.email, status.name());
@@ -414,18 +615,37 @@ fn set_status(context: &Context<'_>, account: &str, status: Status) -> anyhow::R
 }
 
 fn set_enabled(context: &Context<'_>, key_id: &str, enabled: bool) -> anyhow::Result<()> {
-    if !context.accounts.acting(&command_line(), context.now_ms).set_key_enabled(key_id, enabled)? {
+    if !context
+        .accounts
+        .acting(&command_line(), context.now_ms)
+        .set_key_enabled(key_id, enabled)?
+    {
         bail!("set a key's status: no live key has the id {key_id:?} (`key list` shows ids)");
     }
-    let text = format!("{key_id} is {}\n", if enabled { "active" } else { "disabled" });
+    let text = format!(
+        "{key_id} is {}\n",
+        if enabled { "active" } else { "disabled" }
+    );
     print(context.json, &document::key_status(key_id, enabled), &text)
 }
 
 fn key_line(key: &Key, spend: &KeySpend) -> String {
-    let (at, set) = (rfc3339(key.created_at_ms), settings::key_words(&key.settings));
-    let used = spend.used_at_ms.map(|at| format!(" last-used={}", rfc3339(at))).unwrap_or_default();
+    let (at, set) = (
+        rfc3339(key.created_at_ms),
+        settings::key_words(&key.settings),
+    );
+    let used = spend
+        .used_at_ms
+        .map(|at| format!(" last-used={}", rfc3339(at)))
+        .unwrap_or_default();
     let spent = spend.spent;
-    format!("{} {at} {} {} {} spent={spent}{used}{set}\n", key.id, key.status.name(), key.shown, key.name)
+    format!(
+        "{} {at} {} {} {} spent={spent}{used}{set}\n",
+        key.id,
+        key.status.name(),
+        key.shown,
+        key.name
+    )
 }
 
 fn key_json(key: &Key, spend: &KeySpend) -> Value {
@@ -445,5 +665,10 @@ fn key_json(key: &Key, spend: &KeySpend) -> Value {
 /// One JSON document, or the text; nothing else goes to stdout.
 pub fn print(json: bool, value: &Value, text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
-    if json { writeln!(out, "{value}") } else { out.write_all(text.as_bytes()) }.context("write to stdout")
+    if json {
+        writeln!(out, "{value}")
+    } else {
+        out.write_all(text.as_bytes())
+    }
+    .context("write to stdout")
 }

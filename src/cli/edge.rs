@@ -1,4 +1,5 @@
-//! `model-gateway edge drain`: ends an edge for good, with nothing left on its machine that the ledger lacks.
+//! `model-gateway edge drain`: ends an edge for good, with nothing left on its machine that the
+//! ledger lacks.
 //!
 //! Must not end a process in another way than its operator would: by SIGTERM.
 
@@ -19,8 +20,9 @@ const LOOK: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Subcommand)]
 pub enum EdgeCommand {
-    /// End the edge that serves from this data_dir and wait until the ledger has every request that it ended: then the
-    /// machine may go. Where none runs, what dead ones left is brought there. Keep its supervisor from starting it again.
+    /// End the edge that serves from this data_dir and wait until the ledger has every request that
+    /// it ended: then the machine may go. Where none runs, what dead ones left is brought there.
+    /// Keep its supervisor from starting it again.
     Drain {
         /// It always waits for that; the flag says so.
         #[arg(long)]
@@ -33,22 +35,43 @@ pub enum EdgeCommand {
 
 /// # Errors
 /// The edge cannot be told, its journals cannot be read, or there is no shared store.
-pub fn run(command: &EdgeCommand, settings: &CommandSettings, json: bool) -> anyhow::Result<ExitCode> {
-    let EdgeCommand::Drain { within_seconds, wait_watermark: _ } = command;
+pub fn run(
+    command: &EdgeCommand,
+    settings: &CommandSettings,
+    json: bool,
+) -> anyhow::Result<ExitCode> {
+    let EdgeCommand::Drain {
+        within_seconds,
+        wait_watermark: _,
+    } = command;
     let address = settings.store.address();
-    let address = address.context("store.kind is embedded: SIGTERM alone drains it, its ledger is here")?;
-    let (data_dir, until) = (&settings.data_dir, Instant::now() + Duration::from_secs(*within_seconds));
+    let address =
+        address.context("store.kind is embedded: SIGTERM alone drains it, its ledger is here")?;
+    let (data_dir, until) = (
+        &settings.data_dir,
+        Instant::now() + Duration::from_secs(*within_seconds),
+    );
     let living = end(data_dir, until)?;
     let mut carried = Carried::default();
     if living == 0 {
         let within = until.saturating_duration_since(Instant::now());
-        carried = courier::carry(address, courier::left_behind(data_dir)?, settings.catalog()?.models(), within)?;
+        carried = courier::carry(
+            address,
+            courier::left_behind(data_dir)?,
+            settings.catalog()?.models(),
+            within,
+        )?;
     }
     tell(living, carried, data_dir, json)?;
-    Ok(if living == 0 && carried.missing == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if living == 0 && carried.missing == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
-/// Tells whoever serves from `data_dir` to end, and waits until nobody does. Returns how many still do in the end.
+/// Tells whoever serves from `data_dir` to end, and waits until nobody does. Returns how many still
+/// do in the end.
 fn end(data_dir: &Path, until: Instant) -> anyhow::Result<usize> {
     let mut told = None;
     loop {
@@ -62,7 +85,9 @@ fn end(data_dir: &Path, until: Instant) -> anyhow::Result<usize> {
             let process = Pid::from_raw(pid).context("the process that serves has no number")?;
             match kill_process(process, Signal::TERM) {
                 Ok(()) | Err(Errno::SRCH) => {}
-                Err(error) => return Err(error).with_context(|| format!("tell process {pid} to end")),
+                Err(error) => {
+                    return Err(error).with_context(|| format!("tell process {pid} to end"));
+                }
             }
         }
         // One that has handed over to a successor still has its journal.
@@ -75,7 +100,11 @@ fn end(data_dir: &Path, until: Instant) -> anyhow::Result<usize> {
 }
 
 fn tell(living: usize, carried: Carried, data_dir: &Path, json: bool) -> anyhow::Result<()> {
-    let Carried { new, missing, unreadable } = carried;
+    let Carried {
+        new,
+        missing,
+        unreadable,
+    } = carried;
     let mut out = io::stdout().lock();
     if json {
         let is_drained = living == 0 && missing == 0;
@@ -84,7 +113,11 @@ fn tell(living: usize, carried: Carried, data_dir: &Path, json: bool) -> anyhow:
         });
         writeln!(out, "{document}")?;
     } else if living > 0 {
-        writeln!(out, "{}: {living} processes still serve what they began; run it again", data_dir.display())?;
+        writeln!(
+            out,
+            "{}: {living} processes still serve what they began; run it again",
+            data_dir.display()
+        )?;
     } else if missing > 0 {
         let folder = data_dir.join("journal");
         writeln!(
@@ -94,9 +127,16 @@ fn tell(living: usize, carried: Carried, data_dir: &Path, json: bool) -> anyhow:
             folder.display()
         )?;
     } else {
-        writeln!(out, "{}: drained; the ledger has it all", data_dir.display())?;
+        writeln!(
+            out,
+            "{}: drained; the ledger has it all",
+            data_dir.display()
+        )?;
         if unreadable > 0 {
-            writeln!(out, "{unreadable} lines of its journal could not be read: see journal/*.damaged")?;
+            writeln!(
+                out,
+                "{unreadable} lines of its journal could not be read: see journal/*.damaged"
+            )?;
         }
     }
     Ok(())

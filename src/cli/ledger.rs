@@ -1,4 +1,5 @@
-//! `model-gateway ledger …`: the audit, the entries, an operator's corrections, copies, and journals left behind.
+//! `model-gateway ledger …`: the audit, the entries, an operator's corrections, copies, and
+//! journals left behind.
 //!
 //! Works while the gateway runs, and before it first ran. Must not decide what the rules allow.
 
@@ -27,9 +28,10 @@ use std::time::Duration;
 pub enum LedgerCommand {
     /// Recompute every debit and check every invariant; exit 0 only with no finding.
     Verify {
-        /// Before that, make the sums anew from the entries that pages and keys' spend limits read: what finds of the rule
-        /// `sums` ask for. Entries and balances stay as they are. A running gateway enters debits when it is done, and
-        /// one whose edges share a store limits keys by that store's own counts.
+        /// Before that, make the sums anew from the entries that pages and keys' spend limits read:
+        /// what finds of the rule `sums` ask for. Entries and balances stay as they are. A running
+        /// gateway enters debits when it is done, and one whose edges share a store limits keys by
+        /// that store's own counts.
         #[arg(long)]
         rebuild_sums: bool,
     },
@@ -41,10 +43,10 @@ pub enum LedgerCommand {
         #[arg(long, default_value_t = 50)]
         last: u32,
     },
-    /// Write entries to stdout, the oldest first. A whole export proves itself: an entry's hash is the SHA-256 of the
-    /// hash before it (32 bytes, zeroes before the first) and of the text
-    /// SEQ␟KIND␟REF␟ACCOUNT␟AT_MS␟[D_PAID, D_TRIAL, BAL_PAID, BAL_TRIAL, WRITEOFF]␟DETAIL, where ␟ is the byte 1F and
-    /// amounts are whole millionths of a credit.
+    /// Write entries to stdout, the oldest first. A whole export proves itself: an entry's hash is
+    /// the SHA-256 of the hash before it (32 bytes, zeroes before the first) and of the text
+    /// SEQ␟KIND␟REF␟ACCOUNT␟AT_MS␟[D_PAID, D_TRIAL, BAL_PAID, BAL_TRIAL, WRITEOFF]␟DETAIL, where ␟
+    /// is the byte 1F and amounts are whole millionths of a credit.
     #[command(verbatim_doc_comment)]
     Export {
         /// `--json` means json.
@@ -60,7 +62,8 @@ pub enum LedgerCommand {
         #[arg(long, value_parser = moment)]
         to: Option<i64>,
     },
-    /// Give back what a response cost, or a part of it. All refunds of a debit together never pass it.
+    /// Give back what a response cost, or a part of it. All refunds of a debit together never pass
+    /// it.
     Refund {
         /// As in a receipt and in `x-request-id`.
         request_id: String,
@@ -70,7 +73,8 @@ pub enum LedgerCommand {
         #[arg(long = "ref")]
         reference: String,
     },
-    /// Correct a balance by hand. What is taken is never held by a running request, and never leads below zero.
+    /// Correct a balance by hand. What is taken is never held by a running request, and never leads
+    /// below zero.
     Adjust {
         /// Its id or its e-mail.
         account: String,
@@ -84,18 +88,22 @@ pub enum LedgerCommand {
         #[arg(long)]
         reason: String,
     },
-    /// Copy accounts, ledger and journal into a new folder, while the gateway runs or not. It is a data_dir: to restore
-    /// it, start a gateway with a copy of it as `data_dir`.
+    /// Copy accounts, ledger and journal into a new folder, while the gateway runs or not. It is a
+    /// data_dir: to restore it, start a gateway with a copy of it as `data_dir`.
     Backup { dir: PathBuf },
-    /// Bring a journal folder that was left behind into the ledger; doing it twice changes nothing. With a shared store
-    /// from any machine that reaches it, the folder copied there: the store is told, and the sidecar enters it.
+    /// Bring a journal folder that was left behind into the ledger; doing it twice changes nothing.
+    /// With a shared store from any machine that reaches it, the folder copied there: the store is
+    /// told, and the sidecar enters it.
     Replay { dir: PathBuf },
 }
 
 impl LedgerCommand {
     /// Adds entries, which an older ledger must not get.
     fn posts(&self) -> bool {
-        matches!(self, Self::Refund { .. } | Self::Adjust { .. } | Self::Replay { .. })
+        matches!(
+            self,
+            Self::Refund { .. } | Self::Adjust { .. } | Self::Replay { .. }
+        )
     }
 }
 
@@ -110,29 +118,37 @@ pub enum Format {
 
 /// # Errors
 /// The ledger cannot be read, or its rules forbid what was asked for.
-pub fn run(command: LedgerCommand, settings: &CommandSettings, json: bool) -> anyhow::Result<ExitCode> {
+pub fn run(
+    command: LedgerCommand,
+    settings: &CommandSettings,
+    json: bool,
+) -> anyhow::Result<ExitCode> {
     if let (LedgerCommand::Replay { dir }, Some(address)) = (&command, settings.store.address()) {
         return replay(dir, address, settings.catalog()?.models(), json);
     }
     let mut out = io::BufWriter::new(io::stdout().lock());
-    if let (LedgerCommand::Verify { .. }, Some(verdict)) = (&command, verify_missing(&settings.data_dir)?) {
+    if let (LedgerCommand::Verify { .. }, Some(verdict)) =
+        (&command, verify_missing(&settings.data_dir)?)
+    {
         return report(&verdict, json, &mut out);
     }
-    let open = if command.posts() { Billing::open_beside } else { Billing::open_to_audit };
+    let open = if command.posts() {
+        Billing::open_beside
+    } else {
+        Billing::open_to_audit
+    };
     let billing = open(&settings.data_dir, settings.store.address())?;
     let account_id = |account: &str| -> anyhow::Result<String> {
         let found = Accounts::open(&settings.data_dir)?.find(account)?;
-        Ok(found.with_context(|| format!("no account has the id or e-mail {account:?}"))?.id)
+        Ok(found
+            .with_context(|| format!("no account has the id or e-mail {account:?}"))?
+            .id)
     };
     let mut code = ExitCode::SUCCESS;
     match command {
         LedgerCommand::Verify { rebuild_sums } => {
             if rebuild_sums {
-                let (accounts, by, now_ms) = (Accounts::open(&settings.data_dir)?, command_line(), clock::now_ms());
-                let rebuild = || billing.rebuild_sums();
-                let wrong = accounts.acting(&by, now_ms).order("ledger.rebuild-sums", "ledger", &json!({}), rebuild)?;
-                // Stdout is the verdict's.
-                eprintln!("{wrong} sums were not what their entries add up to, and are now");
+                rebuild_cached_totals(&billing, settings)?;
             }
             code = verify(&billing, &settings.data_dir, json, &mut out)?;
         }
@@ -140,41 +156,62 @@ pub fn run(command: LedgerCommand, settings: &CommandSettings, json: bool) -> an
             let entries = billing.entries(&account_id(&account)?, None, last)?;
             show(&entries, json, &mut out)?;
         }
-        LedgerCommand::Export { format, account, from, to } => {
+        LedgerCommand::Export {
+            format,
+            account,
+            from,
+            to,
+        } => {
             let account = account.as_deref().map(account_id).transpose()?;
             let format = if json { Format::Json } else { format };
-            export(&billing, &Selection { account, from_ms: from, to_ms: to }, format, &mut out)?;
+            export(
+                &billing,
+                &Selection {
+                    account,
+                    from_ms: from,
+                    to_ms: to,
+                },
+                format,
+                &mut out,
+            )?;
         }
-        LedgerCommand::Refund { request_id, credits, reference } => {
-            let (accounts, by, now_ms) = (Accounts::open(&settings.data_dir)?, command_line(), clock::now_ms());
-            let what = json!({"credits": credits, "ref": reference});
-            let acting = accounts.acting(&by, now_ms);
-            let refund = || billing.refund(&request_id, credits, &reference, now_ms);
-            let posted = acting.order("request.refund", &request_id, &what, refund)?;
+        LedgerCommand::Refund {
+            request_id,
+            credits,
+            reference,
+        } => {
+            let posted = refund(&billing, settings, &request_id, credits, &reference)?;
             tell(&posted, &reference, json, &mut out)?;
         }
-        LedgerCommand::Adjust { account, credits, reference, reason } => {
+        LedgerCommand::Adjust {
+            account,
+            credits,
+            reference,
+            reason,
+        } => {
             let account = account_id(&account)?;
-            let (accounts, by, now_ms) = (Accounts::open(&settings.data_dir)?, command_line(), clock::now_ms());
-            let what = json!({"credits": credits, "ref": reference, "reason": reason});
-            let adjust = || billing.adjust(&account, credits, &reference, &reason, now_ms);
-            let posted = accounts.acting(&by, now_ms).order("account.adjust", &account, &what, adjust)?;
+            let correction = Correction {
+                account: &account,
+                credits,
+                reference: &reference,
+                reason: &reason,
+            };
+            let posted = adjust(&billing, settings, &correction)?;
             tell(&posted, &reference, json, &mut out)?;
         }
         LedgerCommand::Backup { dir } => {
-            let records = billing.backup(&dir)?;
-            if json {
-                writeln!(out, "{}", json!({"dir": dir, "journal_files": records}))?;
-            } else {
-                writeln!(out, "copied accounts, ledger and {records} files of the journal to {}", dir.display())?;
-            }
+            backup(&billing, &dir, json, &mut out)?;
         }
         LedgerCommand::Replay { dir } => {
             let (new, unreadable) = billing.replay(&dir)?;
             if json {
                 writeln!(out, "{}", json!({"new": new, "unreadable": unreadable}))?;
             } else {
-                writeln!(out, "{}: {new} endings were new, {unreadable} lines unreadable", dir.display())?;
+                writeln!(
+                    out,
+                    "{}: {new} endings were new, {unreadable} lines unreadable",
+                    dir.display()
+                )?;
             }
         }
     }
@@ -182,15 +219,104 @@ pub fn run(command: LedgerCommand, settings: &CommandSettings, json: bool) -> an
     Ok(code)
 }
 
+/// Computes the cached totals again from the ledger's entries, and reports on stderr how many were
+/// wrong.
+fn rebuild_cached_totals(billing: &Billing, settings: &CommandSettings) -> anyhow::Result<()> {
+    let (by, now_ms) = (command_line(), clock::now_ms());
+    let accounts = Accounts::open(&settings.data_dir)?;
+    let rebuild = || billing.rebuild_sums();
+    let acting = accounts.acting(&by, now_ms);
+    let wrong = acting.order("ledger.rebuild-sums", "ledger", &json!({}), rebuild)?;
+    // Stdout is the verdict's.
+    eprintln!("{wrong} sums were not what their entries add up to, and are now");
+    Ok(())
+}
+
+/// Refunds credits of one request, and records it in the audit log.
+fn refund(
+    billing: &Billing,
+    settings: &CommandSettings,
+    request_id: &str,
+    credits: Option<Micro>,
+    reference: &str,
+) -> anyhow::Result<Posted> {
+    let (by, now_ms) = (command_line(), clock::now_ms());
+    let accounts = Accounts::open(&settings.data_dir)?;
+    let change = json!({"credits": credits, "ref": reference});
+    let refund = || billing.refund(request_id, credits, reference, now_ms);
+    let acting = accounts.acting(&by, now_ms);
+    Ok(acting.order("request.refund", request_id, &change, refund)?)
+}
+
+/// A change of an account's balance by hand.
+struct Correction<'a> {
+    account: &'a str,
+    credits: Micro,
+    reference: &'a str,
+    reason: &'a str,
+}
+
+/// Adjusts an account's balance, and records it in the audit log.
+fn adjust(
+    billing: &Billing,
+    settings: &CommandSettings,
+    correction: &Correction<'_>,
+) -> anyhow::Result<Posted> {
+    let Correction {
+        account,
+        credits,
+        reference,
+        reason,
+    } = *correction;
+    let (by, now_ms) = (command_line(), clock::now_ms());
+    let accounts = Accounts::open(&settings.data_dir)?;
+    let change = json!({"credits": credits, "ref": reference, "reason": reason});
+    let adjust = || billing.adjust(account, credits, reference, reason, now_ms);
+    let acting = accounts.acting(&by, now_ms);
+    Ok(acting.order("account.adjust", account, &change, adjust)?)
+}
+
+/// Copies the accounts, the ledger and the journal into `dir`.
+fn backup(billing: &Billing, dir: &Path, json: bool, out: &mut impl Write) -> anyhow::Result<()> {
+    let records = billing.backup(dir)?;
+    if json {
+        writeln!(out, "{}", json!({"dir": dir, "journal_files": records}))?;
+    } else {
+        writeln!(
+            out,
+            "copied accounts, ledger and {records} files of the journal to {}",
+            dir.display()
+        )?;
+    }
+    Ok(())
+}
+
 /// Tells the shared store what a journal holds, until the sidecar's ledger has it.
-fn replay(dir: &Path, address: Address, models: &[Arc<Model>], json: bool) -> anyhow::Result<ExitCode> {
+fn replay(
+    dir: &Path,
+    address: Address,
+    models: &[Arc<Model>],
+    json: bool,
+) -> anyhow::Result<ExitCode> {
     let carried = courier::replay(dir, address, models, REPLAY_WITHIN)?;
-    let Carried { new, missing, unreadable } = carried;
+    let Carried {
+        new,
+        missing,
+        unreadable,
+    } = carried;
     let mut out = io::stdout().lock();
     if json {
-        writeln!(out, "{}", json!({"new": new, "unreadable": unreadable, "missing": missing}))?;
+        writeln!(
+            out,
+            "{}",
+            json!({"new": new, "unreadable": unreadable, "missing": missing})
+        )?;
     } else {
-        writeln!(out, "{}: {new} endings were new, {unreadable} lines unreadable", dir.display())?;
+        writeln!(
+            out,
+            "{}: {new} endings were new, {unreadable} lines unreadable",
+            dir.display()
+        )?;
     }
     anyhow::ensure!(
         missing == 0,
@@ -205,11 +331,18 @@ fn replay(dir: &Path, address: Address, models: &[Arc<Model>], json: bool) -> an
 fn moment(text: &str) -> Result<i64, String> {
     let midnight = format!("{text}T00:00:00Z");
     let text = if text.contains('T') { text } else { &midnight };
-    let time = text.parse::<jiff::Timestamp>().map_err(|error| format!("not a day or a time with its offset: {error}"));
+    let time = text
+        .parse::<jiff::Timestamp>()
+        .map_err(|error| format!("not a day or a time with its offset: {error}"));
     time.map(|time| time.as_millisecond())
 }
 
-fn verify(billing: &Billing, data_dir: &Path, json: bool, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+fn verify(
+    billing: &Billing,
+    data_dir: &Path,
+    json: bool,
+    out: &mut impl Write,
+) -> anyhow::Result<ExitCode> {
     let mut verdict = billing.verify(clock::now_ms())?;
     verdict.findings.extend(verify_accounts(data_dir)?);
     report(&verdict, json, out)
@@ -220,7 +353,11 @@ fn report(verdict: &Verdict, json: bool, out: &mut impl Write) -> anyhow::Result
         writeln!(out, "{}", serde_json::to_string(verdict)?)?;
     } else {
         for finding in &verdict.findings {
-            writeln!(out, "entry {}: {}: {}", finding.seq, finding.rule, finding.message)?;
+            writeln!(
+                out,
+                "entry {}: {}: {}",
+                finding.seq, finding.rule, finding.message
+            )?;
         }
         let (findings, debits) = (verdict.findings.len(), verdict.debits);
         writeln!(
@@ -229,22 +366,33 @@ fn report(verdict: &Verdict, json: bool, out: &mut impl Write) -> anyhow::Result
             verdict.entries, verdict.refunds, verdict.adjustments, verdict.accounts
         )?;
     }
-    Ok(if verdict.findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if verdict.findings.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 fn show(entries: &[Entry], json: bool, out: &mut impl Write) -> anyhow::Result<()> {
     if json {
-        let rows = entries.iter().map(document::entry).collect::<Result<Vec<_>, _>>()?;
+        let rows = entries
+            .iter()
+            .map(document::entry)
+            .collect::<Result<Vec<_>, _>>()?;
         writeln!(out, "{}", Value::Array(rows))?;
         return Ok(());
     }
     for entry in entries {
         let row = document::entry(entry)?;
-        let about =
-            ["model", "outcome", "request_id", "reason", "actor"].map(|name| row[name].as_str().unwrap_or_default());
-        let about = about.into_iter().filter(|text| !text.is_empty() && *text != entry.reference);
+        let about = ["model", "outcome", "request_id", "reason", "actor"]
+            .map(|name| row[name].as_str().unwrap_or_default());
+        let about = about
+            .into_iter()
+            .filter(|text| !text.is_empty() && *text != entry.reference);
         // A reason may have line ends: an entry is one line all the same.
-        let about = about.fold(String::new(), |all, text| all + " " + text).replace(char::is_control, " ");
+        let about = about
+            .fold(String::new(), |all, text| all + " " + text)
+            .replace(char::is_control, " ");
         let (at, after) = (rfc3339(entry.at_ms), entry.bal_paid.plus(entry.bal_trial));
         let hash = &hex(&entry.hash)[..16];
         writeln!(
@@ -280,11 +428,18 @@ struct Line {
     hash: String,
 }
 
-const CSV_HEAD: &str = "seq,at,at_ms,kind,ref,account,d_paid,d_trial,bal_paid,bal_trial,writeoff,detail,prev,hash\r\n";
+const CSV_HEAD: &str =
+    "seq,at,at_ms,kind,ref,account,d_paid,d_trial,bal_paid,bal_trial,writeoff,detail,prev,hash\r\n";
 
-fn export(billing: &Billing, selection: &Selection, format: Format, out: &mut impl Write) -> anyhow::Result<()> {
+fn export(
+    billing: &Billing,
+    selection: &Selection,
+    format: Format,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
     if format == Format::Csv {
-        out.write_all(CSV_HEAD.as_bytes()).context("write to stdout")?;
+        out.write_all(CSV_HEAD.as_bytes())
+            .context("write to stdout")?;
         billing.select(selection, &mut |entry| csv(out, &line(entry)))?;
         return Ok(());
     }
@@ -293,7 +448,8 @@ fn export(billing: &Billing, selection: &Selection, format: Format, out: &mut im
         out.write_all(std::mem::replace(&mut before, ",\n").as_bytes())?;
         Ok(serde_json::to_writer(&mut *out, &line(entry))?)
     })?;
-    out.write_all(if before == "[\n" { "[]\n" } else { "\n]\n" }.as_bytes()).context("write to stdout")
+    out.write_all(if before == "[\n" { "[]\n" } else { "\n]\n" }.as_bytes())
+        .context("write to stdout")
 }
 
 fn line(entry: Entry) -> Line {
@@ -317,24 +473,51 @@ fn line(entry: Entry) -> Line {
 
 /// RFC 4180: what may hold a comma, a quote or a line end is quoted.
 fn csv(out: &mut impl Write, line: &Line) -> io::Result<()> {
-    let Line { seq, at, at_ms, kind, d_paid, d_trial, bal_paid, bal_trial, writeoff, prev, hash, .. } = line;
-    let [reference, account, detail] =
-        [&line.reference, &line.account, &line.detail].map(|text| format!("\"{}\"", text.replace('"', "\"\"")));
-    write!(out, "{seq},{at},{at_ms},{kind},{reference},{account},{d_paid},{d_trial},{bal_paid},{bal_trial},")?;
+    let Line {
+        seq,
+        at,
+        at_ms,
+        kind,
+        d_paid,
+        d_trial,
+        bal_paid,
+        bal_trial,
+        writeoff,
+        prev,
+        hash,
+        ..
+    } = line;
+    let [reference, account, detail] = [&line.reference, &line.account, &line.detail]
+        .map(|text| format!("\"{}\"", text.replace('"', "\"\"")));
+    write!(
+        out,
+        "{seq},{at},{at_ms},{kind},{reference},{account},{d_paid},{d_trial},{bal_paid},{bal_trial},"
+    )?;
     write!(out, "{writeoff},{detail},{prev},{hash}\r\n")
 }
 
 fn tell(posted: &Posted, reference: &str, json: bool, out: &mut impl Write) -> anyhow::Result<()> {
-    let Posted { account, is_new, change, balance } = posted;
+    let Posted {
+        account,
+        is_new,
+        change,
+        balance,
+    } = posted;
     if json {
         let value = json!({
             "account_id": account, "credits": change, "ref": reference, "counted": is_new, "balance": balance,
         });
         writeln!(out, "{value}")?;
     } else if *is_new {
-        writeln!(out, "{change} to account {account}; its balance is {balance}")?;
+        writeln!(
+            out,
+            "{change} to account {account}; its balance is {balance}"
+        )?;
     } else {
-        writeln!(out, "reference {reference:?} was counted already: nothing changed; the balance is {balance}")?;
+        writeln!(
+            out,
+            "reference {reference:?} was counted already: nothing changed; the balance is {balance}"
+        )?;
     }
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! `model-gateway models`: prints the models of a preset for the operator to copy into the config file.
+//! `model-gateway models`: prints the models of a preset for the operator to copy into the config
+//! file.
 //!
 //! Must not write to a file.
 
@@ -12,10 +13,11 @@ use std::path::Path;
 
 #[derive(Debug, Subcommand)]
 pub enum ModelsCommand {
-    /// Print a vendor's known models with limits and prices as YAML. Check the prices, then copy it into the config file.
+    /// Print a vendor's known models with limits and prices as YAML. Check the prices, then copy it
+    /// into the config file.
     Import {
-        /// Preset: openai, anthropic, azure-openai, gemini, xai, mistral, deepseek, groq, openrouter, together, fireworks,
-        /// vllm, ollama, llama-cpp or lm-studio.
+        /// Preset: openai, anthropic, azure-openai, gemini, xai, mistral, deepseek, groq,
+        /// openrouter, together, fireworks, vllm, ollama, llama-cpp or lm-studio.
         preset: String,
         /// Name of the vendor in the config file. Default: the name of the preset.
         #[arg(long, value_name = "NAME")]
@@ -26,7 +28,10 @@ pub enum ModelsCommand {
 /// # Errors
 /// There is no such preset.
 pub fn run(command: &ModelsCommand, file: &Path, json: bool) -> anyhow::Result<()> {
-    let ModelsCommand::Import { preset: name, vendor } = command;
+    let ModelsCommand::Import {
+        preset: name,
+        vendor,
+    } = command;
     let Some(preset) = presets::find(name) else {
         if let Some(why) = presets::unsupported(name) {
             bail!("{why}");
@@ -34,7 +39,10 @@ pub fn run(command: &ModelsCommand, file: &Path, json: bool) -> anyhow::Result<(
         let known: Vec<_> = presets::names().collect();
         let meant = suggest::nearest(name, known.iter().copied());
         let meant = meant.map_or_else(String::new, |meant| format!(" Did you mean {meant:?}?"));
-        bail!("there is no preset {name:?}.{meant} Known: {}", known.join(", "));
+        bail!(
+            "there is no preset {name:?}.{meant} Known: {}",
+            known.join(", ")
+        );
     };
     let vendor = vendor.as_deref().unwrap_or(name);
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
@@ -45,7 +53,11 @@ pub fn run(command: &ModelsCommand, file: &Path, json: bool) -> anyhow::Result<(
     let mut out = std::io::stdout().lock();
     if json {
         let (as_of, source) = (&preset.as_of, &preset.source);
-        writeln!(out, "{}", json!({"preset": name, "vendor": vendor, "as_of": as_of, "source": source, "yaml": yaml}))?;
+        writeln!(
+            out,
+            "{}",
+            json!({"preset": name, "vendor": vendor, "as_of": as_of, "source": source, "yaml": yaml})
+        )?;
     } else {
         out.write_all(yaml.as_bytes())?;
     }

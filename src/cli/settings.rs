@@ -21,12 +21,21 @@ impl FromStr for Span {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let units = [('s', 1_000), ('m', 60_000), ('h', 3_600_000), ('d', 86_400_000), ('w', 604_800_000)];
-        let found = units.into_iter().find_map(|(unit, ms)| Some((text.strip_suffix(unit)?, ms)));
+        let units = [
+            ('s', 1_000),
+            ('m', 60_000),
+            ('h', 3_600_000),
+            ('d', 86_400_000),
+            ('w', 604_800_000),
+        ];
+        let found = units
+            .into_iter()
+            .find_map(|(unit, ms)| Some((text.strip_suffix(unit)?, ms)));
         let ms = found
             .filter(|(number, _)| number.bytes().all(|byte| byte.is_ascii_digit()))
             .and_then(|(number, ms)| number.parse::<i64>().ok()?.checked_mul(ms));
-        ms.map(|ms| Self { ms }).ok_or_else(|| format!("{text:?} is no length of time, as in 90m, 24h or 30d"))
+        ms.map(|ms| Self { ms })
+            .ok_or_else(|| format!("{text:?} is no length of time, as in 90m, 24h or 30d"))
     }
 }
 
@@ -34,11 +43,16 @@ impl FromStr for Span {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Setting<T>(pub Option<T>);
 
-fn setting<T: FromStr<Err = E>, E: std::fmt::Display>(text: &str, none: &str) -> Result<Setting<T>, String> {
+fn setting<T: FromStr<Err = E>, E: std::fmt::Display>(
+    text: &str,
+    none: &str,
+) -> Result<Setting<T>, String> {
     if text == none {
         return Ok(Setting(None));
     }
-    text.parse().map(|value| Setting(Some(value))).map_err(|error: E| format!("{error} (or {none:?})"))
+    text.parse()
+        .map(|value| Setting(Some(value)))
+        .map_err(|error: E| format!("{error} (or {none:?})"))
 }
 
 #[derive(Debug, Default, Args)]
@@ -46,10 +60,12 @@ pub struct KeyArgs {
     /// Refuse the key after so long, as in 90m, 24h or 30d; `never` takes it back.
     #[arg(long, value_name = "TIME", value_parser = |text: &str| setting::<Span, _>(text, "never"))]
     expires_in: Option<Setting<Span>>,
-    /// What the key may spend by day, week, month (in UTC) or in total, as in 100/day; `none` takes it back.
+    /// What the key may spend by day, week, month (in UTC) or in total, as in 100/day; `none` takes
+    /// it back.
     #[arg(long, value_name = "CREDITS/PERIOD", value_parser = |text: &str| setting::<SpendLimit, _>(text, "none"))]
     spend_limit: Option<Setting<SpendLimit>>,
-    /// The only models that the key may use, by their catalog ids, separated by commas; `all` takes it back.
+    /// The only models that the key may use, by their catalog ids, separated by commas; `all` takes
+    /// it back.
     #[arg(long, value_name = "MODEL,...", value_delimiter = ',')]
     models: Option<Vec<String>>,
     #[command(flatten)]
@@ -83,7 +99,10 @@ impl KeyArgs {
             }
             match catalog.find(model) {
                 Some(meant) => {
-                    bail!("cannot bind a key to {model:?}: it is an alias of {:?}, bind it to that", meant.id)
+                    bail!(
+                        "cannot bind a key to {model:?}: it is an alias of {:?}, bind it to that",
+                        meant.id
+                    )
                 }
                 None => bail!("bind a key to models: the catalog has no model {model:?}"),
             }
@@ -100,7 +119,11 @@ impl KeyArgs {
             settings.spend_limit = limit;
         }
         if let Some(models) = &self.models {
-            settings.allowed_models = models.iter().filter(|model| *model != "all").cloned().collect();
+            settings.allowed_models = models
+                .iter()
+                .filter(|model| *model != "all")
+                .cloned()
+                .collect();
         }
         self.rates.apply(&mut settings.rates);
     }
@@ -162,7 +185,10 @@ pub fn rates_words(rates: &RateSettings) -> String {
         ("tokens-per-minute", rates.tokens_per_minute),
         ("concurrent", rates.concurrent),
     ];
-    named.into_iter().filter_map(|(name, rate)| Some(format!(" {name}={}", rate?))).collect()
+    named
+        .into_iter()
+        .filter_map(|(name, rate)| Some(format!(" {name}={}", rate?)))
+        .collect()
 }
 
 #[cfg(test)]
@@ -171,12 +197,25 @@ mod tests {
 
     #[test]
     fn a_length_of_time_is_a_number_and_a_unit() {
-        for (text, ms) in
-            [("0s", 0), ("90m", 5_400_000), ("24h", 86_400_000), ("30d", 2_592_000_000), ("1w", 604_800_000)]
-        {
+        for (text, ms) in [
+            ("0s", 0),
+            ("90m", 5_400_000),
+            ("24h", 86_400_000),
+            ("30d", 2_592_000_000),
+            ("1w", 604_800_000),
+        ] {
             assert_eq!(text.parse::<Span>(), Ok(Span { ms }), "{text}");
         }
-        for bad in ["", "d", "10", "-1d", "1.5h", "1y", "99999999999999999d", " 1d"] {
+        for bad in [
+            "",
+            "d",
+            "10",
+            "-1d",
+            "1.5h",
+            "1y",
+            "99999999999999999d",
+            " 1d",
+        ] {
             assert!(bad.parse::<Span>().is_err(), "{bad}");
         }
     }

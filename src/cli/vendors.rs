@@ -17,8 +17,9 @@ use tokio::task::JoinSet;
 
 #[derive(Debug, Subcommand)]
 pub enum VendorsCommand {
-    /// Test each endpoint: DNS, TLS, HTTP version, key, list of models, and one small request, which the vendor bills.
-    /// Run it after a change of `vendors`. Exits with 1 if an endpoint has a fault.
+    /// Test each endpoint: DNS, TLS, HTTP version, key, list of models, and one small request,
+    /// which the vendor bills. Run it after a change of `vendors`. Exits with 1 if an endpoint has
+    /// a fault.
     Test {
         /// Name of one vendor. Default: all vendors that have models.
         name: Option<String>,
@@ -39,7 +40,10 @@ pub struct UpstreamCall {
 fn vendors(catalog: &Catalog) -> Vec<(&Arc<Vendor>, Vec<Arc<Model>>)> {
     let mut vendors: Vec<(&Arc<Vendor>, Vec<Arc<Model>>)> = Vec::new();
     for model in catalog.models() {
-        match vendors.iter_mut().find(|(vendor, _)| vendor.name == model.vendor.name) {
+        match vendors
+            .iter_mut()
+            .find(|(vendor, _)| vendor.name == model.vendor.name)
+        {
             Some((_, models)) => models.push(Arc::clone(model)),
             None => vendors.push((&model.vendor, vec![Arc::clone(model)])),
         }
@@ -51,7 +55,10 @@ fn vendors(catalog: &Catalog) -> Vec<(&Arc<Vendor>, Vec<Arc<Model>>)> {
 pub fn calls(catalog: &Catalog) -> Vec<UpstreamCall> {
     let mut calls = Vec::new();
     for (vendor, models) in vendors(catalog) {
-        let also = models.iter().find_map(|model| model.by_responses.as_ref()).map(|model| model.protocol());
+        let also = models
+            .iter()
+            .find_map(|model| model.by_responses.as_ref())
+            .map(|model| model.protocol());
         for endpoint in &vendor.endpoints {
             for protocol in std::iter::once(vendor.protocol).chain(also) {
                 let http = match (endpoint.http_version, endpoint.tls) {
@@ -64,8 +71,16 @@ pub fn calls(catalog: &Catalog) -> Vec<UpstreamCall> {
                     Auth::Header(name) => format!("key in {name}"),
                     Auth::None => "no key".to_owned(),
                 };
-                let url = endpoint.shown_url(translate::path(protocol)).unwrap_or_default();
-                calls.push(UpstreamCall { vendor: vendor.name.clone(), protocol, url, auth, http });
+                let url = endpoint
+                    .shown_url(translate::path(protocol))
+                    .unwrap_or_default();
+                calls.push(UpstreamCall {
+                    vendor: vendor.name.clone(),
+                    protocol,
+                    url,
+                    auth,
+                    http,
+                });
             }
         }
     }
@@ -75,7 +90,14 @@ pub fn calls(catalog: &Catalog) -> Vec<UpstreamCall> {
 /// # Errors
 /// The output cannot be written.
 pub fn print_calls(out: &mut impl Write, catalog: &Catalog) -> io::Result<()> {
-    for UpstreamCall { vendor, protocol, url, auth, http } in calls(catalog) {
+    for UpstreamCall {
+        vendor,
+        protocol,
+        url,
+        auth,
+        http,
+    } in calls(catalog)
+    {
         writeln!(out, "  {vendor}: POST {url} ({protocol}, {auth}, {http})")?;
     }
     Ok(())
@@ -92,10 +114,18 @@ pub fn run(command: &VendorsCommand, settings: &Settings, json: bool) -> anyhow:
         let known: Vec<_> = all.iter().map(|(vendor, _)| vendor.name.as_str()).collect();
         let meant = suggest::hint(name, known.iter().copied());
         let off = "A vendor whose api_key is empty, or that no model names, is not in use";
-        bail!("no vendor {name:?} is in use. {off}. In use: {}{meant}", known.join(", "));
+        bail!(
+            "no vendor {name:?} is in use. {off}. In use: {}{meant}",
+            known.join(", ")
+        );
     }
-    let chosen = all.into_iter().filter(|(vendor, _)| name.as_ref().is_none_or(|name| vendor.name == *name));
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let chosen = all
+        .into_iter()
+        .filter(|(vendor, _)| name.as_ref().is_none_or(|name| vendor.name == *name));
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
     let reports = runtime.block_on(probe_all(chosen.collect(), settings));
     let mut out = io::stdout().lock();
     if json {
@@ -104,11 +134,18 @@ pub fn run(command: &VendorsCommand, settings: &Settings, json: bool) -> anyhow:
         print_table(&mut out, &reports)?;
     }
     let is_faulty = reports.iter().any(|report| !report.faults.is_empty());
-    Ok(if is_faulty { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if is_faulty {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
 }
 
 /// Tests all endpoints concurrently; the reports are in the order of the config file.
-async fn probe_all(vendors: Vec<(&Arc<Vendor>, Vec<Arc<Model>>)>, settings: &Settings) -> Vec<EndpointReport> {
+async fn probe_all(
+    vendors: Vec<(&Arc<Vendor>, Vec<Arc<Model>>)>,
+    settings: &Settings,
+) -> Vec<EndpointReport> {
     let mut probes = JoinSet::new();
     for (vendor, models) in vendors {
         for index in 0..vendor.endpoints.len() {
@@ -116,7 +153,10 @@ async fn probe_all(vendors: Vec<(&Arc<Vendor>, Vec<Arc<Model>>)>, settings: &Set
             let (vendor, models) = (Arc::clone(vendor), models.clone());
             probes.spawn(async move {
                 let endpoint = vendor.endpoints.get(index)?;
-                Some((place, probe::probe(&vendor, endpoint, &models, &limits).await))
+                Some((
+                    place,
+                    probe::probe(&vendor, endpoint, &models, &limits).await,
+                ))
             });
         }
     }
@@ -126,13 +166,27 @@ async fn probe_all(vendors: Vec<(&Arc<Vendor>, Vec<Arc<Model>>)>, settings: &Set
 }
 
 fn print_table(out: &mut impl Write, reports: &[EndpointReport]) -> io::Result<()> {
-    let head =
-        ["VENDOR", "ENDPOINT", "ADDRESS", "TLS", "HTTP", "KEY", "MODELS", "REQUEST", "RESULT"].map(str::to_owned);
-    let rows: Vec<_> = std::iter::once(head).chain(reports.iter().map(row)).collect();
-    let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
-    let widths: Vec<_> = (0..9).map(|column| width(column).unwrap_or_default()).collect();
+    let head = [
+        "VENDOR", "ENDPOINT", "ADDRESS", "TLS", "HTTP", "KEY", "MODELS", "REQUEST", "RESULT",
+    ]
+    .map(str::to_owned);
+    let rows: Vec<_> = std::iter::once(head)
+        .chain(reports.iter().map(row))
+        .collect();
+    let width = |column: usize| {
+        rows.iter()
+            .filter_map(|row| row.get(column))
+            .map(|cell| cell.chars().count())
+            .max()
+    };
+    let widths: Vec<_> = (0..9)
+        .map(|column| width(column).unwrap_or_default())
+        .collect();
     for row in &rows {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
+        let cells = row
+            .iter()
+            .zip(&widths)
+            .map(|(cell, width)| format!("{cell:width$}"));
         writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
     }
     Ok(())
@@ -140,17 +194,41 @@ fn print_table(out: &mut impl Write, reports: &[EndpointReport]) -> io::Result<(
 
 fn row(report: &EndpointReport) -> [String; 9] {
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-    let models = report.models.as_ref().map(|listed| match listed.unlisted.as_slice() {
-        [] => format!("{} listed, yours among them", listed.count),
-        unlisted => format!("{} listed, not {}", listed.count, unlisted.join(", ")),
-    });
-    let tokens = |count: Option<u64>| count.map_or_else(|| "?".to_owned(), |count| count.to_string());
-    let request = |TestRequest { model, status, input, output, milliseconds, .. }: &TestRequest| {
-        format!("{model}: {status}, {} in, {} out, {milliseconds} ms", tokens(*input), tokens(*output))
+    let models = report
+        .models
+        .as_ref()
+        .map(|listed| match listed.unlisted.as_slice() {
+            [] => format!("{} listed, yours among them", listed.count),
+            unlisted => format!("{} listed, not {}", listed.count, unlisted.join(", ")),
+        });
+    let tokens =
+        |count: Option<u64>| count.map_or_else(|| "?".to_owned(), |count| count.to_string());
+    let request = |TestRequest {
+                       model,
+                       status,
+                       input,
+                       output,
+                       milliseconds,
+                       ..
+                   }: &TestRequest| {
+        format!(
+            "{model}: {status}, {} in, {} out, {milliseconds} ms",
+            tokens(*input),
+            tokens(*output)
+        )
     };
     let requests: Vec<_> = report.requests.iter().map(request).collect();
-    let result: Vec<_> = report.faults.iter().chain(&report.notes).map(String::as_str).collect();
-    let verdict = if report.faults.is_empty() { "ok" } else { "FAULT" };
+    let result: Vec<_> = report
+        .faults
+        .iter()
+        .chain(&report.notes)
+        .map(String::as_str)
+        .collect();
+    let verdict = if report.faults.is_empty() {
+        "ok"
+    } else {
+        "FAULT"
+    };
     [
         report.vendor.clone(),
         report.url.clone(),
@@ -160,6 +238,10 @@ fn row(report: &EndpointReport) -> [String; 9] {
         report.key.as_str().to_owned(),
         or_dash(models),
         or_dash((!requests.is_empty()).then(|| requests.join("; "))),
-        if result.is_empty() { verdict.to_owned() } else { format!("{verdict}: {}", result.join("; ")) },
+        if result.is_empty() {
+            verdict.to_owned()
+        } else {
+            format!("{verdict}: {}", result.join("; "))
+        },
     ]
 }

@@ -13,12 +13,19 @@ const NAME_BYTES_MAX: usize = 128;
 
 impl Judge {
     pub(super) fn aliases(&mut self, models: &[raw::Model]) {
-        let ids: HashMap<_, _> = models.iter().enumerate().map(|(index, model)| (model.id.as_str(), index)).collect();
+        let ids: HashMap<_, _> = models
+            .iter()
+            .enumerate()
+            .map(|(index, model)| (model.id.as_str(), index))
+            .collect();
         let mut owners: HashMap<&str, usize> = HashMap::new();
         for (index, model) in models.iter().enumerate() {
             let key = format!("models[{index}].aliases");
             if model.aliases.len() > ALIASES_MAX {
-                self.fault(key.clone(), format!("at most {ALIASES_MAX} names may be listed"));
+                self.fault(
+                    key.clone(),
+                    format!("at most {ALIASES_MAX} names may be listed"),
+                );
             }
             for (place, alias) in model.aliases.iter().enumerate() {
                 let key = format!("{key}[{place}]");
@@ -37,7 +44,12 @@ impl Judge {
 }
 
 /// Why the model at `index` cannot have this alias, except for duplicates.
-fn alias_fault(index: usize, alias: &str, models: &[raw::Model], ids: &HashMap<&str, usize>) -> Option<String> {
+fn alias_fault(
+    index: usize,
+    alias: &str,
+    models: &[raw::Model],
+    ids: &HashMap<&str, usize>,
+) -> Option<String> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "._:-/@*".contains(c);
     if alias.is_empty() || alias.len() > NAME_BYTES_MAX || !alias.chars().all(is_plain) {
         return Some("must be 1 to 128 letters, digits and . _ : - / @, and at most one *".into());
@@ -54,7 +66,13 @@ fn alias_fault(index: usize, alias: &str, models: &[raw::Model], ids: &HashMap<&
     let Some(pattern) = AliasPattern::parse(alias) else {
         return Some(format!("{alias:?} has more than one *"));
     };
-    let mut others = models.iter().enumerate().filter(|(other, _)| *other != index);
+    let mut others = models
+        .iter()
+        .enumerate()
+        .filter(|(other, _)| *other != index);
     let (_, hidden) = others.find(|(_, other)| pattern.matches(&other.id))?;
-    Some(format!("{alias:?} also stands for {:?}, the id of another model: write a longer name", hidden.id))
+    Some(format!(
+        "{alias:?} also stands for {:?}, the id of another model: write a longer name",
+        hidden.id
+    ))
 }

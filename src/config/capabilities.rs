@@ -1,18 +1,18 @@
 //! What a model accepts: the config's keys over the defaults of the shipped catalog.
 //!
-//! The defaults are data about five catalog ids, true in November 2026; a model of any other id starts from what every
-//! model of its protocol bears. Must not know how translation uses them.
+//! The defaults are data about five catalog ids, true in November 2026; a model of any other id
+//! starts from what every model of its protocol bears. Must not know how translation uses them.
 
 use super::raw::{
-    Capabilities, EffortKey, OnOff, OutputLimitField, ParallelToolCallsKey, ReasoningReplayKey, SamplingKey,
-    SystemRole, ThinkingTypeKey, ToolCallIdsKey, ToolsWithReasoningKey,
+    Capabilities, EffortKey, OnOff, OutputLimitField, ParallelToolCallsKey, ReasoningReplayKey,
+    SamplingKey, SystemRole, ThinkingTypeKey, ToolCallIdsKey, ToolsWithReasoningKey,
 };
 use crate::protocol::Protocol;
 use crate::protocol::form::Effort;
 use crate::protocol::rules::known::KnownCapabilities;
 use crate::protocol::rules::{
-    Accepts, ChatModel, MessagesModel, ParallelToolCalls, ReasoningReplay, ResponsesModel, Sampling, ThinkingType,
-    ToolCallIds, ToolsWithReasoning,
+    Accepts, ChatModel, MessagesModel, ParallelToolCalls, ReasoningReplay, ResponsesModel,
+    Sampling, ThinkingType, ToolCallIds, ToolsWithReasoning,
 };
 
 /// The descriptor of the model with this catalog id.
@@ -24,11 +24,17 @@ pub fn read(id: &str, protocol: Protocol, written: &Capabilities) -> Accepts {
     }
 }
 
-/// Ids of the shipped catalog, of which everything is known, by the protocols that its values are about.
-const SHIPPED_MESSAGES: [&str; 3] = ["alpha-opus-4-7", "alpha-sonnet-4-6", "alpha-haiku-4-5-20251001"];
+/// Ids of the shipped catalog, of which everything is known, by the protocols that its values are
+/// about.
+const SHIPPED_MESSAGES: [&str; 3] = [
+    "alpha-opus-4-7",
+    "alpha-sonnet-4-6",
+    "alpha-haiku-4-5-20251001",
+];
 const SHIPPED_CHAT: [&str; 2] = ["beta-5.2", "beta-5.5"];
 
-/// Which capabilities somebody has said something about: requests that keep their protocol are repaired by those alone.
+/// Which capabilities somebody has said something about: requests that keep their protocol are
+/// repaired by those alone.
 pub fn known(id: &str, protocol: Protocol, written: &Capabilities) -> KnownCapabilities {
     let is_shipped = match protocol {
         Protocol::Messages => SHIPPED_MESSAGES.contains(&id),
@@ -37,7 +43,11 @@ pub fn known(id: &str, protocol: Protocol, written: &Capabilities) -> KnownCapab
     if is_shipped {
         return KnownCapabilities::ALL;
     }
-    let efforts = if protocol == Protocol::Messages { &written.effort_levels } else { &written.effort_values };
+    let efforts = if protocol == Protocol::Messages {
+        &written.effort_levels
+    } else {
+        &written.effort_values
+    };
     KnownCapabilities {
         sampling: written.sampling.is_some(),
         thinking_types: written.thinking_types.is_some(),
@@ -61,37 +71,89 @@ pub fn known(id: &str, protocol: Protocol, written: &Capabilities) -> KnownCapab
 /// The keys that say nothing about a model that is spoken to in these protocols.
 pub fn misplaced(spoken: [Option<Protocol>; 2], written: &Capabilities) -> Vec<&'static str> {
     use Protocol::{Chat, Messages, Responses};
-    let is_spoken = |by: &[Protocol]| spoken.iter().flatten().any(|protocol| by.contains(protocol));
+    let is_spoken = |by: &[Protocol]| {
+        spoken
+            .iter()
+            .flatten()
+            .any(|protocol| by.contains(protocol))
+    };
     let keys: [(_, _, &[Protocol]); 23] = [
-        ("thinking_types", written.thinking_types.is_some(), &[Messages]),
-        ("thinking_default", written.thinking_default.is_some(), &[Messages]),
-        ("effort_levels", written.effort_levels.is_some(), &[Messages]),
+        (
+            "thinking_types",
+            written.thinking_types.is_some(),
+            &[Messages],
+        ),
+        (
+            "thinking_default",
+            written.thinking_default.is_some(),
+            &[Messages],
+        ),
+        (
+            "effort_levels",
+            written.effort_levels.is_some(),
+            &[Messages],
+        ),
         ("prefill", written.prefill.is_some(), &[Messages]),
         ("mid_system", written.mid_system.is_some(), &[Messages]),
         ("structured", written.structured.is_some(), &[Messages]),
         ("server_tools", written.server_tools.is_some(), &[Messages]),
-        ("output_limit_field", written.output_limit_field.is_some(), &[Chat]),
+        (
+            "output_limit_field",
+            written.output_limit_field.is_some(),
+            &[Chat],
+        ),
         ("reasoning", written.reasoning.is_some(), &[Chat, Responses]),
-        ("effort_values", written.effort_values.is_some(), &[Chat, Responses]),
-        ("tools_with_reasoning", written.tools_with_reasoning.is_some(), &[Chat]),
+        (
+            "effort_values",
+            written.effort_values.is_some(),
+            &[Chat, Responses],
+        ),
+        (
+            "tools_with_reasoning",
+            written.tools_with_reasoning.is_some(),
+            &[Chat],
+        ),
         ("stop", written.stop.is_some(), &[Chat]),
-        ("cache_breakpoints", written.cache_breakpoints.is_some(), &[Chat, Responses]),
+        (
+            "cache_breakpoints",
+            written.cache_breakpoints.is_some(),
+            &[Chat, Responses],
+        ),
         ("verbosity", written.verbosity.is_some(), &[Chat, Responses]),
         ("system_role", written.system_role.is_some(), &[Chat]),
-        ("reasoning_replay", written.reasoning_replay.is_some(), &[Chat]),
+        (
+            "reasoning_replay",
+            written.reasoning_replay.is_some(),
+            &[Chat],
+        ),
         ("top_k", written.top_k.is_some(), &[Chat]),
         ("custom_tools", written.custom_tools.is_some(), &[Chat]),
-        ("parallel_tool_calls", written.parallel_tool_calls.is_some(), &[Chat]),
+        (
+            "parallel_tool_calls",
+            written.parallel_tool_calls.is_some(),
+            &[Chat],
+        ),
         ("tool_call_ids", written.tool_call_ids.is_some(), &[Chat]),
         ("summaries", written.summaries.is_some(), &[Responses]),
-        ("functions_only", written.functions_only.is_some(), &[Responses]),
+        (
+            "functions_only",
+            written.functions_only.is_some(),
+            &[Responses],
+        ),
         (
             "sampling",
             written.sampling.is_some(),
-            if matches!(written.sampling, Some(SamplingKey::Accepted(_))) { &[Chat, Responses] } else { &[Messages] },
+            if matches!(written.sampling, Some(SamplingKey::Accepted(_))) {
+                &[Chat, Responses]
+            } else {
+                &[Messages]
+            },
         ),
     ];
-    keys.into_iter().filter(|(_, given, by)| *given && !is_spoken(by)).map(|(name, ..)| name).collect()
+    keys.into_iter()
+        .filter(|(_, given, by)| *given && !is_spoken(by))
+        .map(|(name, ..)| name)
+        .collect()
 }
 
 /// The same model by its vendor's newer protocol.
@@ -118,9 +180,17 @@ fn messages(base: MessagesModel, written: &Capabilities) -> MessagesModel {
     let types = |keys: &Vec<ThinkingTypeKey>| keys.iter().map(|key| thinking_type(*key)).collect();
     MessagesModel {
         sampling,
-        thinking_types: written.thinking_types.as_ref().map_or(base.thinking_types, types),
-        thinks_by_default: written.thinking_default.map_or(base.thinks_by_default, |default| default == OnOff::On),
-        effort_levels: written.effort_levels.as_ref().map_or(base.effort_levels, |keys| efforts(keys)),
+        thinking_types: written
+            .thinking_types
+            .as_ref()
+            .map_or(base.thinking_types, types),
+        thinks_by_default: written
+            .thinking_default
+            .map_or(base.thinks_by_default, |default| default == OnOff::On),
+        effort_levels: written
+            .effort_levels
+            .as_ref()
+            .map_or(base.effort_levels, |keys| efforts(keys)),
         prefill: written.prefill.unwrap_or(base.prefill),
         mid_system: written.mid_system.unwrap_or(base.mid_system),
         structured: written.structured.unwrap_or(base.structured),
@@ -131,7 +201,10 @@ fn messages(base: MessagesModel, written: &Capabilities) -> MessagesModel {
 fn chat(base: ChatModel, written: &Capabilities) -> ChatModel {
     ChatModel {
         reasoning: written.reasoning.unwrap_or(base.reasoning),
-        effort_values: written.effort_values.as_ref().map_or(base.effort_values, |keys| efforts(keys)),
+        effort_values: written
+            .effort_values
+            .as_ref()
+            .map_or(base.effort_values, |keys| efforts(keys)),
         tools_with_reasoning: match written.tools_with_reasoning {
             Some(ToolsWithReasoningKey::Any) => ToolsWithReasoning::Any,
             Some(ToolsWithReasoningKey::EffortNone) => ToolsWithReasoning::EffortNone,
@@ -153,7 +226,9 @@ fn chat(base: ChatModel, written: &Capabilities) -> ChatModel {
         reasoning_replay: match written.reasoning_replay {
             Some(ReasoningReplayKey::None) => ReasoningReplay::None,
             Some(ReasoningReplayKey::ReasoningContent) => ReasoningReplay::ReasoningContent,
-            Some(ReasoningReplayKey::ReasoningContentInTurn) => ReasoningReplay::ReasoningContentInTurn,
+            Some(ReasoningReplayKey::ReasoningContentInTurn) => {
+                ReasoningReplay::ReasoningContentInTurn
+            }
             Some(ReasoningReplayKey::ReasoningDetails) => ReasoningReplay::ReasoningDetails,
             None => base.reasoning_replay,
         },
@@ -206,12 +281,15 @@ fn thinking_type(key: ThinkingTypeKey) -> ThinkingType {
     }
 }
 
-/// Manual thinking works up to the 4.6 generation, effort and adaptive thinking from it on; a final assistant turn is
-/// refused from 4.6 on, sampling parameters from 4.7 on.
+/// Manual thinking works up to the 4.6 generation, effort and adaptive thinking from it on; a final
+/// assistant turn is refused from 4.6 on, sampling parameters from 4.7 on.
 fn shipped_messages(id: &str) -> MessagesModel {
     use Effort::{High, Low, Max, Medium, Xhigh};
     use ThinkingType::{Adaptive, Disabled, Enabled};
-    let base = MessagesModel { structured: true, ..MessagesModel::default() };
+    let base = MessagesModel {
+        structured: true,
+        ..MessagesModel::default()
+    };
     match id {
         "alpha-opus-4-7" => MessagesModel {
             sampling: Sampling::Fixed,
@@ -225,15 +303,18 @@ fn shipped_messages(id: &str) -> MessagesModel {
             effort_levels: vec![Low, Medium, High, Max],
             ..base
         },
-        "alpha-haiku-4-5-20251001" => {
-            MessagesModel { sampling: Sampling::OneOf, thinking_types: vec![Enabled, Disabled], prefill: true, ..base }
-        }
+        "alpha-haiku-4-5-20251001" => MessagesModel {
+            sampling: Sampling::OneOf,
+            thinking_types: vec![Enabled, Disabled],
+            prefill: true,
+            ..base
+        },
         _ => MessagesModel::default(),
     }
 }
 
-/// Both reason and take neither sampling parameters nor stop sequences; the newer one refuses function tools while it
-/// reasons on this protocol.
+/// Both reason and take neither sampling parameters nor stop sequences; the newer one refuses
+/// function tools while it reasons on this protocol.
 fn shipped_chat(id: &str) -> ChatModel {
     use Effort::{High, Low, Medium, None, Xhigh};
     let base = ChatModel {
@@ -247,7 +328,10 @@ fn shipped_chat(id: &str) -> ChatModel {
     };
     match id {
         "beta-5.2" => base,
-        "beta-5.5" => ChatModel { tools_with_reasoning: ToolsWithReasoning::EffortNone, ..base },
+        "beta-5.5" => ChatModel {
+            tools_with_reasoning: ToolsWithReasoning::EffortNone,
+            ..base
+        },
         _ => ChatModel::default(),
     }
 }
@@ -275,7 +359,12 @@ mod tests {
         let left_out = parse(include_str!("../../conf/local.yaml")).unwrap();
         assert_eq!(written.catalog.models().len(), 5);
         for model in written.catalog.models() {
-            assert_eq!(model.accepts, left_out.catalog.find(&model.id).unwrap().accepts, "{}", model.id);
+            assert_eq!(
+                model.accepts,
+                left_out.catalog.find(&model.id).unwrap().accepts,
+                "{}",
+                model.id
+            );
         }
     }
 
@@ -308,30 +397,78 @@ mod tests {
         let model = both.catalog.find("beta-5.5").unwrap();
         assert_eq!(model.protocol(), Protocol::Chat);
         let other = model.by_responses.as_ref().unwrap();
-        assert_eq!((other.protocol(), &other.id), (Protocol::Responses, &model.id));
-        let Accepts::Responses(accepts) = &other.accepts else { panic!("its second protocol") };
+        assert_eq!(
+            (other.protocol(), &other.id),
+            (Protocol::Responses, &model.id)
+        );
+        let Accepts::Responses(accepts) = &other.accepts else {
+            panic!("its second protocol")
+        };
         assert!(accepts.reasoning && accepts.summaries && !accepts.sampling);
-        let without = with("gpt-5.5", "upstream_protocol: responses\n    capabilities: {summaries: false}").unwrap();
-        let Accepts::Responses(accepts) =
-            &without.catalog.find("beta-5.5").unwrap().by_responses.as_ref().unwrap().accepts
+        let without = with(
+            "gpt-5.5",
+            "upstream_protocol: responses\n    capabilities: {summaries: false}",
+        )
+        .unwrap();
+        let Accepts::Responses(accepts) = &without
+            .catalog
+            .find("beta-5.5")
+            .unwrap()
+            .by_responses
+            .as_ref()
+            .unwrap()
+            .accepts
         else {
             panic!("its second protocol")
         };
         assert!(!accepts.summaries && !accepts.functions_only);
-        let few = with("gpt-5.5", "upstream_protocol: responses\n    capabilities: {functions_only: true}").unwrap();
+        let few = with(
+            "gpt-5.5",
+            "upstream_protocol: responses\n    capabilities: {functions_only: true}",
+        )
+        .unwrap();
         let passes = |settings: &config::Settings| {
-            settings.catalog.find("beta-5.5").unwrap().by_responses.as_ref().unwrap().passes(Protocol::Responses)
+            settings
+                .catalog
+                .find("beta-5.5")
+                .unwrap()
+                .by_responses
+                .as_ref()
+                .unwrap()
+                .passes(Protocol::Responses)
         };
         assert_eq!((passes(&both), passes(&few)), (true, false));
         let alone = parse(&local.replace("protocol: chat", "protocol: responses")).unwrap();
-        assert_eq!(alone.catalog.find("beta-5.2").unwrap().protocol(), Protocol::Responses);
+        assert_eq!(
+            alone.catalog.find("beta-5.2").unwrap().protocol(),
+            Protocol::Responses
+        );
         for (model, keys, key) in [
-            ("claude-opus-4-7", "upstream_protocol: responses", "models[0].upstream_protocol"),
-            ("gpt-5.2", "upstream_protocol: chat", "models[3].upstream_protocol"),
-            ("gpt-5.2", "capabilities: {summaries: true}", "models[3].capabilities.summaries"),
+            (
+                "claude-opus-4-7",
+                "upstream_protocol: responses",
+                "models[0].upstream_protocol",
+            ),
+            (
+                "gpt-5.2",
+                "upstream_protocol: chat",
+                "models[3].upstream_protocol",
+            ),
+            (
+                "gpt-5.2",
+                "capabilities: {summaries: true}",
+                "models[3].capabilities.summaries",
+            ),
         ] {
             let faults = with(model, keys).map(drop).unwrap_err();
-            assert_eq!(faults.iter().map(|fault| fault.key.as_str()).collect::<Vec<_>>(), [key], "{keys}");
+            assert_eq!(
+                faults
+                    .iter()
+                    .map(|fault| fault.key.as_str())
+                    .collect::<Vec<_>>(),
+                [key],
+                "{keys}"
+            );
         }
     }
 
@@ -339,7 +476,9 @@ mod tests {
     fn only_what_somebody_said_of_a_model_repairs_its_requests() {
         let local = include_str!("../../conf/local.yaml");
         let repairs = |edits: &[(&str, &str)], id: &str| {
-            let text = edits.iter().fold(local.to_owned(), |text, (from, to)| text.replacen(from, to, 1));
+            let text = edits.iter().fold(local.to_owned(), |text, (from, to)| {
+                text.replacen(from, to, 1)
+            });
             parse(&text).unwrap().catalog.find(id).unwrap().repairs
         };
         assert_eq!(repairs(&[], "beta-5.2"), KnownCapabilities::ALL);
@@ -347,19 +486,35 @@ mod tests {
         let renamed = ("id: beta-5.2", "id: mine");
         assert_eq!(repairs(&[renamed], "mine"), KnownCapabilities::NONE);
         let line = "    upstream_model: gpt-5.2\n";
-        let written = format!("{line}    capabilities: {{stop: true, sampling: false, effort_values: [low]}}\n");
-        let wanted = KnownCapabilities { stop: true, sampling: true, efforts: true, ..KnownCapabilities::NONE };
+        let written = format!(
+            "{line}    capabilities: {{stop: true, sampling: false, effort_values: [low]}}\n"
+        );
+        let wanted = KnownCapabilities {
+            stop: true,
+            sampling: true,
+            efforts: true,
+            ..KnownCapabilities::NONE
+        };
         assert_eq!(repairs(&[renamed, (line, &written)], "mine"), wanted);
         let off = format!("{written}    repair: false\n");
         for id in ["mine", "beta-5.2"] {
-            let name = if id == "mine" { renamed } else { ("none", "none") };
+            let name = if id == "mine" {
+                renamed
+            } else {
+                ("none", "none")
+            };
             assert_eq!(repairs(&[name, (line, &off)], id), KnownCapabilities::NONE);
         }
         // An id of the catalog behind a vendor of another protocol is another model.
-        let moved =
-            ("    vendor: alpha\n    upstream_model: claude-opus-4-7", "    vendor: beta\n    upstream_model: x");
+        let moved = (
+            "    vendor: alpha\n    upstream_model: claude-opus-4-7",
+            "    vendor: beta\n    upstream_model: x",
+        );
         let price = ("cache_write_5m: \"625\", cache_write_1h: \"1000\", ", "");
-        assert_eq!(repairs(&[moved, price], "alpha-opus-4-7"), KnownCapabilities::NONE);
+        assert_eq!(
+            repairs(&[moved, price], "alpha-opus-4-7"),
+            KnownCapabilities::NONE
+        );
     }
 
     #[test]
@@ -373,11 +528,21 @@ mod tests {
             ("{stop: true}", "models[0].capabilities.stop"),
             ("{sampling: true}", "models[0].capabilities.sampling"),
             ("{sampling: some}", "models[0].capabilities.sampling"),
-            ("{thinking_types: [sometimes]}", "models[0].capabilities.thinking_types[0]"),
+            (
+                "{thinking_types: [sometimes]}",
+                "models[0].capabilities.thinking_types[0]",
+            ),
             ("{samplings: free}", "models[0].capabilities.samplings"),
         ] {
             let faults = with(keys).map(drop).unwrap_err();
-            assert_eq!(faults.iter().map(|fault| fault.key.as_str()).collect::<Vec<_>>(), [key], "{keys}");
+            assert_eq!(
+                faults
+                    .iter()
+                    .map(|fault| fault.key.as_str())
+                    .collect::<Vec<_>>(),
+                [key],
+                "{keys}"
+            );
         }
     }
 }

@@ -1,16 +1,16 @@
-//! What the commands for accounts, keys, the ledger and the audit log need of the config file: `data_dir` and `store`,
-//! and for money the sign-up grant and the price lists.
+//! What the commands for accounts, keys, the ledger and the audit log need of the config file:
+//! `data_dir` and `store`, and for money the sign-up grant and the price lists.
 //!
-//! An operator's shell lacks the vendors' keys: the documented installations give them to the service alone. So those
-//! are not read here, and faults elsewhere in the file do not stop a command. Must not serve `run`, `edge`, `sidecar` and
-//! `check`, which need all of the file.
+//! An operator's shell lacks the vendors' keys: the documented installations give them to the
+//! service alone. So those are not read here, and faults elsewhere in the file do not stop a
+//! command. Must not serve `run`, `edge`, `sidecar` and `check`, which need all of the file.
 
 use super::{Catalog, Fault, Faults, Judge, Signup, Store, environment, raw, read};
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
 
-/// Stands for a variable that is not set and for a vendor's key. It has the form of an address, so that a vendor
-/// whose address is in the environment keeps its models.
+/// Stands for a variable that is not set and for a vendor's key. It has the form of an address, so
+/// that a vendor whose address is in the environment keeps its models.
 pub(super) const PLACEHOLDER: &str = "http://unset.invalid";
 
 /// Every command needs these.
@@ -32,7 +32,9 @@ impl CommandSettings {
     /// The section `signup` has faults.
     pub fn signup(&self) -> Result<&Signup, Faults> {
         self.without_faults(&["signup"])?;
-        self.signup.as_ref().ok_or_else(|| self.faults_of(&["signup"]))
+        self.signup
+            .as_ref()
+            .ok_or_else(|| self.faults_of(&["signup"]))
     }
 
     /// Models and prices. The vendors' keys in it are placeholders.
@@ -46,12 +48,25 @@ impl CommandSettings {
 
     fn without_faults(&self, sections: &[&str]) -> Result<(), Faults> {
         let faults = self.faults_of(sections);
-        if faults.faults.is_empty() { Ok(()) } else { Err(faults) }
+        if faults.faults.is_empty() {
+            Ok(())
+        } else {
+            Err(faults)
+        }
     }
 
     fn faults_of(&self, sections: &[&str]) -> Faults {
-        let faults = self.faults.iter().filter(|fault| is_in(&fault.key, sections)).cloned().collect();
-        Faults { file: self.file.clone(), faults, sources: Vec::new() }
+        let faults = self
+            .faults
+            .iter()
+            .filter(|fault| is_in(&fault.key, sections))
+            .cloned()
+            .collect();
+        Faults {
+            file: self.file.clone(),
+            faults,
+            sources: Vec::new(),
+        }
     }
 }
 
@@ -66,17 +81,30 @@ fn is_in(key: &str, sections: &[&str]) -> bool {
 /// # Errors
 /// The file cannot be read, or `data_dir` or `store` have faults.
 pub fn load_for_command(file: &Path) -> Result<CommandSettings, Faults> {
-    let failed = |faults| Faults { file: file.to_owned(), faults, sources: Vec::new() };
+    let failed = |faults| Faults {
+        file: file.to_owned(),
+        faults,
+        sources: Vec::new(),
+    };
     let text = std::fs::read_to_string(file).map_err(|error| {
         let message = format!("cannot read the config file: {error}");
-        failed(vec![Fault { line: 0, key: String::new(), message }])
+        failed(vec![Fault {
+            line: 0,
+            key: String::new(),
+            message,
+        }])
     })?;
     parse(&text, &environment, file).map_err(failed)
 }
 
-fn parse(text: &str, env: &dyn Fn(&str) -> Option<String>, file: &Path) -> Result<CommandSettings, Vec<Fault>> {
+fn parse(
+    text: &str,
+    env: &dyn Fn(&str) -> Option<String>,
+    file: &Path,
+) -> Result<CommandSettings, Vec<Fault>> {
     let lenient = |path: &str, name: &str| {
-        let placeholder = || (!is_in(path, &["data_dir", "store", "signup"])).then(|| PLACEHOLDER.to_owned());
+        let placeholder =
+            || (!is_in(path, &["data_dir", "store", "signup"])).then(|| PLACEHOLDER.to_owned());
         env(name).or_else(placeholder)
     };
     let (tree, faults) = read::read_tree(text, &lenient)?;
@@ -85,11 +113,19 @@ fn parse(text: &str, env: &dyn Fn(&str) -> Option<String>, file: &Path) -> Resul
     let signup = section::<raw::Signup>(&tree, "signup");
     let (vendors, models) = (section(&tree, "vendors"), section(&tree, "models"));
     let has_store = tree.section("store").is_some();
-    let mut judge = Judge { faults, withholds_vendor_keys: true, ..Judge::new(tree) };
+    let mut judge = Judge {
+        faults,
+        withholds_vendor_keys: true,
+        ..Judge::new(tree)
+    };
     if data_dir.is_none() && !judge.faults.iter().any(|fault| fault.key == "data_dir") {
         judge.fault("data_dir", "must name a folder");
     }
-    let store = if has_store { store } else { Some(raw::Store::default()) };
+    let store = if has_store {
+        store
+    } else {
+        Some(raw::Store::default())
+    };
     let store = store.and_then(|store| judge.store(store));
     let signup = signup.unwrap_or_default();
     let signup = judge.signup(&signup);
@@ -100,20 +136,33 @@ fn parse(text: &str, env: &dyn Fn(&str) -> Option<String>, file: &Path) -> Resul
         }
         _ => Catalog::default(),
     };
-    let (needed, faults): (Vec<_>, _) = judge.faults.into_iter().partition(|fault| is_in(&fault.key, &NEEDED));
+    let (needed, faults): (Vec<_>, _) = judge
+        .faults
+        .into_iter()
+        .partition(|fault| is_in(&fault.key, &NEEDED));
     match (data_dir, store) {
-        (Some(data_dir), Some(store)) if needed.is_empty() => {
-            Ok(CommandSettings { data_dir: data_dir.into(), store, signup, catalog, file: file.to_owned(), faults })
-        }
+        (Some(data_dir), Some(store)) if needed.is_empty() => Ok(CommandSettings {
+            data_dir: data_dir.into(),
+            store,
+            signup,
+            catalog,
+            file: file.to_owned(),
+            faults,
+        }),
         _ if needed.is_empty() => {
             let message = "cannot be read: `model-gateway check` shows its faults".to_owned();
-            Err(vec![Fault { line: 0, key: "store".to_owned(), message }])
+            Err(vec![Fault {
+                line: 0,
+                key: "store".to_owned(),
+                message,
+            }])
         }
         _ => Err(needed),
     }
 }
 
-/// A section in its type; `None` where it is missing or has faults of form, which are in the list of faults.
+/// A section in its type; `None` where it is missing or has faults of form, which are in the list
+/// of faults.
 fn section<T: DeserializeOwned>(tree: &read::Node, name: &str) -> Option<T> {
     serde_json::from_value(tree.section(name)?).ok()
 }
@@ -129,13 +178,17 @@ mod tests {
         include_str!("../../deploy/gateway.yaml"),
     ];
 
-    fn parsed(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<CommandSettings, Vec<Fault>> {
+    fn parsed(
+        text: &str,
+        env: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<CommandSettings, Vec<Fault>> {
         parse(text, env, Path::new("gateway.yaml"))
     }
 
     #[test]
     fn shipped_files_serve_commands_without_the_keys_of_vendors() {
-        let redis = |name: &str| (name == "GATEWAY_REDIS").then(|| "redis://127.0.0.1:6379".to_owned());
+        let redis =
+            |name: &str| (name == "GATEWAY_REDIS").then(|| "redis://127.0.0.1:6379".to_owned());
         for text in SHIPPED {
             let settings = parsed(text, &redis).unwrap();
             assert!(!settings.catalog().unwrap().models().is_empty());
@@ -146,31 +199,62 @@ mod tests {
     #[test]
     fn a_key_without_a_default_and_an_address_in_the_environment_do_no_harm() {
         let text = SHIPPED[1].replace("\"sim-alpha-key\"", "\"${ALPHA_KEY}\"");
-        let text =
-            text.replace("\"sim-beta-key\"", "\"file:/nowhere/beta.key\"").replace("http://127.0.0.1:9100", "${URL}");
-        assert!(super::super::parse(&text, &|_| None).is_err(), "all of the file has faults");
+        let text = text
+            .replace("\"sim-beta-key\"", "\"file:/nowhere/beta.key\"")
+            .replace("http://127.0.0.1:9100", "${URL}");
+        assert!(
+            super::super::parse(&text, &|_| None).is_err(),
+            "all of the file has faults"
+        );
         let settings = parsed(&text, &|_| None).unwrap();
         assert_eq!(settings.catalog().unwrap().models().len(), 5);
     }
 
     #[test]
     fn a_fault_stops_the_commands_that_need_its_section_and_no_others() {
-        let keys = |faults: Vec<Fault>| faults.into_iter().map(|fault| fault.key).collect::<Vec<_>>();
+        let keys = |faults: Vec<Fault>| {
+            faults
+                .into_iter()
+                .map(|fault| fault.key)
+                .collect::<Vec<_>>()
+        };
         let with = |from: &str, to: &str| {
             assert!(SHIPPED[1].contains(from));
             parsed(&SHIPPED[1].replace(from, to), &|_| None)
         };
         let settings = with("trial_days: 7", "trial_days: many").unwrap();
-        assert_eq!(keys(settings.signup().unwrap_err().faults), ["signup.trial_days"]);
+        assert_eq!(
+            keys(settings.signup().unwrap_err().faults),
+            ["signup.trial_days"]
+        );
         assert!(settings.catalog().is_ok());
         let settings = with("max_output_tokens: 64000", "max_output_tokens: 0").unwrap();
         assert!(settings.signup().is_ok() && settings.catalog().is_err());
-        let settings = with("base_url: \"http://127.0.0.1:8080\"", "base_url: \"${HERE}\"\ncolour: blue").unwrap();
+        let settings = with(
+            "base_url: \"http://127.0.0.1:8080\"",
+            "base_url: \"${HERE}\"\ncolour: blue",
+        )
+        .unwrap();
         assert!(settings.signup().is_ok() && settings.catalog().is_ok());
-        assert_eq!(keys(with("data_dir: \"data\"", "data_dir: \"${HERE}\"").unwrap_err()), ["data_dir"]);
-        assert_eq!(keys(with("data_dir: \"data\"", "data_dir: \"\"").unwrap_err()), ["data_dir"]);
-        assert_eq!(keys(with("data_dir: \"data\"\n", "").unwrap_err()), ["data_dir"]);
-        assert_eq!(keys(with("{kind: embedded}", "{kind: paper}").unwrap_err()), ["store.kind"]);
-        assert!(with("listen:", "listen: [").is_err(), "what is not YAML has no sections");
+        assert_eq!(
+            keys(with("data_dir: \"data\"", "data_dir: \"${HERE}\"").unwrap_err()),
+            ["data_dir"]
+        );
+        assert_eq!(
+            keys(with("data_dir: \"data\"", "data_dir: \"\"").unwrap_err()),
+            ["data_dir"]
+        );
+        assert_eq!(
+            keys(with("data_dir: \"data\"\n", "").unwrap_err()),
+            ["data_dir"]
+        );
+        assert_eq!(
+            keys(with("{kind: embedded}", "{kind: paper}").unwrap_err()),
+            ["store.kind"]
+        );
+        assert!(
+            with("listen:", "listen: [").is_err(),
+            "what is not YAML has no sections"
+        );
     }
 }

@@ -20,7 +20,10 @@ impl Judge {
     pub(super) fn cors(&mut self, cors: &raw::Cors) -> CorsOrigins {
         let origins = &cors.origins;
         if origins.len() > MAX_ORIGINS {
-            self.fault("cors.origins", format!("{} are more than {MAX_ORIGINS}", origins.len()));
+            self.fault(
+                "cors.origins",
+                format!("{} are more than {MAX_ORIGINS}", origins.len()),
+            );
         }
         if origins.iter().any(|origin| origin == "*") {
             if origins.len() > 1 {
@@ -36,13 +39,19 @@ impl Judge {
                 self.fault(key, format!("{fault}: {origin:?}"));
             }
         }
-        if origins.is_empty() { CorsOrigins::None } else { CorsOrigins::Listed(origins.clone()) }
+        if origins.is_empty() {
+            CorsOrigins::None
+        } else {
+            CorsOrigins::Listed(origins.clone())
+        }
     }
 }
 
 /// Whether a browser can send this text as its `origin`.
 fn validate_origin(origin: &str) -> Result<(), &'static str> {
-    let (scheme, authority) = origin.split_once("://").ok_or("is no origin, such as https://app.example.com")?;
+    let (scheme, authority) = origin
+        .split_once("://")
+        .ok_or("is no origin, such as https://app.example.com")?;
     if scheme != "http" && scheme != "https" {
         return Err("must begin with http:// or https://");
     }
@@ -55,14 +64,22 @@ fn validate_origin(origin: &str) -> Result<(), &'static str> {
     if authority.contains('@') {
         return Err("has no user name");
     }
-    if origin.bytes().any(|byte| byte.is_ascii_uppercase() || !byte.is_ascii_graphic()) {
-        return Err("is written in lower case, and a name with other letters as browsers send it (xn--…)");
+    if origin
+        .bytes()
+        .any(|byte| byte.is_ascii_uppercase() || !byte.is_ascii_graphic())
+    {
+        return Err(
+            "is written in lower case, and a name with other letters as browsers send it (xn--…)",
+        );
     }
     let (host, port) = match authority.rsplit_once(':') {
         Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
         _ => (authority, None),
     };
-    let is_default = matches!((scheme, port), ("http", Some("80")) | ("https", Some("443")));
+    let is_default = matches!(
+        (scheme, port),
+        ("http", Some("80")) | ("https", Some("443"))
+    );
     if is_default {
         return Err("has no port where that is the scheme's own: browsers leave it out");
     }
@@ -79,7 +96,12 @@ mod tests {
 
     #[test]
     fn an_origin_is_what_a_browser_sends() {
-        for good in ["https://app.example.com", "http://localhost:3000", "http://[::1]:8080", "http://[::1]"] {
+        for good in [
+            "https://app.example.com",
+            "http://localhost:3000",
+            "http://[::1]:8080",
+            "http://[::1]",
+        ] {
             assert_eq!(validate_origin(good), Ok(()), "{good}");
         }
         for bad in [

@@ -20,12 +20,22 @@ impl ConfigNames {
     /// Reads the names only: the file may have faults, and its variables need not be set.
     pub fn read(file: &Path) -> Self {
         let text = std::fs::read_to_string(file).unwrap_or_default();
-        let Ok(value) = serde_saphyr::from_str::<serde_json::Value>(&text) else { return Self::default() };
-        let vendors = value["vendors"].as_object().into_iter().flatten().map(|(name, _)| name.clone());
+        let Ok(value) = serde_saphyr::from_str::<serde_json::Value>(&text) else {
+            return Self::default();
+        };
+        let vendors = value["vendors"]
+            .as_object()
+            .into_iter()
+            .flatten()
+            .map(|(name, _)| name.clone());
         let models = value["models"].as_array().into_iter().flatten();
-        let names = models.flat_map(|model| [model["id"].as_str(), model["upstream_model"].as_str()]);
+        let names =
+            models.flat_map(|model| [model["id"].as_str(), model["upstream_model"].as_str()]);
         let ids = names.flatten().map(str::to_owned);
-        Self { vendors: vendors.collect(), ids: ids.collect() }
+        Self {
+            vendors: vendors.collect(),
+            ids: ids.collect(),
+        }
     }
 }
 
@@ -45,14 +55,30 @@ impl Preset {
         vendor: &str,
         existing: &ConfigNames,
     ) -> Result<(), std::fmt::Error> {
-        writeln!(out, "# {}: output of `model-gateway models import {preset}`.", self.name)?;
+        writeln!(
+            out,
+            "# {}: output of `model-gateway models import {preset}`.",
+            self.name
+        )?;
         if let (Some(as_of), Some(source)) = (&self.as_of, &self.source) {
-            writeln!(out, "# Limits and prices come from a public list (models.dev) of {as_of}, not from the vendor.")?;
-            writeln!(out, "# They may have changed: compare each with {source} before you use it.")?;
-            writeln!(out, "# Prices are credits per 1 000 000 tokens, for 1 credit = 1 US cent.")?;
+            writeln!(
+                out,
+                "# Limits and prices come from a public list (models.dev) of {as_of}, not from the vendor."
+            )?;
+            writeln!(
+                out,
+                "# They may have changed: compare each with {source} before you use it."
+            )?;
+            writeln!(
+                out,
+                "# Prices are credits per 1 000 000 tokens, for 1 credit = 1 US cent."
+            )?;
         }
         if existing.vendors.contains(vendor) {
-            writeln!(out, "# The config file already has a vendor {vendor:?}; its entry is not repeated here.")?;
+            writeln!(
+                out,
+                "# The config file already has a vendor {vendor:?}; its entry is not repeated here."
+            )?;
         } else {
             writeln!(out, "vendors:\n  {vendor}:\n    preset: {preset}")?;
             if let Some(example) = &self.needs_url {
@@ -63,31 +89,64 @@ impl Preset {
             }
         }
         if self.models().is_empty() {
-            writeln!(out, "# The models of this server are not known. Write one entry for each:")?;
-            writeln!(out, "models:\n  # - id: my-model\n  #   vendor: {vendor}\n  #   upstream_model: my-model")?;
-            writeln!(out, "  #   context_tokens: 32768\n  #   max_output_tokens: 8192")?;
+            writeln!(
+                out,
+                "# The models of this server are not known. Write one entry for each:"
+            )?;
+            writeln!(
+                out,
+                "models:\n  # - id: my-model\n  #   vendor: {vendor}\n  #   upstream_model: my-model"
+            )?;
+            writeln!(
+                out,
+                "  #   context_tokens: 32768\n  #   max_output_tokens: 8192"
+            )?;
             return writeln!(out, "  #   price: {{input: \"0\", output: \"0\"}}");
         }
-        let (known, new): (Vec<_>, Vec<_>) =
-            self.models().iter().partition(|model| existing.ids.contains(&model.upstream_model));
+        let (known, new): (Vec<_>, Vec<_>) = self
+            .models()
+            .iter()
+            .partition(|model| existing.ids.contains(&model.upstream_model));
         for model in known {
-            writeln!(out, "# The config file already has the model {:?}.", model.upstream_model)?;
+            writeln!(
+                out,
+                "# The config file already has the model {:?}.",
+                model.upstream_model
+            )?;
         }
         if !new.is_empty() {
             writeln!(out, "models:")?;
         }
-        new.into_iter().try_for_each(|model| self.write_model(out, vendor, model))
+        new.into_iter()
+            .try_for_each(|model| self.write_model(out, vendor, model))
     }
 
-    fn write_model(&self, out: &mut String, vendor: &str, model: &KnownModel) -> Result<(), std::fmt::Error> {
+    fn write_model(
+        &self,
+        out: &mut String,
+        vendor: &str,
+        model: &KnownModel,
+    ) -> Result<(), std::fmt::Error> {
         let name = &model.upstream_model;
-        writeln!(out, "  - id: {name}\n    vendor: {vendor}\n    upstream_model: {name}")?;
+        writeln!(
+            out,
+            "  - id: {name}\n    vendor: {vendor}\n    upstream_model: {name}"
+        )?;
         if model.upstream_protocol.is_some() {
             writeln!(out, "    upstream_protocol: responses")?;
         }
-        let KnownModel { context_tokens, max_output_tokens, .. } = model;
-        writeln!(out, "    context_tokens: {context_tokens}\n    max_output_tokens: {max_output_tokens}")?;
-        let from = [&self.as_of, &self.source].map(|text| text.as_deref().unwrap_or_default()).join(", ");
+        let KnownModel {
+            context_tokens,
+            max_output_tokens,
+            ..
+        } = model;
+        writeln!(
+            out,
+            "    context_tokens: {context_tokens}\n    max_output_tokens: {max_output_tokens}"
+        )?;
+        let from = [&self.as_of, &self.source]
+            .map(|text| text.as_deref().unwrap_or_default())
+            .join(", ");
         writeln!(out, "    price: {}   # {from}", price(&model.price))
     }
 }
@@ -113,7 +172,11 @@ fn price(price: &raw::Price) -> String {
             ("cache_write_1h", tier.cache_write_1h.as_ref()),
             ("output", tier.output.as_ref()),
         ]);
-        format!("{{above_input_tokens: {}, {}}}", tier.above_input_tokens, prices.join(", "))
+        format!(
+            "{{above_input_tokens: {}, {}}}",
+            tier.above_input_tokens,
+            prices.join(", ")
+        )
     });
     let tiers: Vec<_> = tiers.collect();
     if !tiers.is_empty() {
@@ -123,5 +186,8 @@ fn price(price: &raw::Price) -> String {
 }
 
 fn members(prices: &[(&str, Option<&raw::Decimal>)]) -> Vec<String> {
-    prices.iter().filter_map(|(name, price)| Some(format!("{name}: {:?}", price.as_ref()?.0))).collect()
+    prices
+        .iter()
+        .filter_map(|(name, price)| Some(format!("{name}: {:?}", price.as_ref()?.0)))
+        .collect()
 }

@@ -1,7 +1,8 @@
 //! Presets: the addresses, authentication and models of well-known vendors.
 //!
-//! The table is `presets.yaml`, which is compiled in. A preset gives defaults only: keys in the config file take
-//! precedence. `model-gateway models import` prints the prices for the operator to accept; must not apply them.
+//! The table is `presets.yaml`, which is compiled in. A preset gives defaults only: keys in the
+//! config file take precedence. `model-gateway models import` prints the prices for the operator to
+//! accept; must not apply them.
 
 use super::raw;
 use crate::catalog::AliasPattern;
@@ -33,7 +34,8 @@ pub struct Preset {
     pub path: Option<String>,
     pub auth: Option<raw::AuthKey>,
     pub version_header: Option<raw::VersionHeader>,
-    /// The environment variable that the vendor's own tools read the key from. `None` for local servers.
+    /// The environment variable that the vendor's own tools read the key from. `None` for local
+    /// servers.
     pub api_key_env: Option<String>,
     /// Capabilities of every model of the vendor.
     #[serde(default)]
@@ -81,23 +83,27 @@ const UNSUPPORTED: [(&str, &str); 2] = [
 
 /// Why a vendor with this name is not supported; `None` for other names.
 pub fn unsupported(name: &str) -> Option<&'static str> {
-    UNSUPPORTED.into_iter().find(|(unsupported, _)| *unsupported == name).map(|(_, why)| why)
+    UNSUPPORTED
+        .into_iter()
+        .find(|(unsupported, _)| *unsupported == name)
+        .map(|(_, why)| why)
 }
 
 fn table() -> Option<&'static PresetTable> {
     static READ: OnceLock<Option<PresetTable>> = OnceLock::new();
-    let read = || match serde_saphyr::from_str::<serde_json::Value>(TABLE).map(serde_json::from_value) {
-        Ok(Ok(table)) => Some(table),
-        // A test parses the table, so a release never gets here.
-        Ok(Err(error)) => {
-            log::error!("the table of presets cannot be read: {error}");
-            None
-        }
-        Err(error) => {
-            log::error!("the table of presets is not YAML: {error}");
-            None
-        }
-    };
+    let read =
+        || match serde_saphyr::from_str::<serde_json::Value>(TABLE).map(serde_json::from_value) {
+            Ok(Ok(table)) => Some(table),
+            // A test parses the table, so a release never gets here.
+            Ok(Err(error)) => {
+                log::error!("the table of presets cannot be read: {error}");
+                None
+            }
+            Err(error) => {
+                log::error!("the table of presets is not YAML: {error}");
+                None
+            }
+        };
     READ.get_or_init(read).as_ref()
 }
 
@@ -108,13 +114,21 @@ pub fn find(name: &str) -> Option<&'static Preset> {
 
 /// All names, sorted.
 pub fn names() -> impl Iterator<Item = &'static str> {
-    table().into_iter().flat_map(|table| table.presets.keys()).map(String::as_str)
+    table()
+        .into_iter()
+        .flat_map(|table| table.presets.keys())
+        .map(String::as_str)
 }
 
 impl Preset {
     /// The known models of the vendor.
     pub fn models(&'static self) -> &'static [KnownModel] {
-        &self.models_of.as_deref().and_then(find).unwrap_or(self).models
+        &self
+            .models_of
+            .as_deref()
+            .and_then(find)
+            .unwrap_or(self)
+            .models
     }
 
     /// The known capabilities of the model with this upstream name.
@@ -128,9 +142,15 @@ impl Preset {
                     .any(|also| also.matches(upstream_model))
         };
         // An exact name takes precedence over a pattern of another model.
-        let exact = self.models().iter().find(|model| model.upstream_model == upstream_model);
+        let exact = self
+            .models()
+            .iter()
+            .find(|model| model.upstream_model == upstream_model);
         let known = exact.or_else(|| self.models().iter().find(is_it));
-        known.map_or_else(|| self.capabilities.clone(), |model| model.capabilities.clone().or(&self.capabilities))
+        known.map_or_else(
+            || self.capabilities.clone(),
+            |model| model.capabilities.clone().or(&self.capabilities),
+        )
     }
 }
 
@@ -177,18 +197,38 @@ mod tests {
         assert_eq!(names().count(), 15);
         for name in names() {
             let preset = find(name).unwrap();
-            assert!(text.contains(&format!("`{name}`")), "raw.rs lists the presets: {name}");
+            assert!(
+                text.contains(&format!("`{name}`")),
+                "raw.rs lists the presets: {name}"
+            );
             assert_eq!(preset.url.is_some(), preset.needs_url.is_none(), "{name}");
             if preset.models().is_empty() {
-                assert_eq!(preset.auth, Some(raw::AuthKey::None), "{name}: a server of one's own");
+                assert_eq!(
+                    preset.auth,
+                    Some(raw::AuthKey::None),
+                    "{name}: a server of one's own"
+                );
                 continue;
             }
-            assert!(preset.source.as_ref().is_some_and(|source| source.starts_with("https://")), "{name}");
+            assert!(
+                preset
+                    .source
+                    .as_ref()
+                    .is_some_and(|source| source.starts_with("https://")),
+                "{name}"
+            );
             let as_of: jiff::civil::Date = preset.as_of.as_deref().unwrap().parse().unwrap();
             assert!(as_of.year() >= 2026, "{name}");
             assert!(preset.api_key_env.is_some(), "{name}");
             for model in preset.models() {
-                assert!(model.also.iter().all(|also| AliasPattern::parse(also).is_some()), "{}", model.upstream_model);
+                assert!(
+                    model
+                        .also
+                        .iter()
+                        .all(|also| AliasPattern::parse(also).is_some()),
+                    "{}",
+                    model.upstream_model
+                );
             }
         }
         assert!(unsupported("bedrock").is_some() && find("bedrock").is_none());
@@ -199,7 +239,11 @@ mod tests {
     fn what_a_preset_knows_is_a_config_without_faults() {
         for name in names() {
             let preset = find(name).unwrap();
-            let mut text = include_str!("../../conf/local.yaml").split("vendors:").next().unwrap().to_owned();
+            let mut text = include_str!("../../conf/local.yaml")
+                .split("vendors:")
+                .next()
+                .unwrap()
+                .to_owned();
             text += &preset.to_yaml(name, name, &config::ConfigNames::default());
             if preset.models().is_empty() {
                 text = text.replace("\n  # ", "\n  ");
@@ -207,7 +251,11 @@ mod tests {
             let settings = config::parse(&text, &|_| Some("key".into())).unwrap_or_else(|faults| {
                 panic!("{name}: {faults:?}\n{text}");
             });
-            assert_eq!(settings.catalog.models().len(), preset.models().len().max(1), "{name}");
+            assert_eq!(
+                settings.catalog.models().len(),
+                preset.models().len().max(1),
+                "{name}"
+            );
         }
     }
 }

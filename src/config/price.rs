@@ -15,32 +15,66 @@ pub fn misplaced(spoken: [Option<Protocol>; 2], price: &raw::Price) -> Vec<&'sta
     let keys: [(_, _, &[Protocol]); 9] = [
         ("audio_input", price.audio_input.is_some(), &[Chat]),
         ("audio_output", price.audio_output.is_some(), &[Chat]),
-        ("web_search", price.web_search.is_some(), &[Messages, Responses]),
+        (
+            "web_search",
+            price.web_search.is_some(),
+            &[Messages, Responses],
+        ),
         ("web_fetch", price.web_fetch.is_some(), &[Messages]),
-        ("code_execution", price.code_execution.is_some(), &[Messages, Responses]),
+        (
+            "code_execution",
+            price.code_execution.is_some(),
+            &[Messages, Responses],
+        ),
         ("tool_search", price.tool_search.is_some(), &[Messages]),
         ("mcp", price.mcp.is_some(), &[Messages, Responses]),
-        ("inference_geo", !price.inference_geo.is_empty(), &[Messages]),
+        (
+            "inference_geo",
+            !price.inference_geo.is_empty(),
+            &[Messages],
+        ),
         ("speed", !price.speed.is_empty(), &[Messages]),
     ];
-    let is_counted = |by: &[Protocol]| spoken.iter().flatten().any(|protocol| by.contains(protocol));
-    keys.into_iter().filter(|(_, given, by)| *given && !is_counted(by)).map(|(name, ..)| name).collect()
+    let is_counted = |by: &[Protocol]| {
+        spoken
+            .iter()
+            .flatten()
+            .any(|protocol| by.contains(protocol))
+    };
+    keys.into_iter()
+        .filter(|(_, given, by)| *given && !is_counted(by))
+        .map(|(name, ..)| name)
+        .collect()
 }
 
 /// What requests for the usual tier call it, and what its vendors do: it has the base prices.
 const USUAL_TIERS: [&str; 4] = ["auto", "default", "standard", "standard_only"];
 
-/// The region and the speed that have the base prices; and what vendors report where neither applies.
+/// The region and the speed that have the base prices; and what vendors report where neither
+/// applies.
 const USUAL_GEOS: [&str; 2] = ["global", "not_available"];
 const USUAL_SPEEDS: [&str; 1] = ["standard"];
 
 impl Judge {
-    pub(super) fn price(&mut self, key: &str, price: &raw::Price, context_tokens: u64) -> Option<Price> {
+    pub(super) fn price(
+        &mut self,
+        key: &str,
+        price: &raw::Price,
+        context_tokens: u64,
+    ) -> Option<Price> {
         let at = |name: &str| format!("{key}.{name}");
-        let (input, output) = (self.amount(&at("input"), &price.input), self.amount(&at("output"), &price.output));
+        let (input, output) = (
+            self.amount(&at("input"), &price.input),
+            self.amount(&at("output"), &price.output),
+        );
         let cache_read = self.amount_or(&at("cache_read"), price.cache_read.as_ref(), input);
-        let cache_write_5m = self.amount_or(&at("cache_write_5m"), price.cache_write_5m.as_ref(), input);
-        let cache_write_1h = self.amount_or(&at("cache_write_1h"), price.cache_write_1h.as_ref(), cache_write_5m);
+        let cache_write_5m =
+            self.amount_or(&at("cache_write_5m"), price.cache_write_5m.as_ref(), input);
+        let cache_write_1h = self.amount_or(
+            &at("cache_write_1h"),
+            price.cache_write_1h.as_ref(),
+            cache_write_5m,
+        );
         let base = rates([input, cache_read, cache_write_5m, cache_write_1h, output]);
         let tiers = self.price_tiers(&at("tiers"), price.tiers.as_deref(), base, context_tokens);
         let mut feature = |name: &str, text: &Option<raw::Decimal>| match text {
@@ -72,7 +106,12 @@ impl Judge {
         Some(Price::list(base?, tiers?, features))
     }
 
-    fn amount_or(&mut self, key: &str, text: Option<&raw::Decimal>, default: Option<Micro>) -> Option<Micro> {
+    fn amount_or(
+        &mut self,
+        key: &str,
+        text: Option<&raw::Decimal>,
+        default: Option<Micro>,
+    ) -> Option<Micro> {
         match text {
             Some(text) => self.amount(key, text),
             None => default,
@@ -98,7 +137,8 @@ impl Judge {
                 let message = format!("{above} is not above {before}: the tiers must ascend");
                 self.fault(format!("{key}.above_input_tokens"), message);
             } else if above >= context_tokens {
-                let message = format!("{above} is not below context_tokens, which is {context_tokens}");
+                let message =
+                    format!("{above} is not below context_tokens, which is {context_tokens}");
                 self.fault(format!("{key}.above_input_tokens"), message);
             }
             before = before.max(above);
@@ -107,32 +147,62 @@ impl Judge {
         judged.into_iter().collect()
     }
 
-    fn price_tier(&mut self, key: &str, tier: &raw::PriceTier, base: Option<Rates>) -> Option<Tier> {
-        let classes = [&tier.input, &tier.cache_read, &tier.cache_write_5m, &tier.cache_write_1h, &tier.output];
+    fn price_tier(
+        &mut self,
+        key: &str,
+        tier: &raw::PriceTier,
+        base: Option<Rates>,
+    ) -> Option<Tier> {
+        let classes = [
+            &tier.input,
+            &tier.cache_read,
+            &tier.cache_write_5m,
+            &tier.cache_write_1h,
+            &tier.output,
+        ];
         if classes.iter().all(|class| class.is_none()) {
             self.fault(key, "changes no price");
         }
         let mut read = |name: &str, text: &Option<raw::Decimal>, below: fn(&Rates) -> Micro| {
-            self.amount_or(&format!("{key}.{name}"), text.as_ref(), base.as_ref().map(below))
+            self.amount_or(
+                &format!("{key}.{name}"),
+                text.as_ref(),
+                base.as_ref().map(below),
+            )
         };
         let rates = rates([
             read("input", &tier.input, |below| below.input),
             read("cache_read", &tier.cache_read, |below| below.cache_read),
-            read("cache_write_5m", &tier.cache_write_5m, |below| below.cache_write_5m),
-            read("cache_write_1h", &tier.cache_write_1h, |below| below.cache_write_1h),
+            read("cache_write_5m", &tier.cache_write_5m, |below| {
+                below.cache_write_5m
+            }),
+            read("cache_write_1h", &tier.cache_write_1h, |below| {
+                below.cache_write_1h
+            }),
             read("output", &tier.output, |below| below.output),
         ]);
-        Some(Tier { above_input_tokens: tier.above_input_tokens, rates: rates? })
+        Some(Tier {
+            above_input_tokens: tier.above_input_tokens,
+            rates: rates?,
+        })
     }
 
     /// `usual`: the words that have the base prices.
-    fn factors(&mut self, key: &str, factors: &BTreeMap<String, raw::Decimal>, usual: &[&str]) -> Option<Factors> {
+    fn factors(
+        &mut self,
+        key: &str,
+        factors: &BTreeMap<String, raw::Decimal>,
+        usual: &[&str],
+    ) -> Option<Factors> {
         let mut read = |(name, text): (&String, &raw::Decimal)| {
             let key = format!("{key}.{name}");
             let tier = ServiceTier::listed(name).filter(|_| !usual.contains(&name.as_str()));
             if tier.is_none() {
                 let usual = usual.join(", ");
-                self.fault(key.as_str(), format!("must be 1 to 23 of a-z, 0-9, _ and -, and none of {usual}"));
+                self.fault(
+                    key.as_str(),
+                    format!("must be 1 to 23 of a-z, 0-9, _ and -, and none of {usual}"),
+                );
             }
             let factor = self.amount(&key, text).map(Factor::of);
             if factor == Some(None) {
@@ -146,7 +216,9 @@ impl Judge {
 }
 
 /// In the order of a price list.
-fn rates([input, cache_read, cache_write_5m, cache_write_1h, output]: [Option<Micro>; 5]) -> Option<Rates> {
+fn rates(
+    [input, cache_read, cache_write_5m, cache_write_1h, output]: [Option<Micro>; 5],
+) -> Option<Rates> {
     Some(Rates {
         input: input?,
         cache_read: cache_read?,

@@ -1,8 +1,8 @@
 //! A YAML file becomes a checked value: every fault is found in one go, each with its line and key.
 //!
-//! Two steps. The text is read into a tree that remembers lines, with `${ENV}` put in. The tree is then held against
-//! the JSON Schema of `raw.rs`, so that unknown keys, missing keys and wrong types are all reported together and not
-//! one at a time. Must not know what any key means.
+//! Two steps. The text is read into a tree that remembers lines, with `${ENV}` put in. The tree is
+//! then held against the JSON Schema of `raw.rs`, so that unknown keys, missing keys and wrong
+//! types are all reported together and not one at a time. Must not know what any key means.
 
 use super::{Fault, raw, suggest};
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
@@ -25,13 +25,21 @@ enum Kind {
 }
 
 impl Node {
-    /// The line of the deepest existing node along `path` (`models[2].price.input`), counted from 1.
+    /// The line of the deepest existing node along `path` (`models[2].price.input`), counted from
+    /// 1.
     pub fn line_of(&self, path: &str) -> u64 {
         let mut node = self;
         for step in path.split(['.', '[']) {
             let next = match &node.kind {
-                Kind::Map(entries) => entries.iter().find(|(key, _)| key == step).map(|(_, node)| node),
-                Kind::List(items) => step.trim_end_matches(']').parse().ok().and_then(|index: usize| items.get(index)),
+                Kind::Map(entries) => entries
+                    .iter()
+                    .find(|(key, _)| key == step)
+                    .map(|(_, node)| node),
+                Kind::List(items) => step
+                    .trim_end_matches(']')
+                    .parse()
+                    .ok()
+                    .and_then(|index: usize| items.get(index)),
                 Kind::Scalar(_) => None,
             };
             match next {
@@ -44,17 +52,25 @@ impl Node {
 
     /// The value of a key of the file's top level.
     pub fn section(&self, name: &str) -> Option<Value> {
-        let Kind::Map(entries) = &self.kind else { return None };
-        entries.iter().find(|(key, _)| key == name).map(|(_, node)| node.value())
+        let Kind::Map(entries) = &self.kind else {
+            return None;
+        };
+        entries
+            .iter()
+            .find(|(key, _)| key == name)
+            .map(|(_, node)| node.value())
     }
 
     fn value(&self) -> Value {
         match &self.kind {
             Kind::Scalar(value) => value.clone(),
             Kind::List(items) => items.iter().map(Node::value).collect(),
-            Kind::Map(entries) => {
-                Value::Object(entries.iter().map(|(key, node)| (key.clone(), node.value())).collect())
-            }
+            Kind::Map(entries) => Value::Object(
+                entries
+                    .iter()
+                    .map(|(key, node)| (key.clone(), node.value()))
+                    .collect(),
+            ),
         }
     }
 
@@ -120,42 +136,68 @@ impl<'de> Deserialize<'de> for Kind {
 }
 
 fn node(spanned: Spanned<Kind>) -> Node {
-    Node { line: spanned.referenced.line(), kind: spanned.value }
+    Node {
+        line: spanned.referenced.line(),
+        kind: spanned.value,
+    }
 }
 
 /// Reads `text`. `env` gives an environment variable's value.
 ///
 /// # Errors
 /// All faults of form: bad YAML, unset variables, unknown or missing keys, wrong types.
-pub fn read(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<(raw::Config, Node), Vec<Fault>> {
+pub fn read(
+    text: &str,
+    env: &dyn Fn(&str) -> Option<String>,
+) -> Result<(raw::Config, Node), Vec<Fault>> {
     let (tree, faults) = read_tree(text, &|_, name| env(name))?;
     if !faults.is_empty() {
         return Err(faults);
     }
     match serde_json::from_value(tree.value()) {
         Ok(config) => Ok((config, tree)),
-        Err(error) => Err(vec![Fault { line: tree.line, key: String::new(), message: error.to_string() }]),
+        Err(error) => Err(vec![Fault {
+            line: tree.line,
+            key: String::new(),
+            message: error.to_string(),
+        }]),
     }
 }
 
-/// Reads `text` into a tree; returns it with its faults of form. `env` gives the value of an environment variable at the
-/// path of a key.
+/// Reads `text` into a tree; returns it with its faults of form. `env` gives the value of an
+/// environment variable at the path of a key.
 ///
 /// # Errors
 /// The text is not YAML.
-pub fn read_tree(text: &str, env: &dyn Fn(&str, &str) -> Option<String>) -> Result<(Node, Vec<Fault>), Vec<Fault>> {
+pub fn read_tree(
+    text: &str,
+    env: &dyn Fn(&str, &str) -> Option<String>,
+) -> Result<(Node, Vec<Fault>), Vec<Fault>> {
     let mut tree = match serde_saphyr::from_str::<Spanned<Kind>>(text) {
         Ok(spanned) => node(spanned),
         Err(error) => {
             let line = error.location().map_or(1, |location| location.line());
-            let message = error.to_string().lines().next().unwrap_or("not YAML").to_owned();
-            return Err(vec![Fault { line, key: String::new(), message }]);
+            let message = error
+                .to_string()
+                .lines()
+                .next()
+                .unwrap_or("not YAML")
+                .to_owned();
+            return Err(vec![Fault {
+                line,
+                key: String::new(),
+                message,
+            }]);
         }
     };
     let mut faults = Vec::new();
     substitute(&mut tree, "", env, &mut faults);
     let schema = schema();
-    Check { root: &schema, faults: &mut faults }.node(&tree, &schema, "");
+    Check {
+        root: &schema,
+        faults: &mut faults,
+    }
+    .node(&tree, &schema, "");
     Ok((tree, faults))
 }
 
@@ -165,11 +207,20 @@ pub fn schema() -> Value {
 }
 
 fn join(path: &str, key: &str) -> String {
-    if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
+    if path.is_empty() {
+        key.to_owned()
+    } else {
+        format!("{path}.{key}")
+    }
 }
 
 /// Puts in `${NAME}` and `${NAME:-default}` wherever a string is written.
-fn substitute(node: &mut Node, path: &str, env: &dyn Fn(&str, &str) -> Option<String>, faults: &mut Vec<Fault>) {
+fn substitute(
+    node: &mut Node,
+    path: &str,
+    env: &dyn Fn(&str, &str) -> Option<String>,
+    faults: &mut Vec<Fault>,
+) {
     match &mut node.kind {
         Kind::List(items) => {
             for (index, item) in items.iter_mut().enumerate() {
@@ -181,10 +232,16 @@ fn substitute(node: &mut Node, path: &str, env: &dyn Fn(&str, &str) -> Option<St
                 substitute(value, &join(path, key), env, faults);
             }
         }
-        Kind::Scalar(Value::String(text)) if text.contains("${") => match expand(text, &|name| env(path, name)) {
-            Ok(expanded) => *text = expanded,
-            Err(message) => faults.push(Fault { line: node.line, key: path.to_owned(), message }),
-        },
+        Kind::Scalar(Value::String(text)) if text.contains("${") => {
+            match expand(text, &|name| env(path, name)) {
+                Ok(expanded) => *text = expanded,
+                Err(message) => faults.push(Fault {
+                    line: node.line,
+                    key: path.to_owned(),
+                    message,
+                }),
+            }
+        }
         Kind::Scalar(_) => {}
     }
 }
@@ -222,8 +279,10 @@ impl Check<'_> {
         let schema = resolve(self.root, schema);
         let null = matches!(node.kind, Kind::Scalar(Value::Null));
         if let Some(choices) = schema["anyOf"].as_array() {
-            // schemars writes an optional key as "that or null". Of several forms, take the one with this type.
-            let fits = |choice: &&Value| type_fits(&resolve(self.root, choice)["type"], node.kind_name());
+            // schemars writes an optional key as "that or null". Of several forms, take the one
+            // with this type.
+            let fits =
+                |choice: &&Value| type_fits(&resolve(self.root, choice)["type"], node.kind_name());
             let mut forms = choices.iter().filter(|choice| choice["type"] != "null");
             let inner = forms.clone().find(fits).or_else(|| forms.next());
             if let (false, Some(inner)) = (null, inner) {
@@ -232,17 +291,32 @@ impl Check<'_> {
             return;
         }
         if !type_fits(&schema["type"], node.kind_name()) {
-            let message = format!("expected {}, found {}", type_names(&schema["type"]), node.kind_name());
+            let message = format!(
+                "expected {}, found {}",
+                type_names(&schema["type"]),
+                node.kind_name()
+            );
             return self.fault(node.line, path, message);
         }
-        let choices = schema["enum"].as_array().cloned().or_else(|| one_of(self.root, schema));
+        let choices = schema["enum"]
+            .as_array()
+            .cloned()
+            .or_else(|| one_of(self.root, schema));
         if let (Some(choices), Kind::Scalar(value)) = (choices, &node.kind)
             && !choices.contains(value)
         {
-            let names: Vec<_> =
-                choices.iter().map(|choice| choice.as_str().map_or(choice.to_string(), Into::into)).collect();
-            let meant = value.as_str().map(|word| suggest::hint(word, choices.iter().filter_map(Value::as_str)));
-            let message = format!("expected one of: {}{}", names.join(", "), meant.unwrap_or_default());
+            let names: Vec<_> = choices
+                .iter()
+                .map(|choice| choice.as_str().map_or(choice.to_string(), Into::into))
+                .collect();
+            let meant = value
+                .as_str()
+                .map(|word| suggest::hint(word, choices.iter().filter_map(Value::as_str)));
+            let message = format!(
+                "expected one of: {}{}",
+                names.join(", "),
+                meant.unwrap_or_default()
+            );
             return self.fault(node.line, path, message);
         }
         match &node.kind {
@@ -264,16 +338,28 @@ impl Check<'_> {
             } else if schema["additionalProperties"].is_object() {
                 self.node(value, &schema["additionalProperties"], &here);
             } else {
-                let known: Vec<_> =
-                    schema["properties"].as_object().into_iter().flatten().map(|(key, _)| key.as_str()).collect();
+                let known: Vec<_> = schema["properties"]
+                    .as_object()
+                    .into_iter()
+                    .flatten()
+                    .map(|(key, _)| key.as_str())
+                    .collect();
                 let message = match suggest::nearest(key, known.iter().copied()) {
-                    Some(meant) => format!("unknown key; did you mean {meant:?}? Known here: {}", known.join(", ")),
+                    Some(meant) => format!(
+                        "unknown key; did you mean {meant:?}? Known here: {}",
+                        known.join(", ")
+                    ),
                     None => format!("unknown key; known here: {}", known.join(", ")),
                 };
                 self.fault(value.line, &here, message);
             }
         }
-        for key in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        for key in schema["required"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+        {
             if !entries.iter().any(|(name, _)| name == key) {
                 self.fault(node.line, &join(path, key), "missing".into());
             }
@@ -281,12 +367,19 @@ impl Check<'_> {
     }
 
     fn fault(&mut self, line: u64, key: &str, message: String) {
-        self.faults.push(Fault { line, key: key.to_owned(), message });
+        self.faults.push(Fault {
+            line,
+            key: key.to_owned(),
+            message,
+        });
     }
 }
 
 fn resolve<'a>(root: &'a Value, schema: &'a Value) -> &'a Value {
-    match schema["$ref"].as_str().and_then(|name| name.strip_prefix('#')) {
+    match schema["$ref"]
+        .as_str()
+        .and_then(|name| name.strip_prefix('#'))
+    {
         Some(pointer) => root.pointer(pointer).unwrap_or(schema),
         None => schema,
     }
@@ -295,7 +388,12 @@ fn resolve<'a>(root: &'a Value, schema: &'a Value) -> &'a Value {
 /// The values of an enum whose variants carry descriptions.
 fn one_of(root: &Value, schema: &Value) -> Option<Vec<Value>> {
     let choices = schema["oneOf"].as_array()?;
-    Some(choices.iter().map(|choice| resolve(root, choice)["const"].clone()).collect())
+    Some(
+        choices
+            .iter()
+            .map(|choice| resolve(root, choice)["const"].clone())
+            .collect(),
+    )
 }
 
 fn type_fits(wanted: &Value, found: &str) -> bool {
@@ -310,7 +408,11 @@ fn type_fits(wanted: &Value, found: &str) -> bool {
 fn type_names(wanted: &Value) -> String {
     match wanted {
         Value::String(name) => name.clone(),
-        Value::Array(names) => names.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" or "),
+        Value::Array(names) => names
+            .iter()
+            .filter_map(Value::as_str)
+            .collect::<Vec<_>>()
+            .join(" or "),
         _ => "a value".into(),
     }
 }

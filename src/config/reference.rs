@@ -1,6 +1,8 @@
-//! The config file's schema as a page to read: `model-gateway schema --reference`, kept in `docs/config.md`.
+//! The config file's schema as a page to read: `model-gateway schema --reference`, kept in
+//! `docs/config.md`.
 //!
-//! Knows the part of JSON Schema that schemars writes for `raw.rs`. Must not say anything that the schema does not.
+//! Knows the part of JSON Schema that schemars writes for `raw.rs`. Must not say anything that the
+//! schema does not.
 
 use super::raw::Limits;
 use serde_json::Value;
@@ -16,7 +18,11 @@ every key in its place. Unknown keys are faults; `model-gateway check` names all
 
 /// The whole page, in Markdown.
 pub fn markdown(schema: &Value) -> String {
-    let mut page = Page { root: schema, text: HEAD.to_owned(), bounds: HashMap::new() };
+    let mut page = Page {
+        root: schema,
+        text: HEAD.to_owned(),
+        bounds: HashMap::new(),
+    };
     for (key, _, least, most) in Limits::default().bounds() {
         page.bounds.insert(key, (least, most));
     }
@@ -34,8 +40,16 @@ struct Page<'a> {
 impl<'a> Page<'a> {
     /// A table of an object's keys, and then the objects in it.
     fn section(&mut self, path: &str, object: &'a Value) {
-        let title = if path.is_empty() { "The top".to_owned() } else { format!("`{path}`") };
-        let description = if path.is_empty() { "" } else { object["description"].as_str().unwrap_or_default() };
+        let title = if path.is_empty() {
+            "The top".to_owned()
+        } else {
+            format!("`{path}`")
+        };
+        let description = if path.is_empty() {
+            ""
+        } else {
+            object["description"].as_str().unwrap_or_default()
+        };
         self.line(&format!("\n## {title}\n"));
         if !description.is_empty() {
             self.line(&format!("{}\n", one_line(description)));
@@ -46,10 +60,16 @@ impl<'a> Page<'a> {
         for (key, property) in object["properties"].as_object().into_iter().flatten() {
             let (schema, suffix) = self.resolve(property);
             if schema["properties"].is_object() {
-                let prefix = if path.is_empty() { String::new() } else { format!("{path}.") };
+                let prefix = if path.is_empty() {
+                    String::new()
+                } else {
+                    format!("{path}.")
+                };
                 inner.push((format!("{prefix}{key}{suffix}"), schema));
             }
-            let required = object["required"].as_array().is_some_and(|keys| keys.iter().any(|name| name == key));
+            let required = object["required"]
+                .as_array()
+                .is_some_and(|keys| keys.iter().any(|name| name == key));
             self.row(path, key, property, (schema, suffix), required);
         }
         for (path, schema) in inner {
@@ -57,8 +77,19 @@ impl<'a> Page<'a> {
         }
     }
 
-    fn row(&mut self, path: &str, key: &str, property: &Value, (schema, suffix): (&Value, &str), required: bool) {
-        let mut kind = if schema["properties"].is_object() { "see below".to_owned() } else { self.kind(schema) };
+    fn row(
+        &mut self,
+        path: &str,
+        key: &str,
+        property: &Value,
+        (schema, suffix): (&Value, &str),
+        required: bool,
+    ) {
+        let mut kind = if schema["properties"].is_object() {
+            "see below".to_owned()
+        } else {
+            self.kind(schema)
+        };
         if suffix == "[]" {
             kind = format!("a list; each: {kind}");
         } else if suffix == ".NAME" {
@@ -75,16 +106,28 @@ impl<'a> Page<'a> {
             default => format!("`{default}`"),
         };
         let own = property["description"].as_str();
-        let description = own.or_else(|| schema["description"].as_str()).unwrap_or_default();
-        self.line(&format!("| `{key}` | {} | {default} | {} |", cell(&kind), cell(&one_line(description))));
+        let description = own
+            .or_else(|| schema["description"].as_str())
+            .unwrap_or_default();
+        self.line(&format!(
+            "| `{key}` | {} | {default} | {} |",
+            cell(&kind),
+            cell(&one_line(description))
+        ));
     }
 
     /// What a key's value is, behind references, options, lists and maps; and how its path goes on.
     fn resolve(&self, schema: &'a Value) -> (&'a Value, &'static str) {
-        if let Some(name) = schema["$ref"].as_str().and_then(|path| path.strip_prefix("#/$defs/")) {
+        if let Some(name) = schema["$ref"]
+            .as_str()
+            .and_then(|path| path.strip_prefix("#/$defs/"))
+        {
             return self.resolve(&self.root["$defs"][name]);
         }
-        if let Some(first) = schema["anyOf"].as_array().and_then(|choices| choices.first()) {
+        if let Some(first) = schema["anyOf"]
+            .as_array()
+            .and_then(|choices| choices.first())
+        {
             return self.resolve(first);
         }
         if schema["items"].is_object() {
@@ -97,17 +140,31 @@ impl<'a> Page<'a> {
     }
 
     fn kind(&self, schema: &Value) -> String {
-        let values = |values: &[Value]| values.iter().map(|value| format!("`{value}`")).collect::<Vec<_>>().join(", ");
+        let values = |values: &[Value]| {
+            values
+                .iter()
+                .map(|value| format!("`{value}`"))
+                .collect::<Vec<_>>()
+                .join(", ")
+        };
         if let Some(choices) = schema["enum"].as_array() {
             return values(choices);
         }
         if let Some(choices) = schema["oneOf"].as_array() {
-            return values(&choices.iter().map(|choice| choice["const"].clone()).collect::<Vec<_>>());
+            return values(
+                &choices
+                    .iter()
+                    .map(|choice| choice["const"].clone())
+                    .collect::<Vec<_>>(),
+            );
         }
         match &schema["type"] {
             Value::String(kind) => kind.clone(),
             Value::Array(kinds) => {
-                let kinds = kinds.iter().filter_map(Value::as_str).filter(|kind| *kind != "null");
+                let kinds = kinds
+                    .iter()
+                    .filter_map(Value::as_str)
+                    .filter(|kind| *kind != "null");
                 kinds.collect::<Vec<_>>().join(" or ")
             }
             _ => String::new(),
@@ -135,7 +192,10 @@ mod tests {
     fn the_page_in_the_docs_is_the_schema() {
         let page = super::markdown(&crate::config::schema());
         let kept = include_str!("../../docs/config.md");
-        assert!(page == kept, "docs/config.md is old: model-gateway schema --reference > docs/config.md");
+        assert!(
+            page == kept,
+            "docs/config.md is old: model-gateway schema --reference > docs/config.md"
+        );
     }
 
     #[test]
@@ -144,11 +204,16 @@ mod tests {
         let shipped = include_str!("../../conf/gateway.yaml");
         let keys = shipped.lines().filter_map(|line| {
             let (key, _) = line.trim_start().trim_start_matches("- ").split_once(':')?;
-            key.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_').then_some(key)
+            key.chars()
+                .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+                .then_some(key)
         });
         let named = ["alpha", "beta"];
         for key in keys.filter(|key| !named.contains(key)) {
-            assert!(page.contains(&format!("| `{key}` |")), "{key} is not in the reference");
+            assert!(
+                page.contains(&format!("| `{key}` |")),
+                "{key} is not in the reference"
+            );
         }
     }
 }

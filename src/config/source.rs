@@ -1,7 +1,7 @@
 //! The files that settings come from, and whether one has been changed since it was read.
 //!
-//! A stamp is taken before its file is read: what is written meanwhile shows as a change, never as none. Must not read
-//! what a file says.
+//! A stamp is taken before its file is read: what is written meanwhile shows as a change, never as
+//! none. Must not read what a file says.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -13,16 +13,28 @@ pub struct Source {
     stamp: Stamp,
 }
 
-/// What a file looks like from outside: its place, its size, and when its bytes and its entry were last written, in
-/// seconds and nanoseconds. Links are followed, so one that was turned to another file shows. `None`: there is none.
+/// What a file looks like from outside: its place, its size, and when its bytes and its entry were
+/// last written, in seconds and nanoseconds. Links are followed, so one that was turned to another
+/// file shows. `None`: there is none.
 pub type Stamp = Option<([u64; 3], [i64; 4])>;
 
 impl Source {
     pub fn of(path: &Path) -> Self {
         let stamp = std::fs::metadata(path).ok().map(|file| {
-            ([file.dev(), file.ino(), file.size()], [file.mtime(), file.mtime_nsec(), file.ctime(), file.ctime_nsec()])
+            (
+                [file.dev(), file.ino(), file.size()],
+                [
+                    file.mtime(),
+                    file.mtime_nsec(),
+                    file.ctime(),
+                    file.ctime_nsec(),
+                ],
+            )
         });
-        Self { path: path.to_owned(), stamp }
+        Self {
+            path: path.to_owned(),
+            stamp,
+        }
     }
 
     /// The same file as it is now.

@@ -9,9 +9,17 @@ pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
     let most = (word.chars().count() / 3).clamp(1, 3);
     // A prefix of a known word counts as one difference.
     let begins = |known: &str| word.len() > 2 && known.to_lowercase().starts_with(&word);
-    let far = |known: &str| if begins(known) { 1 } else { distance(&word, &known.to_lowercase()) };
+    let far = |known: &str| {
+        if begins(known) {
+            1
+        } else {
+            distance(&word, &known.to_lowercase())
+        }
+    };
     let near = known.into_iter().map(|known| (far(known), known));
-    near.filter(|(distance, _)| *distance <= most).min_by_key(|(distance, _)| *distance).map(|(_, known)| known)
+    near.filter(|(distance, _)| *distance <= most)
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, known)| known)
 }
 
 /// `; did you mean "WORD"?`, or an empty text.
@@ -27,11 +35,16 @@ fn distance(one: &str, other: &str) -> usize {
     for (row, letter) in one.iter().enumerate() {
         let mut line = vec![row + 1];
         for (column, against) in other.iter().enumerate() {
-            let at = |line: &[usize], column: usize| line.get(column).copied().unwrap_or(usize::MAX / 2);
+            let at =
+                |line: &[usize], column: usize| line.get(column).copied().unwrap_or(usize::MAX / 2);
             let mut least = at(&last, column) + usize::from(letter != against);
-            least = least.min(at(&last, column + 1) + 1).min(at(&line, column) + 1);
-            let is_swapped =
-                row > 0 && column > 0 && one.get(row - 1) == Some(against) && other.get(column - 1) == Some(letter);
+            least = least
+                .min(at(&last, column + 1) + 1)
+                .min(at(&line, column) + 1);
+            let is_swapped = row > 0
+                && column > 0
+                && one.get(row - 1) == Some(against)
+                && other.get(column - 1) == Some(letter);
             if is_swapped {
                 least = least.min(at(&before_last, column - 1) + 1);
             }
@@ -63,6 +76,13 @@ mod tests {
         }
         assert_eq!(hint("nun", known), "");
         assert_eq!(hint("nonne", known), "; did you mean \"none\"?");
-        assert_eq!((distance("kitten", "sitting"), distance("", "ab"), distance("ab", "ba")), (3, 2, 1));
+        assert_eq!(
+            (
+                distance("kitten", "sitting"),
+                distance("", "ab"),
+                distance("ab", "ba")
+            ),
+            (3, 2, 1)
+        );
     }
 }

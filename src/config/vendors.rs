@@ -1,6 +1,7 @@
 //! Validates the entries of `vendors` and fills in what their presets define.
 //!
-//! Must not open a connection. Next: `config/presets.rs` (the defaults), `catalog/endpoint.rs` (the result).
+//! Must not open a connection. Next: `config/presets.rs` (the defaults), `catalog/endpoint.rs` (the
+//! result).
 
 use super::presets::{self, Preset};
 use super::{Judge, raw, suggest};
@@ -48,8 +49,14 @@ const RESERVED_HEADERS: [(&str, &[&str]); 4] = [
             "traceparent",
         ],
     ),
-    ("carries the vendor's key: use `api_key` and `auth`", &["authorization", "x-api-key", "api-key"]),
-    ("is passed on from the client's request", &["anthropic-beta"]),
+    (
+        "carries the vendor's key: use `api_key` and `auth`",
+        &["authorization", "x-api-key", "api-key"],
+    ),
+    (
+        "is passed on from the client's request",
+        &["anthropic-beta"],
+    ),
 ];
 
 /// An entry of `vendors`.
@@ -74,16 +81,28 @@ struct VendorDefaults<'a> {
 
 impl Judge {
     /// The vendors by name.
-    pub(super) fn vendors(&mut self, vendors: BTreeMap<String, raw::Vendor>) -> HashMap<String, VendorEntry> {
+    pub(super) fn vendors(
+        &mut self,
+        vendors: BTreeMap<String, raw::Vendor>,
+    ) -> HashMap<String, VendorEntry> {
         let mut judged = HashMap::new();
         for (name, vendor) in vendors {
             let key = format!("vendors.{name}");
-            let preset = vendor.preset.as_deref().map(|preset| self.preset(&key, preset));
+            let preset = vendor
+                .preset
+                .as_deref()
+                .map(|preset| self.preset(&key, preset));
             let vendor = match preset {
                 Some(None) => None,
                 preset => self.vendor(&name, vendor, preset.flatten()).map(Arc::new),
             };
-            judged.insert(name, VendorEntry { vendor, preset: preset.flatten() });
+            judged.insert(
+                name,
+                VendorEntry {
+                    vendor,
+                    preset: preset.flatten(),
+                },
+            );
         }
         judged
     }
@@ -97,25 +116,47 @@ impl Judge {
                 None => {
                     let known: Vec<_> = presets::names().collect();
                     let meant = suggest::nearest(name, known.iter().copied());
-                    let meant = meant.map_or_else(String::new, |meant| format!(" Did you mean {meant:?}?"));
-                    self.fault(key, format!("there is no preset {name:?}.{meant} Known: {}", known.join(", ")));
+                    let meant =
+                        meant.map_or_else(String::new, |meant| format!(" Did you mean {meant:?}?"));
+                    self.fault(
+                        key,
+                        format!(
+                            "there is no preset {name:?}.{meant} Known: {}",
+                            known.join(", ")
+                        ),
+                    );
                 }
             }
         }
         found
     }
 
-    fn vendor(&mut self, name: &str, mut vendor: raw::Vendor, preset: Option<&'static Preset>) -> Option<Vendor> {
+    fn vendor(
+        &mut self,
+        name: &str,
+        mut vendor: raw::Vendor,
+        preset: Option<&'static Preset>,
+    ) -> Option<Vendor> {
         let key = format!("vendors.{name}");
         let Some(protocol) = vendor.protocol.or(preset.map(|preset| preset.protocol)) else {
-            self.fault(format!("{key}.protocol"), "missing: messages, chat or responses; or name a `preset`");
+            self.fault(
+                format!("{key}.protocol"),
+                "missing: messages, chat or responses; or name a `preset`",
+            );
             return None;
         };
         let protocol = protocol_of(protocol);
         let listed = std::mem::take(&mut vendor.endpoints);
-        let listed = if listed.is_empty() { preset.and_then(only_endpoint).into_iter().collect() } else { listed };
+        let listed = if listed.is_empty() {
+            preset.and_then(only_endpoint).into_iter().collect()
+        } else {
+            listed
+        };
         if !(1..=ENDPOINTS_MAX).contains(&listed.len()) {
-            let message = match preset.and_then(|preset| preset.needs_url.as_deref()).filter(|_| listed.is_empty()) {
+            let message = match preset
+                .and_then(|preset| preset.needs_url.as_deref())
+                .filter(|_| listed.is_empty())
+            {
                 Some(example) => format!(
                     "missing: each customer of this vendor has a different address, such as [{{url: {example:?}}}]"
                 ),
@@ -123,27 +164,49 @@ impl Judge {
             };
             self.fault(format!("{key}.endpoints"), message);
         }
-        let header =
-            vendor.version_header.as_ref().or_else(|| preset.and_then(|preset| preset.version_header.as_ref()));
-        let version_header = header.map(|header| (header.name.to_ascii_lowercase(), header.value.clone()));
-        let defaults =
-            self.defaults(&key, &vendor, (protocol, preset), version_header.as_ref().map(|(name, _)| &**name));
-        let judge = |(index, endpoint)| self.endpoint(&format!("{key}.endpoints[{index}]"), endpoint, &defaults);
+        let header = vendor
+            .version_header
+            .as_ref()
+            .or_else(|| preset.and_then(|preset| preset.version_header.as_ref()));
+        let version_header =
+            header.map(|header| (header.name.to_ascii_lowercase(), header.value.clone()));
+        let defaults = self.defaults(
+            &key,
+            &vendor,
+            (protocol, preset),
+            version_header.as_ref().map(|(name, _)| &**name),
+        );
+        let judge = |(index, endpoint)| {
+            self.endpoint(&format!("{key}.endpoints[{index}]"), endpoint, &defaults)
+        };
         let endpoints: Vec<_> = listed.iter().enumerate().map(judge).collect();
-        let wants_key = endpoints.iter().flatten().any(|endpoint| endpoint.auth != Auth::None);
+        let wants_key = endpoints
+            .iter()
+            .flatten()
+            .any(|endpoint| endpoint.auth != Auth::None);
         // An endpoint with a fault does not tell.
         let is_judged = !endpoints.is_empty() && endpoints.iter().all(Option::is_some);
         let wants_key = wants_key || !is_judged && defaults.auth != Auth::None;
-        let api_key = self.api_key(&format!("{key}.api_key"), vendor.api_key.as_deref(), wants_key)?;
+        let api_key = self.api_key(
+            &format!("{key}.api_key"),
+            vendor.api_key.as_deref(),
+            wants_key,
+        )?;
         if let Some((name, value)) = &version_header
-            && (HeaderName::from_bytes(name.as_bytes()).is_err() || HeaderValue::from_str(value).is_err())
+            && (HeaderName::from_bytes(name.as_bytes()).is_err()
+                || HeaderValue::from_str(value).is_err())
         {
-            self.fault(format!("{key}.version_header"), "not a header's name and value");
+            self.fault(
+                format!("{key}.version_header"),
+                "not a header's name and value",
+            );
         }
         Some(Vendor {
             name: name.to_owned(),
             protocol,
-            official: vendor.official.unwrap_or(preset.is_some_and(|preset| preset.official)),
+            official: vendor
+                .official
+                .unwrap_or(preset.is_some_and(|preset| preset.official)),
             endpoints: endpoints.into_iter().collect::<Option<_>>()?,
             sticky: vendor.sticky,
             api_key,
@@ -160,8 +223,10 @@ impl Judge {
         version_header: Option<&'a str>,
     ) -> VendorDefaults<'a> {
         let of_preset = preset.and_then(|preset| preset.auth.as_ref());
-        // Local servers need no key by default. If one is written, it is sent as the protocol usually does.
-        let of_preset = of_preset.filter(|auth| **auth != raw::AuthKey::None || vendor.api_key.is_none());
+        // Local servers need no key by default. If one is written, it is sent as the protocol
+        // usually does.
+        let of_preset =
+            of_preset.filter(|auth| **auth != raw::AuthKey::None || vendor.api_key.is_none());
         let auth = match vendor.auth.as_ref() {
             Some(auth) => self.auth(&format!("{key}.auth"), auth),
             None => of_preset.and_then(|auth| self.auth(key, auth)),
@@ -170,7 +235,10 @@ impl Judge {
         VendorDefaults {
             protocol,
             preset,
-            path: vendor.path.as_ref().and_then(|path| self.path(&path_key, path)),
+            path: vendor
+                .path
+                .as_ref()
+                .and_then(|path| self.path(&path_key, path)),
             path_key,
             query: self.query(&format!("{key}.query"), &vendor.query),
             headers: self.headers(&format!("{key}.headers"), &vendor.headers, version_header),
@@ -207,30 +275,69 @@ impl Judge {
         Some(api_key)
     }
 
-    fn endpoint(&mut self, key: &str, endpoint: &raw::Endpoint, defaults: &VendorDefaults<'_>) -> Option<Endpoint> {
+    fn endpoint(
+        &mut self,
+        key: &str,
+        endpoint: &raw::Endpoint,
+        defaults: &VendorDefaults<'_>,
+    ) -> Option<Endpoint> {
         if !(1..=1_000).contains(&endpoint.weight) {
-            self.fault(format!("{key}.weight"), format!("{} is not within 1 to 1000", endpoint.weight));
+            self.fault(
+                format!("{key}.weight"),
+                format!("{} is not within 1 to 1000", endpoint.weight),
+            );
         }
-        if let Some(most) = endpoint.max_concurrent.filter(|most| !(1..=65_536).contains(most)) {
-            self.fault(format!("{key}.max_concurrent"), format!("{most} is not within 1 to 65536"));
+        if let Some(most) = endpoint
+            .max_concurrent
+            .filter(|most| !(1..=65_536).contains(most))
+        {
+            self.fault(
+                format!("{key}.max_concurrent"),
+                format!("{most} is not within 1 to 65536"),
+            );
         }
-        let health_check = endpoint.health_check.as_ref().map(|check| self.health_check(key, check));
+        let health_check = endpoint
+            .health_check
+            .as_ref()
+            .map(|check| self.health_check(key, check));
         let path_key = format!("{key}.path");
-        let own_path = endpoint.path.as_ref().and_then(|path| self.path(&path_key, path));
+        let own_path = endpoint
+            .path
+            .as_ref()
+            .and_then(|path| self.path(&path_key, path));
         let query = self.query(&format!("{key}.query"), &endpoint.query);
-        let headers = self.headers(&format!("{key}.headers"), &endpoint.headers, defaults.version_header);
-        let auth = endpoint.auth.as_ref().and_then(|auth| self.auth(&format!("{key}.auth"), auth));
+        let headers = self.headers(
+            &format!("{key}.headers"),
+            &endpoint.headers,
+            defaults.version_header,
+        );
+        let auth = endpoint
+            .auth
+            .as_ref()
+            .and_then(|auth| self.auth(&format!("{key}.auth"), auth));
         let address = self.base_address(&format!("{key}.url"), &endpoint.url)?;
         let (prefix, adds_v1) = split_base(&address.path, defaults.protocol);
-        let path_key = if own_path.is_some() { &path_key } else { &defaults.path_key };
+        let path_key = if own_path.is_some() {
+            &path_key
+        } else {
+            &defaults.path_key
+        };
         let written_path = own_path.or_else(|| defaults.path.clone());
-        let is_of_preset = defaults.preset.is_some_and(|preset| preset.url.as_ref() == Some(&endpoint.url));
+        let is_of_preset = defaults
+            .preset
+            .is_some_and(|preset| preset.url.as_ref() == Some(&endpoint.url));
         if written_path.is_some() && !address.path.is_empty() && !is_of_preset {
-            let message = format!("is the whole path, and `url` has one too ({}): write all of it here", address.path);
+            let message = format!(
+                "is the whole path, and `url` has one too ({}): write all of it here",
+                address.path
+            );
             self.fault(path_key.as_str(), message);
         }
         // A `url` with a path of its own replaces the path of the preset.
-        let of_preset = defaults.preset.and_then(|preset| preset.path.clone()).filter(|_| address.path.is_empty());
+        let of_preset = defaults
+            .preset
+            .and_then(|preset| preset.path.clone())
+            .filter(|_| address.path.is_empty());
         Some(Endpoint {
             tls: address.tls,
             host: address.host,
@@ -242,7 +349,9 @@ impl Judge {
             query: merged(&defaults.query, query),
             headers: merged(&defaults.headers, headers),
             auth: auth.unwrap_or_else(|| defaults.auth.clone()),
-            http_version: endpoint.http_version.map_or(defaults.http_version, http_version),
+            http_version: endpoint
+                .http_version
+                .map_or(defaults.http_version, http_version),
             weight: endpoint.weight,
             max_concurrent: endpoint.max_concurrent,
             health_check,
@@ -259,16 +368,25 @@ impl Judge {
             return None;
         };
         let added = ["/chat/completions", "/messages", "/responses"];
-        if let Some(suffix) = added.into_iter().find(|suffix| address.path.ends_with(suffix)) {
+        if let Some(suffix) = added
+            .into_iter()
+            .find(|suffix| address.path.ends_with(suffix))
+        {
             let base = url.trim_end_matches('/').trim_end_matches(suffix);
-            self.fault(key, format!("ends in {suffix}, which the gateway adds: write {base:?}"));
+            self.fault(
+                key,
+                format!("ends in {suffix}, which the gateway adds: write {base:?}"),
+            );
         }
         Some(address)
     }
 
     fn path(&mut self, key: &str, path: &str) -> Option<String> {
         let wrong = if !path.starts_with('/') {
-            Some(format!("must begin with /: {path:?}; did you mean {:?}?", format!("/{path}")))
+            Some(format!(
+                "must begin with /: {path:?}; did you mean {:?}?",
+                format!("/{path}")
+            ))
         } else if path.contains('?') {
             Some("holds a query: write that as `query: {NAME: VALUE}`".to_owned())
         } else if path.parse::<http::uri::PathAndQuery>().is_err() || path.contains('#') {
@@ -292,7 +410,10 @@ impl Judge {
         if written.contains_key("") {
             self.fault(key, "a parameter without a name");
         }
-        written.iter().map(|(name, value)| (name.clone(), Secret::new(value.clone()))).collect()
+        written
+            .iter()
+            .map(|(name, value)| (name.clone(), Secret::new(value.clone())))
+            .collect()
     }
 
     fn headers(
@@ -302,15 +423,23 @@ impl Judge {
         version_header: Option<&str>,
     ) -> Vec<(String, Secret)> {
         if written.len() > HEADERS_MAX {
-            self.fault(key, format!("at most {HEADERS_MAX} header fields may be listed"));
+            self.fault(
+                key,
+                format!("at most {HEADERS_MAX} header fields may be listed"),
+            );
         }
         let mut headers: Vec<(String, Secret)> = Vec::new();
         for (name, value) in written {
             let key = format!("{key}.{name}");
             let name = name.to_ascii_lowercase();
-            let reserved = RESERVED_HEADERS.iter().find(|(_, names)| names.contains(&&*name)).map(|(why, _)| *why);
+            let reserved = RESERVED_HEADERS
+                .iter()
+                .find(|(_, names)| names.contains(&&*name))
+                .map(|(why, _)| *why);
             let is_version = version_header == Some(&*name);
-            if let Some(why) = reserved.or(is_version.then_some("is the version header: use `version_header`")) {
+            if let Some(why) =
+                reserved.or(is_version.then_some("is the version header: use `version_header`"))
+            {
                 self.fault(key, format!("cannot be set here: it {why}"));
             } else if HeaderName::from_bytes(name.as_bytes()).is_err() {
                 self.fault(key, "not a header's name");
@@ -336,11 +465,19 @@ impl Judge {
         };
         let name = name.to_ascii_lowercase();
         let carries_key = |why: &str| why.starts_with("carries");
-        let reserved = RESERVED_HEADERS.iter().find(|(why, names)| !carries_key(why) && names.contains(&&*name));
+        let reserved = RESERVED_HEADERS
+            .iter()
+            .find(|(why, names)| !carries_key(why) && names.contains(&&*name));
         if let Some((why, _)) = reserved {
-            self.fault(format!("{key}.header"), format!("cannot carry the key: it {why}"));
+            self.fault(
+                format!("{key}.header"),
+                format!("cannot carry the key: it {why}"),
+            );
         } else if HeaderName::from_bytes(name.as_bytes()).is_err() {
-            self.fault(format!("{key}.header"), format!("not a header's name: {name:?}"));
+            self.fault(
+                format!("{key}.header"),
+                format!("not a header's name: {name:?}"),
+            );
         }
         Some(Auth::Header(name))
     }
@@ -352,12 +489,21 @@ impl Judge {
             ("passes_after", check.passes_after.into(), 100),
             ("fails_after", check.fails_after.into(), 100),
         ];
-        for (name, value, most) in bounds.into_iter().filter(|(_, value, most)| !(1..=*most).contains(value)) {
-            self.fault(format!("{key}.health_check.{name}"), format!("{value} is not within 1 to {most}"));
+        for (name, value, most) in bounds
+            .into_iter()
+            .filter(|(_, value, most)| !(1..=*most).contains(value))
+        {
+            self.fault(
+                format!("{key}.health_check.{name}"),
+                format!("{value} is not within 1 to {most}"),
+            );
         }
         let path: Result<http::uri::PathAndQuery, _> = check.path.parse();
         if path.is_err() || !check.path.starts_with('/') {
-            self.fault(format!("{key}.health_check.path"), format!("not a path: {:?}", check.path));
+            self.fault(
+                format!("{key}.health_check.path"),
+                format!("not a path: {:?}", check.path),
+            );
         }
         HealthCheck {
             path: check.path.clone(),
@@ -403,28 +549,40 @@ fn only_endpoint(preset: &'static Preset) -> Option<raw::Endpoint> {
 /// Merges two lists by name; values of `own` take precedence.
 fn merged(defaults: &[(String, Secret)], own: Vec<(String, Secret)>) -> Vec<(String, Secret)> {
     let is_own = |name: &String| own.iter().any(|(other, _)| other == name);
-    let defaults: Vec<_> = defaults.iter().filter(|(name, _)| !is_own(name)).cloned().collect();
+    let defaults: Vec<_> = defaults
+        .iter()
+        .filter(|(name, _)| !is_own(name))
+        .cloned()
+        .collect();
     defaults.into_iter().chain(own).collect()
 }
 
-/// Splits the path of a base address into the prefix without a final `/v1` and whether `/v1` must be added to it. A path
-/// with another version gets no `/v1`. SDKs of the messages protocol always add `/v1`, so there only a final version counts.
+/// Splits the path of a base address into the prefix without a final `/v1` and whether `/v1` must
+/// be added to it. A path with another version gets no `/v1`. SDKs of the messages protocol always
+/// add `/v1`, so there only a final version counts.
 fn split_base(path: &str, protocol: Protocol) -> (String, bool) {
     if let Some(prefix) = path.strip_suffix("/v1") {
         return (prefix.to_owned(), true);
     }
-    let mut versions = path.rsplit('/').enumerate().filter(|(_, segment)| is_version(segment));
+    let mut versions = path
+        .rsplit('/')
+        .enumerate()
+        .filter(|(_, segment)| is_version(segment));
     let names_version = versions.any(|(index, _)| index == 0 || protocol != Protocol::Messages);
     (path.to_owned(), !names_version)
 }
 
 /// True for `v1`, `v4`, `v1beta` and `v2alpha1`.
 fn is_version(segment: &str) -> bool {
-    let Some(rest) = segment.strip_prefix('v') else { return false };
+    let Some(rest) = segment.strip_prefix('v') else {
+        return false;
+    };
     let digits = |text: &str| text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let stage = rest.get(rest.len() - digits(rest)..).unwrap_or_default();
-    let is_stage =
-        ["alpha", "beta", "preview"].into_iter().filter_map(|word| stage.strip_prefix(word)).any(|n| digits(n) == 0);
+    let is_stage = ["alpha", "beta", "preview"]
+        .into_iter()
+        .filter_map(|word| stage.strip_prefix(word))
+        .any(|n| digits(n) == 0);
     digits(rest) < rest.len() && (stage.is_empty() || is_stage)
 }
 
@@ -457,7 +615,11 @@ pub(super) fn address_of(url: &str) -> Option<BaseAddress> {
         tls,
         host: host.trim_matches(['[', ']']).to_owned(),
         port,
-        authority: if port == default_port { host.to_owned() } else { format!("{host}:{port}") },
+        authority: if port == default_port {
+            host.to_owned()
+        } else {
+            format!("{host}:{port}")
+        },
         path: uri.path().trim_end_matches('/').to_owned(),
     })
 }
@@ -475,15 +637,29 @@ mod tests {
             ("/openai/v1", Chat, "/openai", true),
             ("/api/paas/v4", Chat, "/api/paas/v4", false),
             ("/v1beta/openai", Chat, "/v1beta/openai", false),
-            ("/v1/account/gateway/openai", Chat, "/v1/account/gateway/openai", false),
-            ("/v1/account/gateway/anthropic", Messages, "/v1/account/gateway/anthropic", true),
+            (
+                "/v1/account/gateway/openai",
+                Chat,
+                "/v1/account/gateway/openai",
+                false,
+            ),
+            (
+                "/v1/account/gateway/anthropic",
+                Messages,
+                "/v1/account/gateway/anthropic",
+                true,
+            ),
             ("/anthropic/v1", Messages, "/anthropic", true),
             ("/vendor", Chat, "/vendor", true),
             ("/v2ray", Chat, "/v2ray", true),
             ("/v", Chat, "/v", true),
             ("/v2alpha1", Messages, "/v2alpha1", false),
         ] {
-            assert_eq!(split_base(path, protocol), (prefix.to_owned(), adds_v1), "{path}");
+            assert_eq!(
+                split_base(path, protocol),
+                (prefix.to_owned(), adds_v1),
+                "{path}"
+            );
         }
     }
 }

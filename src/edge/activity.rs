@@ -1,5 +1,5 @@
-//! What each account and key has under way at this process, beside the holds that `billing` knows: the bytes of its bodies,
-//! and the requests that hold no credit yet.
+//! What each account and key has under way at this process, beside the holds that `billing` knows:
+//! the bytes of its bodies, and the requests that hold no credit yet.
 //!
 //! An entry lives as long as somebody uses it. Must not decide limits.
 
@@ -68,8 +68,12 @@ impl Arrival {
 
     /// The others of the same account and key.
     pub fn others(&self) -> Arriving {
-        let others = |activity: &Activity| activity.arriving.load(Ordering::Acquire).saturating_sub(1);
-        Arriving { of_account: others(&self.account), of_key: others(&self.key) }
+        let others =
+            |activity: &Activity| activity.arriving.load(Ordering::Acquire).saturating_sub(1);
+        Arriving {
+            of_account: others(&self.account),
+            of_key: others(&self.key),
+        }
     }
 }
 
@@ -88,7 +92,9 @@ impl Activity {
 
     /// Nobody would miss it.
     fn is_idle(self: &Arc<Self>, now_ms: i64) -> bool {
-        Arc::strong_count(self) == 1 && Arc::strong_count(&self.body_bytes) == 1 && self.free().is_idle(now_ms)
+        Arc::strong_count(self) == 1
+            && Arc::strong_count(&self.body_bytes) == 1
+            && self.free().is_idle(now_ms)
     }
 }
 
@@ -100,7 +106,9 @@ impl ActivityRegistry {
         }
         if entries.by_id.len() >= entries.sweep_at.max(ENTRIES_MIN) {
             let now_ms = clock::now_ms();
-            entries.by_id.retain(|_, activity| !activity.is_idle(now_ms));
+            entries
+                .by_id
+                .retain(|_, activity| !activity.is_idle(now_ms));
             entries.sweep_at = entries.by_id.len().saturating_mul(2);
         }
         Arc::clone(entries.by_id.entry(Arc::clone(id)).or_default())
@@ -119,12 +127,21 @@ mod tests {
         let bytes = Arc::clone(&registry.get(&used).body_bytes);
         bytes.store(7, Ordering::Relaxed);
         let counted: Arc<str> = "counted".into();
-        registry.get(&counted).free().add(FreeUse::Count, 7, 10, clock::now_ms());
+        registry
+            .get(&counted)
+            .free()
+            .add(FreeUse::Count, 7, 10, clock::now_ms());
         for number in 0..3 * ENTRIES_MIN {
             registry.get(&number.to_string().into());
         }
         assert_eq!(registry.get(&used).body_bytes.load(Ordering::Relaxed), 7);
-        assert!(registry.get(&counted).free().wait_ms(FreeUse::Count, 7, 10, clock::now_ms()) > 0);
+        assert!(
+            registry
+                .get(&counted)
+                .free()
+                .wait_ms(FreeUse::Count, 7, 10, clock::now_ms())
+                > 0
+        );
         let kept = registry.0.lock().unwrap().by_id.len();
         assert!(kept <= 2 * ENTRIES_MIN, "{kept} entries are kept");
     }

@@ -1,9 +1,10 @@
-//! Admission: path → key → header → body → model → idempotency key → quote → hold. What comes out is a [`Call`] with
-//! credit set aside, an answer of our own, or a failure.
+//! Admission: path → key → header → body → model → idempotency key → quote → hold. What comes out
+//! is a [`Call`] with credit set aside, an answer of our own, or a failure.
 //!
-//! The order of judgement: path 404, method 405, key 401/403; on the header alone announced size 413, limits 429, no credit
-//! 402; then size 413, body 400, model 404, idempotency 409/422, limits 429, credits 402. Must not
-//! talk to vendors. Next: `admit/header.rs`, `admit/call.rs` (from the body on), `own.rs` (paths that need no vendor).
+//! The order of judgement: path 404, method 405, key 401/403; on the header alone announced size
+//! 413, limits 429, no credit 402; then size 413, body 400, model 404, idempotency 409/422, limits
+//! 429, credits 402. Must not talk to vendors. Next: `admit/header.rs`, `admit/call.rs` (from the
+//! body on), `own.rs` (paths that need no vendor).
 
 mod call;
 mod fallback;
@@ -56,23 +57,35 @@ fn route(path: &str) -> Route {
         return Route::Health;
     }
     let Some(below) = below_v1(path) else {
-        return if surface_of(path).is_some() { Route::Unknown } else { Route::Sidecar };
+        return if surface_of(path).is_some() {
+            Route::Unknown
+        } else {
+            Route::Sidecar
+        };
     };
-    let vendor = |surface, path, free| Route::Vendor { surface, path, free };
+    let vendor = |surface, path, free| Route::Vendor {
+        surface,
+        path,
+        free,
+    };
     match below {
         "/chat/completions" => vendor(Protocol::Chat, "/v1/chat/completions", false),
         "/messages" => vendor(Protocol::Messages, "/v1/messages", false),
         "/messages/count_tokens" => vendor(Protocol::Messages, "/v1/messages/count_tokens", true),
         "/responses" => vendor(Protocol::Responses, "/v1/responses", false),
-        "/responses/input_tokens" => vendor(Protocol::Responses, "/v1/responses/input_tokens", true),
+        "/responses/input_tokens" => {
+            vendor(Protocol::Responses, "/v1/responses/input_tokens", true)
+        }
         rest => own::question(rest).map_or(Route::Unknown, Route::Own),
     }
 }
 
-/// The part of a path below `/v1`. SDKs differ in whether the base address includes `/v1`, so the paths of the surfaces and of
-/// the model list also work without it and with one `/v1` too many.
+/// The part of a path below `/v1`. SDKs differ in whether the base address includes `/v1`, so the
+/// paths of the surfaces and of the model list also work without it and with one `/v1` too many.
 fn below_v1(path: &str) -> Option<&str> {
-    let below = |path| str::strip_prefix(path, "/v1").filter(|rest| rest.is_empty() || rest.starts_with('/'));
+    let below = |path| {
+        str::strip_prefix(path, "/v1").filter(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
     let without = |path: &&str| {
         let is_surface = matches!(
             *path,
@@ -91,7 +104,8 @@ fn below_v1(path: &str) -> Option<&str> {
     }
 }
 
-/// The surface that a path is meant for, judged by its end: a client with a wrong base address still adds the right end.
+/// The surface that a path is meant for, judged by its end: a client with a wrong base address
+/// still adds the right end.
 pub fn surface_of(path: &str) -> Option<Protocol> {
     let ends = [
         ("/chat/completions", Protocol::Chat),
@@ -100,7 +114,9 @@ pub fn surface_of(path: &str) -> Option<Protocol> {
         ("/responses", Protocol::Responses),
         ("/responses/input_tokens", Protocol::Responses),
     ];
-    ends.into_iter().find(|(end, _)| path.ends_with(end)).map(|(_, surface)| surface)
+    ends.into_iter()
+        .find(|(end, _)| path.ends_with(end))
+        .map(|(_, surface)| surface)
 }
 
 /// Decides what becomes of a request. True where it has been answered.
@@ -109,7 +125,11 @@ pub async fn admit(gateway: &Gateway, session: &mut Session, ctx: &mut Context) 
     let route = route(session.req_header().uri.path());
     ctx.surface = match &route {
         Route::Vendor { surface, .. } => *surface,
-        Route::Unknown if surface_of(session.req_header().uri.path()) == Some(Protocol::Messages) => Protocol::Messages,
+        Route::Unknown
+            if surface_of(session.req_header().uri.path()) == Some(Protocol::Messages) =>
+        {
+            Protocol::Messages
+        }
         _ if version_header(session, &settings).is_some() => Protocol::Messages,
         _ => Protocol::Chat,
     };
@@ -117,11 +137,15 @@ pub async fn admit(gateway: &Gateway, session: &mut Session, ctx: &mut Context) 
         ctx.cors = Cors::from_request(&settings.cors, &session.req_header().headers);
     }
     if let Err((reason, failure)) = framing::judge(session, &settings.limits) {
-        return answer_malformed(session, ctx, reason, &failure).await.map(|()| true);
+        return answer_malformed(session, ctx, reason, &failure)
+            .await
+            .map(|()| true);
     }
     if cors::is_preflight(session, ctx) {
         ctx.stage = Stage::Answered { what: "preflight" };
-        return cors::answer_preflight(session, ctx, &settings).await.map(|()| true);
+        return cors::answer_preflight(session, ctx, &settings)
+            .await
+            .map(|()| true);
     }
     if route == Route::Sidecar {
         return pages::admit(gateway, &settings, session, ctx).await;
@@ -137,14 +161,20 @@ pub async fn admit(gateway: &Gateway, session: &mut Session, ctx: &mut Context) 
         }
         Ok(Admitted::Sidecar(account, lookup)) => {
             let _permit = SidecarPermit::Receipt(lookup);
-            ctx.stage = Stage::Sidecar { account: Some(account), again: false, _permit };
+            ctx.stage = Stage::Sidecar {
+                account: Some(account),
+                again: false,
+                _permit,
+            };
             Ok(false)
         }
         Err(failure) => {
             // Whoever reads of the failure finds its key free.
             gateway.idempotency.decided(&ctx.request_id).await;
             if let Some(flaw) = connections::body_flaw(session.digest()) {
-                return answer_malformed(session, ctx, flaw.reason, &flaw.into()).await.map(|()| true);
+                return answer_malformed(session, ctx, flaw.reason, &flaw.into())
+                    .await
+                    .map(|()| true);
             }
             if matches!(failure.kind, Kind::Draining | Kind::FilesShort) {
                 // Whoever asks again finds another process, or a file for the connection.
@@ -163,15 +193,16 @@ async fn answer_early(session: &mut Session, ctx: &mut Context, failure: &Failur
         intake::keep_alive_past_body(session);
     }
     reject::answer(session, ctx, failure).await?;
-    // A process that is short of something reads no more, and a client that sends too slowly has had its time.
+    // A process that is short of something reads no more, and a client that sends too slowly has
+    // had its time.
     if failure.status(ctx.surface) < 500 && failure.kind != Kind::BodyTimeout {
         intake::discard_body(session).await;
     }
     Ok(())
 }
 
-/// Refuses a request that two readers could understand differently, and closes its connection: what was taken for its body may
-/// be another request.
+/// Refuses a request that two readers could understand differently, and closes its connection: what
+/// was taken for its body may be another request.
 async fn answer_malformed(
     session: &mut Session,
     ctx: &mut Context,
@@ -182,9 +213,15 @@ async fn answer_malformed(
     ctx.stage = Stage::Answered { what: MALFORMED };
     reject::answer(session, ctx, failure).await?;
     let head = session.req_header();
-    let (method, path) = (loggable_method(head.method.as_str().as_bytes()), loggable_path(head.raw_path()));
+    let (method, path) = (
+        loggable_method(head.method.as_str().as_bytes()),
+        loggable_path(head.raw_path()),
+    );
     let client = ctx.caller.map(|caller| caller.address);
-    let detail = format_args!("{method} {path}: {} Request {}", failure.message, ctx.request_id);
+    let detail = format_args!(
+        "{method} {path}: {} Request {}",
+        failure.message, ctx.request_id
+    );
     refusals::record(reason, client, detail);
     Ok(())
 }
@@ -210,7 +247,11 @@ async fn judge(
         Route::Vendor { .. } => &["POST"],
         Route::Unknown | Route::Sidecar => {
             let path = session.req_header().uri.path();
-            return Err(Failure::unknown_path(method.as_str(), path, &settings.base_url));
+            return Err(Failure::unknown_path(
+                method.as_str(),
+                path,
+                &settings.base_url,
+            ));
         }
     };
     if !wanted.contains(&method.as_str()) {
@@ -218,7 +259,10 @@ async fn judge(
         return Err(Failure::wrong_method(method.as_str(), path, wanted));
     }
     if route == Route::Health {
-        return own::health(session, ctx).await.map(|()| Admitted::Answered(own::HEALTH)).map_err(lost);
+        return own::health(session, ctx)
+            .await
+            .map(|()| Admitted::Answered(own::HEALTH))
+            .map_err(lost);
     }
     // Entered before the look at `draining`: whoever drains afterwards waits for this request.
     let in_flight = InFlight::enter(&gateway.in_flight);
@@ -246,12 +290,27 @@ async fn judge(
             own::answer(gateway, settings, session, ctx, &principal, question).await?;
             Ok(Admitted::Answered("own"))
         }
-        Route::Vendor { surface, path, free } => {
+        Route::Vendor {
+            surface,
+            path,
+            free,
+        } => {
             failpoint::pass(Point::AfterAuth);
-            let asked = call::Asked { surface, path, free, in_flight };
-            let authorized = header::authorize(gateway, settings, session, &principal, &asked).await?;
-            let prepared = call::prepare(gateway, settings, session, ctx, principal, asked, authorized).await;
-            match prepared.inspect_err(|failure| count_refused(gateway, settings, ctx, failure, free))? {
+            let asked = call::Asked {
+                surface,
+                path,
+                free,
+                in_flight,
+            };
+            let authorized =
+                header::authorize(gateway, settings, session, &principal, &asked).await?;
+            let prepared = call::prepare(
+                gateway, settings, session, ctx, principal, asked, authorized,
+            )
+            .await;
+            match prepared
+                .inspect_err(|failure| count_refused(gateway, settings, ctx, failure, free))?
+            {
                 call::Prepared::Call(call) => Ok(Admitted::Call(call)),
                 call::Prepared::Count(tokens) => {
                     own::count(session, ctx, tokens).await.map_err(lost)?;
@@ -267,7 +326,8 @@ async fn judge(
     }
 }
 
-/// Counts a question that the gateway answers itself; with the look-up that it is, where it asks for a receipt.
+/// Counts a question that the gateway answers itself; with the look-up that it is, where it asks
+/// for a receipt.
 ///
 /// # Errors
 /// 429 past a limit.
@@ -284,11 +344,19 @@ fn ask(
     let most = settings.limits.receipt_lookups_per_account;
     let lookup = ReceiptLookup::enter(gateway.activity.get(&principal.account_id), most);
     let too_many = || format!("This account has {most} receipts being looked up, its limit.");
-    lookup.map(Some).ok_or_else(|| Failure::new(Kind::TooManyOpen, too_many()))
+    lookup
+        .map(Some)
+        .ok_or_else(|| Failure::new(Kind::TooManyOpen, too_many()))
 }
 
 /// Counts a billed request that was refused for what its body says.
-fn count_refused(gateway: &Gateway, settings: &Settings, ctx: &Context, failure: &Failure, free: bool) {
+fn count_refused(
+    gateway: &Gateway,
+    settings: &Settings,
+    ctx: &Context,
+    failure: &Failure,
+    free: bool,
+) {
     let status = failure.status(ctx.surface);
     if let Some((principal, _)) = &ctx.principal
         && !free
@@ -307,14 +375,17 @@ fn lost(error: Box<pingora::Error>) -> Failure {
 /// The headers that may hold a key.
 const KEY_HEADERS: [HeaderName; 2] = [AUTHORIZATION, HeaderName::from_static("x-api-key")];
 
-/// The one gateway key that a request carries, in whichever header and however often. In `authorization` it needs its scheme.
+/// The one gateway key that a request carries, in whichever header and however often. In
+/// `authorization` it needs its scheme.
 ///
 /// # Errors
-/// 401: there is none, or two that differ. Which of them pays must not depend on who reads the header.
+/// 401: there is none, or two that differ. Which of them pays must not depend on who reads the
+/// header.
 fn one_key(headers: &HeaderMap) -> Result<&str, Failure> {
     let (mut seen, mut found, mut is_given) = (None, None, false);
-    for (name, value) in
-        KEY_HEADERS.iter().flat_map(|name| headers.get_all(name).iter().map(move |value| (name, value)))
+    for (name, value) in KEY_HEADERS
+        .iter()
+        .flat_map(|name| headers.get_all(name).iter().map(move |value| (name, value)))
     {
         is_given = true;
         // Proxies join the values of a repeated field with commas.
@@ -335,28 +406,43 @@ fn one_key(headers: &HeaderMap) -> Result<&str, Failure> {
             }
         }
     }
-    found.ok_or_else(|| Failure::of(if is_given { Kind::BadKey } else { Kind::MissingKey }))
+    found.ok_or_else(|| {
+        Failure::of(if is_given {
+            Kind::BadKey
+        } else {
+            Kind::MissingKey
+        })
+    })
 }
 
 /// The account and key that pay.
 async fn principal(gateway: &Gateway, session: &Session) -> Result<Principal, Failure> {
     let key = one_key(&session.req_header().headers)?;
-    gateway.keys.authenticate(key, clock::now_ms()).await.map_err(|refusal| match refusal {
-        Refusal::BadKey => Failure::of(Kind::BadKey),
-        Refusal::KeyExpired => Failure::of(Kind::KeyExpired),
-        Refusal::KeyDisabled => Failure::of(Kind::KeyDisabled),
-        Refusal::AccountSuspended => Failure::new(Kind::KeyDisabled, "This account is suspended."),
-        Refusal::Unavailable(error) => {
-            log::error!("check a key: {error}");
-            Failure::of(Kind::LedgerUnavailable)
-        }
-    })
+    gateway
+        .keys
+        .authenticate(key, clock::now_ms())
+        .await
+        .map_err(|refusal| match refusal {
+            Refusal::BadKey => Failure::of(Kind::BadKey),
+            Refusal::KeyExpired => Failure::of(Kind::KeyExpired),
+            Refusal::KeyDisabled => Failure::of(Kind::KeyDisabled),
+            Refusal::AccountSuspended => {
+                Failure::new(Kind::KeyDisabled, "This account is suspended.")
+            }
+            Refusal::Unavailable(error) => {
+                log::error!("check a key: {error}");
+                Failure::of(Kind::LedgerUnavailable)
+            }
+        })
 }
 
 /// The messages protocol's version, under any of its names.
 fn version_header(session: &Session, settings: &Settings) -> Option<String> {
     let headers = &session.req_header().headers;
-    settings.version_headers.iter().find_map(|name| Some(headers.get(name)?.to_str().ok()?.to_owned()))
+    settings
+        .version_headers
+        .iter()
+        .find_map(|name| Some(headers.get(name)?.to_str().ok()?.to_owned()))
 }
 
 #[cfg(test)]
@@ -372,7 +458,9 @@ mod tests {
         for (name, value) in fields {
             headers.append(*name, value.parse().unwrap());
         }
-        one_key(&headers).map(str::to_owned).map_err(|failure| failure.kind)
+        one_key(&headers)
+            .map(str::to_owned)
+            .map_err(|failure| failure.kind)
     }
 
     #[test]
@@ -384,24 +472,45 @@ mod tests {
             vec![("authorization", format!("bearer  {one} "))],
             vec![("x-api-key", one.clone())],
             vec![("authorization", bearer(&one)), ("x-api-key", one.clone())],
-            vec![("authorization", bearer("sk-of-a-vendor")), ("x-api-key", one.clone())],
-            vec![("authorization", bearer(&one)), ("authorization", bearer(&one))],
+            vec![
+                ("authorization", bearer("sk-of-a-vendor")),
+                ("x-api-key", one.clone()),
+            ],
+            vec![
+                ("authorization", bearer(&one)),
+                ("authorization", bearer(&one)),
+            ],
             vec![("x-api-key", format!("{one}, {one}"))],
         ] {
-            let fields: Vec<_> = fields.iter().map(|(name, value)| (*name, value.as_str())).collect();
+            let fields: Vec<_> = fields
+                .iter()
+                .map(|(name, value)| (*name, value.as_str()))
+                .collect();
             assert_eq!(carried(&fields), Ok(one.clone()), "{fields:?}");
         }
         for fields in [
-            vec![("authorization", bearer(&one)), ("authorization", bearer(&other))],
-            vec![("authorization", bearer(&one)), ("x-api-key", other.clone())],
+            vec![
+                ("authorization", bearer(&one)),
+                ("authorization", bearer(&other)),
+            ],
+            vec![
+                ("authorization", bearer(&one)),
+                ("x-api-key", other.clone()),
+            ],
             vec![("x-api-key", one.clone()), ("x-api-key", other.clone())],
-            vec![("authorization", format!("{}, {}", bearer(&one), bearer(&other)))],
+            vec![(
+                "authorization",
+                format!("{}, {}", bearer(&one), bearer(&other)),
+            )],
             vec![("authorization", format!("{},{other}", bearer(&one)))],
             vec![("x-api-key", format!("{one},{other}"))],
             vec![("x-api-key", "none".into())],
             vec![("authorization", one.clone())],
         ] {
-            let fields: Vec<_> = fields.iter().map(|(name, value)| (*name, value.as_str())).collect();
+            let fields: Vec<_> = fields
+                .iter()
+                .map(|(name, value)| (*name, value.as_str()))
+                .collect();
             assert_eq!(carried(&fields), Err(Kind::BadKey), "{fields:?}");
         }
         assert_eq!(carried(&[("x-other", &one)]), Err(Kind::MissingKey));

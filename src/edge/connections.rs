@@ -1,10 +1,12 @@
 //! Client connections: how many there may be, and how long the header of a request may take on one.
 //!
-//! Where there are too many, idle ones give way. Pingora bounds neither: it accepts whoever comes, and its read time-out
-//! begins anew with every byte of a header. So a layer of our own stands between its listener and its HTTP:
-//! [`Guarded`] counts each connection before anything is read from it, and [`Watched`] gives up on one whose header does not end. What both know of a connection rides in the
-//! connection's digest, the one thing that Pingora carries from the socket to the request. What is refused here, before
-//! there is a request, is counted and logged here too. Next: `connections/watched.rs`.
+//! Where there are too many, idle ones give way. Pingora bounds neither: it accepts whoever comes,
+//! and its read time-out begins anew with every byte of a header. So a layer of our own stands
+//! between its listener and its HTTP: [`Guarded`] counts each connection before anything is read
+//! from it, and [`Watched`] gives up on one whose header does not end. What both know of a
+//! connection rides in the connection's digest, the one thing that Pingora carries from the socket
+//! to the request. What is refused here, before there is a request, is counted and logged here too.
+//! Next: `connections/watched.rs`.
 
 mod chunked;
 mod http2_frames;
@@ -65,19 +67,29 @@ struct Open {
 }
 
 impl Open {
-    /// Up to `most` connections that are idle: those of the address that has most, and of these the longest idle first.
-    /// `examined` keeps every connection that was looked at until the lock is free: a connection may end meanwhile, and
-    /// its last owner takes the lock.
-    fn idle(&mut self, most: usize, now: Instant, examined: &mut Vec<Arc<Connection>>) -> Vec<Arc<Connection>> {
+    /// Up to `most` connections that are idle: those of the address that has most, and of these the
+    /// longest idle first. `examined` keeps every connection that was looked at until the lock is
+    /// free: a connection may end meanwhile, and its last owner takes the lock.
+    fn idle(
+        &mut self,
+        most: usize,
+        now: Instant,
+        examined: &mut Vec<Arc<Connection>>,
+    ) -> Vec<Arc<Connection>> {
         if self.all_busy_until.is_some_and(|until| now < until) {
             return Vec::new();
         }
         examined.extend(self.watched.values().filter_map(Weak::upgrade));
-        let mut idle: Vec<_> = examined.iter().filter_map(|found| Some((found.idle_since(now)?, found))).collect();
+        let mut idle: Vec<_> = examined
+            .iter()
+            .filter_map(|found| Some((found.idle_since(now)?, found)))
+            .collect();
         idle.sort_unstable_by_key(|(since, found)| (Reverse(self.counts.of(found.client)), *since));
         self.all_busy_until = idle.is_empty().then(|| now + SEARCH_INTERVAL);
         idle.truncate(most);
-        idle.into_iter().map(|(_, found)| Arc::clone(found)).collect()
+        idle.into_iter()
+            .map(|(_, found)| Arc::clone(found))
+            .collect()
     }
 
     /// Has these connections end. They no longer count.
@@ -90,14 +102,25 @@ impl Open {
             connection.close();
         }
         METRICS.idle_connections_closed.inc_by(idle.len() as u64);
-        METRICS.client_connections.set(i64::try_from(self.counts.total()).unwrap_or(i64::MAX));
+        METRICS
+            .client_connections
+            .set(i64::try_from(self.counts.total()).unwrap_or(i64::MAX));
     }
 }
 
 impl Connections {
     /// `descriptors`: how many connections the limit on open files allows.
-    pub fn new(settings: Arc<ArcSwap<Settings>>, recorders: Recorders, descriptors: u64) -> Arc<Self> {
-        Arc::new(Self { settings, recorders, descriptors, open: Mutex::default() })
+    pub fn new(
+        settings: Arc<ArcSwap<Settings>>,
+        recorders: Recorders,
+        descriptors: u64,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            settings,
+            recorders,
+            descriptors,
+            open: Mutex::default(),
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, Open> {
@@ -106,20 +129,30 @@ impl Connections {
 
     /// How many connections there may be.
     fn limit(&self, limits: &Limits) -> u64 {
-        if limits.connections == 0 { self.descriptors } else { limits.connections.min(self.descriptors) }
+        if limits.connections == 0 {
+            self.descriptors
+        } else {
+            limits.connections.min(self.descriptors)
+        }
     }
 
-    /// Counts a connection; where there are too many, idle ones give way. `None` where none can: it is closed without a word,
-    /// for whoever floods reads none.
+    /// Counts a connection; where there are too many, idle ones give way. `None` where none can: it
+    /// is closed without a word, for whoever floods reads none.
     fn enter(self: &Arc<Self>, socket: Option<Arc<SocketDigest>>) -> Option<Arc<Connection>> {
         let address = socket.and_then(|socket| Some(socket.peer_addr()?.as_inet()?.ip()));
-        // Where the peer has left already there is no address: whatever that is, it counts together.
+        // Where the peer has left already there is no address: whatever that is, it counts
+        // together.
         let client = one_client(address.unwrap_or(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED)));
         let settings = self.settings.load();
         let limit = self.limit(&settings.limits);
-        // A trusted proxy's connections are those of many clients; whose one is, is not known before its requests.
+        // A trusted proxy's connections are those of many clients; whose one is, is not known
+        // before its requests.
         let is_proxy = address.is_some_and(|address| settings.trust_proxy.has(address));
-        let per_address = if is_proxy { 0 } else { settings.limits.connections_per_address };
+        let per_address = if is_proxy {
+            0
+        } else {
+            settings.limits.connections_per_address
+        };
         let mut examined = Vec::new();
         let mut open = self.lock();
         let mut entered = open.counts.enter(client, per_address, limit);
@@ -130,7 +163,9 @@ impl Connections {
             open.close(&idle);
             entered = open.counts.enter(client, per_address, limit);
         }
-        METRICS.client_connections.set(i64::try_from(open.counts.total()).unwrap_or(i64::MAX));
+        METRICS
+            .client_connections
+            .set(i64::try_from(open.counts.total()).unwrap_or(i64::MAX));
         open.next += 1;
         let number = open.next;
         drop(open);
@@ -166,7 +201,9 @@ impl Connections {
 
     /// From now on the connection can be closed where it is idle.
     fn watch(&self, connection: &Arc<Connection>) {
-        self.lock().watched.insert(connection.number, Arc::downgrade(connection));
+        self.lock()
+            .watched
+            .insert(connection.number, Arc::downgrade(connection));
     }
 
     /// Closes some of the idle connections: descriptors are short.
@@ -191,7 +228,8 @@ impl PreTlsProcess for BeforeTls {
             return Error::e_explain(ErrorType::ConnectRefused, BEFORE_HANDSHAKE);
         };
         // Load balancers look whether a port is open, and close: that is no failed handshake.
-        let first_byte = tokio::time::timeout(connection.header_read, stream.try_peek(&mut [0; 1])).await;
+        let first_byte =
+            tokio::time::timeout(connection.header_read, stream.try_peek(&mut [0; 1])).await;
         if !matches!(first_byte, Ok(Ok(_))) {
             connection.is_accounted.store(true, Ordering::Relaxed);
             if first_byte.is_err() {
@@ -206,7 +244,10 @@ impl PreTlsProcess for BeforeTls {
 
 /// As the digest of the connection, where the request finds it.
 fn digest(connection: Arc<Connection>) -> Result<ProxyDigest> {
-    Ok(ProxyDigest::new(Box::new(ResponseHeader::build_no_case(200, Some(0))?), Some(Box::new(connection))))
+    Ok(ProxyDigest::new(
+        Box::new(ResponseHeader::build_no_case(200, Some(0))?),
+        Some(Box::new(connection)),
+    ))
 }
 
 fn carried(digest: Option<&ProxyDigest>) -> Option<&Arc<Connection>> {
@@ -221,13 +262,20 @@ pub struct Guarded<A> {
 
 impl<A> Guarded<A> {
     pub fn new(app: A, connections: Arc<Connections>) -> Self {
-        Self { app: Arc::new(app), connections }
+        Self {
+            app: Arc::new(app),
+            connections,
+        }
     }
 }
 
 #[async_trait]
 impl<A: ServerApp + Send + Sync + 'static> ServerApp for Guarded<A> {
-    async fn process_new(self: &Arc<Self>, mut stream: Stream, shutdown: &ShutdownWatch) -> Option<Stream> {
+    async fn process_new(
+        self: &Arc<Self>,
+        mut stream: Stream,
+        shutdown: &ShutdownWatch,
+    ) -> Option<Stream> {
         let counted = carried(stream.get_proxy_digest().as_deref()).map(Arc::clone);
         let connection = match counted {
             Some(connection) => connection,
@@ -239,7 +287,9 @@ impl<A: ServerApp + Send + Sync + 'static> ServerApp for Guarded<A> {
         };
         connection.is_accounted.store(true, Ordering::Relaxed);
         self.connections.watch(&connection);
-        self.app.process_new(Box::new(Watched::new(stream, connection)), shutdown).await
+        self.app
+            .process_new(Box::new(Watched::new(stream, connection)), shutdown)
+            .await
     }
 
     async fn cleanup(&self) {
@@ -251,7 +301,8 @@ impl<A: ServerApp + Send + Sync + 'static> ServerApp for Guarded<A> {
 const REQUEST: u64 = u64::MAX;
 /// No header is being read: nothing has come since the last request.
 const SILENT: u64 = u64::MAX - 1;
-/// A connection without a request is idle after this long: whoever has just come, or just been answered, is about to ask.
+/// A connection without a request is idle after this long: whoever has just come, or just been
+/// answered, is about to ask.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
 /// Where all connections were found busy, how long that is believed.
 const SEARCH_INTERVAL: Duration = Duration::from_millis(100);
@@ -276,8 +327,9 @@ pub struct Connection {
     opened: Instant,
     header_read: Duration,
     header_bytes: u64,
-    /// Milliseconds after `opened` at which the header began that is being read; or [`REQUEST`] or [`SILENT`]. A new
-    /// connection begins with one, so that a client that never says anything goes too.
+    /// Milliseconds after `opened` at which the header began that is being read; or [`REQUEST`] or
+    /// [`SILENT`]. A new connection begins with one, so that a client that never says anything goes
+    /// too.
     header_since: AtomicU64,
     is_counted: AtomicBool,
     /// Requests that are under way; several of HTTP/2.
@@ -304,7 +356,9 @@ impl Connection {
 
     /// Bytes came. Where they are the first of a header, it begins now: true.
     fn heard(&self) -> bool {
-        self.header_since.compare_exchange(SILENT, self.now(), Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        self.header_since
+            .compare_exchange(SILENT, self.now(), Ordering::Relaxed, Ordering::Relaxed)
+            .is_ok()
     }
 
     fn begin_request(&self) {
@@ -315,15 +369,17 @@ impl Connection {
     /// Many HTTP/2 requests share a connection, whose frames Pingora's own idle time watches.
     fn end_request(&self, is_h2: bool) {
         let less = |requests: u32| Some(requests.saturating_sub(1));
-        let _ = self.requests.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        let _ = self
+            .requests
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
         self.idle_since.store(self.now(), Ordering::Relaxed);
         if !is_h2 {
             self.header_since.store(SILENT, Ordering::Relaxed);
         }
     }
 
-    /// Since when there has been no request; `None` where there is one, or it is not long enough ago. A header that takes
-    /// its time is no request yet.
+    /// Since when there has been no request; `None` where there is one, or it is not long enough
+    /// ago. A header that takes its time is no request yet.
     fn idle_since(&self, now: Instant) -> Option<Instant> {
         if self.requests.load(Ordering::Relaxed) > 0 || self.is_closing() {
             return None;
@@ -343,18 +399,27 @@ impl Connection {
     /// The client's next bytes are not waited for.
     fn close(&self) {
         self.is_closing.store(true, Ordering::Release);
-        if let Some(reader) = self.reader.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(reader) = self
+            .reader
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+        {
             reader.wake();
         }
     }
 
     /// Ready once the connection is to end instead of waiting for more bytes.
     fn poll_closed(&self, context: &Context<'_>) -> Poll<()> {
-        if self.poll_closing(context.waker()) { Poll::Ready(()) } else { Poll::Pending }
+        if self.poll_closing(context.waker()) {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
     }
 
-    /// Whether the connection is to end instead of waiting for more bytes; else `waker` is woken once it is. A request that
-    /// came in the meantime is answered first.
+    /// Whether the connection is to end instead of waiting for more bytes; else `waker` is woken
+    /// once it is. A request that came in the meantime is answered first.
     fn poll_closing(&self, waker: &Waker) -> bool {
         let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_closing() && self.requests.load(Ordering::Relaxed) == 0 {
@@ -383,23 +448,44 @@ impl Connection {
         refusals::record(reason, self.address, detail);
     }
 
-    /// The answer to a malformed HTTP/1 request, for which Pingora is writing `by_pingora`; counted and logged.
+    /// The answer to a malformed HTTP/1 request, for which Pingora is writing `by_pingora`; counted
+    /// and logged.
     fn answer_malformed(&self, by_pingora: &[u8]) -> Vec<u8> {
         let inbound = self.inbound();
         let (method, target, _) = framing::first_line_words(inbound.header());
-        let (failure, reason) = if by_pingora.get(b"HTTP/1.1 ".len()..).is_some_and(|rest| rest.starts_with(b"405")) {
+        let (failure, reason) = if by_pingora
+            .get(b"HTTP/1.1 ".len()..)
+            .is_some_and(|rest| rest.starts_with(b"405"))
+        {
             // It knows no tunnels.
-            let failure = Failure::new(Kind::WrongMethod, "The gateway does not answer to CONNECT.");
+            let failure =
+                Failure::new(Kind::WrongMethod, "The gateway does not answer to CONNECT.");
             (failure, RefusalReason::RequestLine)
         } else {
             let flaw = framing::flaw_of_header(inbound.header());
             (Failure::from(flaw), flaw.reason)
         };
-        let (is_head, method, path) = (method == b"HEAD", loggable_method(method), loggable_path(target));
+        let (is_head, method, path) = (
+            method == b"HEAD",
+            loggable_method(method),
+            loggable_path(target),
+        );
         drop(inbound);
         let answer = reject::malformed(&failure, &path, is_head);
-        self.refuse(reason, &format_args!("{method} {path}: {} Request {}", failure.message, answer.request_id));
-        meter::record_malformed(&self.of.recorders, &answer, reason, self.address, (method, path));
+        self.refuse(
+            reason,
+            &format_args!(
+                "{method} {path}: {} Request {}",
+                failure.message, answer.request_id
+            ),
+        );
+        meter::record_malformed(
+            &self.of.recorders,
+            &answer,
+            reason,
+            self.address,
+            (method, path),
+        );
         answer.bytes
     }
 }
@@ -415,19 +501,25 @@ impl Drop for Connection {
         if self.is_counted.swap(false, Ordering::Relaxed) {
             open.counts.leave(self.client);
         }
-        METRICS.client_connections.set(i64::try_from(open.counts.total()).unwrap_or(i64::MAX));
+        METRICS
+            .client_connections
+            .set(i64::try_from(open.counts.total()).unwrap_or(i64::MAX));
     }
 }
 
-/// From where a request comes: from its connection's peer, or whom that says it asks for where it is trusted.
+/// From where a request comes: from its connection's peer, or whom that says it asks for where it
+/// is trusted.
 pub fn caller(session: &Session, trusted: &Trusted) -> Option<Caller> {
     let peer = session.client_addr()?.as_inet()?.ip();
     let mut caller = trusted.caller(peer, &session.req_header().headers);
-    caller.is_https |= session.digest().is_some_and(|digest| digest.ssl_digest.is_some());
+    caller.is_https |= session
+        .digest()
+        .is_some_and(|digest| digest.ssl_digest.is_some());
     Some(caller)
 }
 
-/// The counter of what the requests over a client's connection hold of their bodies; `None` for a trusted proxy's.
+/// The counter of what the requests over a client's connection hold of their bodies; `None` for a
+/// trusted proxy's.
 pub fn body_bytes(digest: Option<&Digest>) -> Option<BodyBytes> {
     let connection = connection(digest)?;
     (!connection.is_proxy).then(|| Arc::clone(&connection.body_bytes))
@@ -439,18 +531,25 @@ fn connection(digest: Option<&Digest>) -> Option<&Arc<Connection>> {
 
 /// A request's header is whole: what comes now is its body, which has a deadline of its own.
 pub fn begin_request(session: &Session) {
-    let Some(connection) = connection(session.digest()) else { return };
+    let Some(connection) = connection(session.digest()) else {
+        return;
+    };
     connection.begin_request();
     if let ServerSession::H1(h1) = session.downstream_session.as_ref() {
         let head = h1.req_header();
-        let length = head.headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+        let length = head
+            .headers
+            .get(header::CONTENT_LENGTH)
+            .and_then(|value| value.to_str().ok()?.parse().ok());
         let framing = match length {
             _ if head.headers.contains_key(header::TRANSFER_ENCODING) => BodyFraming::Chunked,
             Some(bytes) if head.version >= Version::HTTP_10 => BodyFraming::Length(bytes),
             _ => BodyFraming::Length(0),
         };
         // A flaw is kept, and refuses the request once its surface is known.
-        let _ = connection.inbound().begin_body(&h1.get_headers_raw_bytes(), framing);
+        let _ = connection
+            .inbound()
+            .begin_body(&h1.get_headers_raw_bytes(), framing);
     }
 }
 

@@ -1,4 +1,5 @@
-//! What a request has become so far. A hook finds only what is there by its phase: the rest is not reachable.
+//! What a request has become so far. A hook finds only what is there by its phase: the rest is not
+//! reachable.
 
 use super::activity::ReceiptLookup;
 use super::admit::Fallbacks;
@@ -42,7 +43,8 @@ pub struct Context {
     pub trace: Option<Box<Trace>>,
     /// Who pays, and when that was known.
     pub principal: Option<(Principal, Instant)>,
-    /// What a browser is told with the answer; only on the API's paths, and where some page may call them.
+    /// What a browser is told with the answer; only on the API's paths, and where some page may
+    /// call them.
     pub cors: Option<Cors>,
     /// Whose shape a failure takes.
     pub surface: Protocol,
@@ -59,9 +61,13 @@ pub enum Stage {
     New,
     /// Answered here, without a vendor.
     Answered { what: &'static str },
-    /// On its way to the sidecar; with the account whose receipt is asked for, where it is the one that can tell; and whether
-    /// it was asked anew.
-    Sidecar { account: Option<Arc<str>>, again: bool, _permit: SidecarPermit },
+    /// On its way to the sidecar; with the account whose receipt is asked for, where it is the one
+    /// that can tell; and whether it was asked anew.
+    Sidecar {
+        account: Option<Arc<str>>,
+        again: bool,
+        _permit: SidecarPermit,
+    },
     /// On its way to a vendor, with credit held.
     Call(Box<Call>),
 }
@@ -92,7 +98,8 @@ pub struct Call {
     pub warnings: Vec<String>,
     pub reply: Reply,
     pub shared: Arc<Shared>,
-    /// What is needed to say a translated request without its reasoning, if the vendor refuses that. Taken when used.
+    /// What is needed to say a translated request without its reasoning, if the vendor refuses
+    /// that. Taken when used.
     pub again: Option<Again>,
     /// Models that may answer instead, until one has begun to.
     pub fallbacks: Option<Box<Fallbacks>>,
@@ -119,7 +126,9 @@ impl Call {
 
     /// The usage to bill where the vendor did not report all of it; `reported` is what it did.
     pub fn estimate(&self, reported: Option<Usage>, generated_bytes: u64) -> Usage {
-        self.metering_terms().estimator.usage(reported, generated_bytes)
+        self.metering_terms()
+            .estimator
+            .usage(reported, generated_bytes)
     }
 }
 
@@ -233,16 +242,23 @@ pub struct Phases {
 impl fmt::Display for Phases {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut part = |name: &str, time: Duration| {
-            write!(f, "{name};dur={}.{:03}", time.as_millis(), time.subsec_micros() % 1_000)
+            write!(
+                f,
+                "{name};dur={}.{:03}",
+                time.as_millis(),
+                time.subsec_micros() % 1_000
+            )
         };
         part("auth", self.auth)?;
         part(", body", self.body)?;
         part(", admit", self.admit)?;
-        self.vendor.map_or(Ok(()), |vendor| part(", vendor", vendor))
+        self.vendor
+            .map_or(Ok(()), |vendor| part(", vendor", vendor))
     }
 }
 
-/// A panic ends the request's task. What is known of the request outlives it, so that it can be answered and recorded.
+/// A panic ends the request's task. What is known of the request outlives it, so that it can be
+/// answered and recorded.
 impl Drop for Context {
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -270,13 +286,17 @@ impl Context {
 
     /// Where the time of a call went so far.
     pub fn phases(&self) -> Option<Phases> {
-        let Stage::Call(call) = &self.stage else { return None };
+        let Stage::Call(call) = &self.stage else {
+            return None;
+        };
         let authenticated = self.principal.as_ref().map_or(self.arrived, |(_, at)| *at);
         Some(Phases {
             auth: authenticated.duration_since(self.arrived),
             body: call.body_read.duration_since(authenticated),
             admit: call.admitted.duration_since(call.body_read),
-            vendor: call.vendor_answered.map(|at| at.duration_since(call.admitted)),
+            vendor: call
+                .vendor_answered
+                .map(|at| at.duration_since(call.admitted)),
         })
     }
 

@@ -1,7 +1,9 @@
-//! Cross-origin requests of browsers (CORS): which page may call the API, and what it may send and read.
+//! Cross-origin requests of browsers (CORS): which page may call the API, and what it may send and
+//! read.
 //!
-//! Off unless `cors.origins` names somebody. Only API paths take part; pages never do. Cookies never do either: no answer
-//! allows credentials, and a key is sent in a header of the page's own making.
+//! Off unless `cors.origins` names somebody. Only API paths take part; pages never do. Cookies
+//! never do either: no answer allows credentials, and a key is sent in a header of the page's own
+//! making.
 
 use super::context::Context;
 use super::reject;
@@ -14,7 +16,8 @@ use pingora::proxy::Session;
 
 /// Methods that the API's paths answer to.
 const METHODS: &str = "GET, POST, OPTIONS";
-/// How long a browser may remember a preflight's answer, in seconds: the longest that any browser takes.
+/// How long a browser may remember a preflight's answer, in seconds: the longest that any browser
+/// takes.
 const MAX_AGE_SECONDS: u32 = 7_200;
 /// Names of header fields that one preflight is given back.
 const MAX_NAMES: usize = 64;
@@ -53,9 +56,9 @@ impl Cors {
         let allow_origin = match origins {
             CorsOrigins::None => return None,
             CorsOrigins::Any => origin.map(|_| HeaderValue::from_static("*")),
-            CorsOrigins::Listed(listed) => {
-                origin.filter(|origin| listed.iter().any(|one| one.as_bytes() == origin.as_bytes())).cloned()
-            }
+            CorsOrigins::Listed(listed) => origin
+                .filter(|origin| listed.iter().any(|one| one.as_bytes() == origin.as_bytes()))
+                .cloned(),
         };
         Some(Self { allow_origin })
     }
@@ -78,32 +81,58 @@ pub fn is_preflight(session: &Session, ctx: &Context) -> bool {
 }
 
 /// Answers it. A browser whose page may not call is given nothing that would allow it.
-pub async fn answer_preflight(session: &mut Session, ctx: &mut Context, settings: &Settings) -> Result<()> {
+pub async fn answer_preflight(
+    session: &mut Session,
+    ctx: &mut Context,
+    settings: &Settings,
+) -> Result<()> {
     ctx.status = 204;
     let mut head = ResponseHeader::build_no_case(204, Some(10))?;
-    if ctx.cors.as_ref().is_some_and(|cors| cors.allow_origin.is_some()) {
+    if ctx
+        .cors
+        .as_ref()
+        .is_some_and(|cors| cors.allow_origin.is_some())
+    {
         head.insert_header(header::ACCESS_CONTROL_ALLOW_METHODS, METHODS)?;
-        head.insert_header(header::ACCESS_CONTROL_ALLOW_HEADERS, allowed_names(session, settings))?;
+        head.insert_header(
+            header::ACCESS_CONTROL_ALLOW_HEADERS,
+            allowed_names(session, settings),
+        )?;
         head.insert_header(header::ACCESS_CONTROL_MAX_AGE, MAX_AGE_SECONDS)?;
     }
     head.insert_header(header::ALLOW, METHODS)?;
     reject::send(session, ctx, head, Bytes::new()).await
 }
 
-/// Of the fields that are asked for those that may be sent; where none is asked for, all that have a name here.
+/// Of the fields that are asked for those that may be sent; where none is asked for, all that have
+/// a name here.
 fn allowed_names(session: &Session, settings: &Settings) -> String {
-    let asked = session.req_header().headers.get_all(header::ACCESS_CONTROL_REQUEST_HEADERS);
-    let asked = asked.iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
-    let names: Vec<_> = asked.map(|name| name.trim().to_ascii_lowercase()).filter(|name| !name.is_empty()).collect();
+    let asked = session
+        .req_header()
+        .headers
+        .get_all(header::ACCESS_CONTROL_REQUEST_HEADERS);
+    let asked = asked
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','));
+    let names: Vec<_> = asked
+        .map(|name| name.trim().to_ascii_lowercase())
+        .filter(|name| !name.is_empty())
+        .collect();
     if names.is_empty() {
         return HEADERS.join(", ");
     }
-    let allowed = names.iter().filter(|name| is_allowed(name, &settings.version_headers)).take(MAX_NAMES);
+    let allowed = names
+        .iter()
+        .filter(|name| is_allowed(name, &settings.version_headers))
+        .take(MAX_NAMES);
     allowed.map(String::as_str).collect::<Vec<_>>().join(", ")
 }
 
 fn is_allowed(name: &str, version_headers: &[String]) -> bool {
-    let is_token = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+    let is_token = name
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
     let is_known = HEADERS.contains(&name) || version_headers.iter().any(|version| version == name);
     is_token && (is_known || PREFIXES.iter().any(|prefix| name.starts_with(prefix)))
 }
@@ -118,21 +147,37 @@ mod tests {
             headers.append(header::ORIGIN, origin.parse().unwrap());
         }
         let cors = Cors::from_request(origins, &headers)?;
-        cors.allow_origin.map(|origin| origin.to_str().unwrap().to_owned())
+        cors.allow_origin
+            .map(|origin| origin.to_str().unwrap().to_owned())
     }
 
     #[test]
     fn an_origin_is_compared_as_a_whole() {
-        let listed = CorsOrigins::Listed(vec!["https://app.example".into(), "http://localhost:3000".into()]);
+        let listed = CorsOrigins::Listed(vec![
+            "https://app.example".into(),
+            "http://localhost:3000".into(),
+        ]);
         for origin in ["https://app.example", "http://localhost:3000"] {
             assert_eq!(allow_origin(&listed, &[origin]).as_deref(), Some(origin));
-            assert_eq!(allow_origin(&CorsOrigins::Any, &[origin]).as_deref(), Some("*"));
+            assert_eq!(
+                allow_origin(&CorsOrigins::Any, &[origin]).as_deref(),
+                Some("*")
+            );
             assert_eq!(allow_origin(&CorsOrigins::None, &[origin]), None);
         }
-        for origin in ["https://app.example.evil", "https://evil.app.example", "http://app.example", "null", ""] {
+        for origin in [
+            "https://app.example.evil",
+            "https://evil.app.example",
+            "http://app.example",
+            "null",
+            "",
+        ] {
             assert_eq!(allow_origin(&listed, &[origin]), None, "{origin}");
         }
-        assert_eq!(allow_origin(&listed, &["https://app.example", "https://app.example"]), None);
+        assert_eq!(
+            allow_origin(&listed, &["https://app.example", "https://app.example"]),
+            None
+        );
         assert_eq!(allow_origin(&listed, &[]), None);
     }
 
@@ -149,7 +194,15 @@ mod tests {
         ] {
             assert!(is_allowed(name, &version_headers), "{name}");
         }
-        for name in ["cookie", "x-forwarded-for", "forwarded", "x-real-ip", "host", "x-stainless-a b", "*"] {
+        for name in [
+            "cookie",
+            "x-forwarded-for",
+            "forwarded",
+            "x-real-ip",
+            "host",
+            "x-stainless-a b",
+            "*",
+        ] {
             assert!(!is_allowed(name, &version_headers), "{name}");
         }
     }

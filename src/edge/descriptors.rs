@@ -1,7 +1,9 @@
-//! How the descriptors that this process may have open are shared out, so that clients cannot take them all.
+//! How the descriptors that this process may have open are shared out, so that clients cannot take
+//! them all.
 //!
-//! A share is a limit on what is taken, not a pool. What is left for databases, the journal, the admin listener and the log
-//! is nobody's to take. Must not count what is open: `connections.rs` and `pressure.rs` do.
+//! A share is a limit on what is taken, not a pool. What is left for databases, the journal, the
+//! admin listener and the log is nobody's to take. Must not count what is open: `connections.rs`
+//! and `pressure.rs` do.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -25,18 +27,30 @@ pub struct DescriptorShares {
 }
 
 impl DescriptorShares {
-    /// `open`: how many are open at the start. Beyond these an eighth of `limit` is kept back, at least 32 and at most 1 024;
-    /// clients get half of the rest, and vendors the other half.
+    /// `open`: how many are open at the start. Beyond these an eighth of `limit` is kept back, at
+    /// least 32 and at most 1 024; clients get half of the rest, and vendors the other half.
     pub fn new(limit: u64, open: u64) -> Self {
-        let reserve = (limit / 8).clamp(MIN_RESERVE, MAX_RESERVE).saturating_add(open);
+        let reserve = (limit / 8)
+            .clamp(MIN_RESERVE, MAX_RESERVE)
+            .saturating_add(open);
         let rest = limit.saturating_sub(reserve);
         let clients = (rest / 2).max(MIN_CLIENTS);
-        Self { limit, reserve, clients, upstream: rest.saturating_sub(clients) }
+        Self {
+            limit,
+            reserve,
+            clients,
+            upstream: rest.saturating_sub(clients),
+        }
     }
 
     /// Says how they are shared out, and what that means for `limits.connections`.
     pub fn log(&self, connections: u64) {
-        let Self { limit, reserve, clients, upstream } = self;
+        let Self {
+            limit,
+            reserve,
+            clients,
+            upstream,
+        } = self;
         log::info!(
             "open files: {limit} at most: {clients} for clients, {upstream} for vendors, {reserve} for the rest"
         );
@@ -49,11 +63,17 @@ impl DescriptorShares {
     }
 }
 
-/// The soft limit on open files is made for programs that cannot do without: this process's becomes the hard one, which is
-/// returned.
+/// The soft limit on open files is made for programs that cannot do without: this process's becomes
+/// the hard one, which is returned.
 pub fn raise_limit() -> u64 {
     let limit = getrlimit(Resource::Nofile);
-    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+    if let Err(error) = setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: limit.maximum,
+            ..limit
+        },
+    ) {
         log::warn!("raise the limit on open files: {error}");
     }
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
@@ -66,10 +86,31 @@ mod tests {
     #[test]
     fn clients_and_vendors_share_what_is_not_kept_back() {
         let shares = |limit, open| DescriptorShares::new(limit, open);
-        assert_eq!(shares(256, 40), DescriptorShares { limit: 256, reserve: 72, clients: 92, upstream: 92 });
-        let usual = DescriptorShares { limit: 131_072, reserve: 1_064, clients: 65_004, upstream: 65_004 };
+        assert_eq!(
+            shares(256, 40),
+            DescriptorShares {
+                limit: 256,
+                reserve: 72,
+                clients: 92,
+                upstream: 92
+            }
+        );
+        let usual = DescriptorShares {
+            limit: 131_072,
+            reserve: 1_064,
+            clients: 65_004,
+            upstream: 65_004,
+        };
         assert_eq!(shares(131_072, 40), usual);
-        assert_eq!(shares(64, 40), DescriptorShares { limit: 64, reserve: 72, clients: 8, upstream: 0 });
+        assert_eq!(
+            shares(64, 40),
+            DescriptorShares {
+                limit: 64,
+                reserve: 72,
+                clients: 8,
+                upstream: 0
+            }
+        );
         let [_, _, clients] = [0, 1, u64::MAX].map(|limit| shares(limit, 40).clients);
         assert!(clients > u64::MAX / 3);
     }

@@ -1,8 +1,10 @@
-//! Whether a request can be understood in one way only: its line, the framing of its body, its header's size, its path.
+//! Whether a request can be understood in one way only: its line, the framing of its body, its
+//! header's size, its path.
 //!
-//! Pingora repairs what RFC 9112 lets a server repair (two framings, bare line feeds, a target with spaces in it). Who
-//! stands between a client and this gateway may have repaired it otherwise, and then one of the two sees a request that
-//! the other does not: so what is not plain is refused here, and its connection with it. Must not look at keys or bodies.
+//! Pingora repairs what RFC 9112 lets a server repair (two framings, bare line feeds, a target with
+//! spaces in it). Who stands between a client and this gateway may have repaired it otherwise, and
+//! then one of the two sees a request that the other does not: so what is not plain is refused
+//! here, and its connection with it. Must not look at keys or bodies.
 
 use super::{connections, own};
 use crate::config::Limits;
@@ -17,16 +19,31 @@ use pingora::proxy::Session;
 const FIELD_OVERHEAD: usize = 32;
 
 /// Fields that are between the client and this process.
-const HOP: [&str; 5] = ["connection", "keep-alive", "proxy-connection", "upgrade", "http2-settings"];
+const HOP: [&str; 5] = [
+    "connection",
+    "keep-alive",
+    "proxy-connection",
+    "upgrade",
+    "http2-settings",
+];
 
-/// Takes away what ends at this hop, and says whether the connection does. A field that `connection` names would be
-/// taken from what we send on, and it may name those that we alone may say; nobody here speaks what could be upgraded to.
+/// Takes away what ends at this hop, and says whether the connection does. A field that
+/// `connection` names would be taken from what we send on, and it may name those that we alone may
+/// say; nobody here speaks what could be upgraded to.
 pub fn end_hop(session: &mut Session) -> bool {
     let head = session.req_header_mut();
     let says_close = |value: &HeaderValue| {
-        value.as_bytes().split(|byte| *byte == b',').any(|word| word.trim_ascii().eq_ignore_ascii_case(b"close"))
+        value
+            .as_bytes()
+            .split(|byte| *byte == b',')
+            .any(|word| word.trim_ascii().eq_ignore_ascii_case(b"close"))
     };
-    let closes = head.version < Version::HTTP_11 || head.headers.get_all(header::CONNECTION).iter().any(says_close);
+    let closes = head.version < Version::HTTP_11
+        || head
+            .headers
+            .get_all(header::CONNECTION)
+            .iter()
+            .any(says_close);
     for name in HOP {
         head.remove_header(name);
     }
@@ -54,9 +71,16 @@ pub fn flaw_of_header(raw: &[u8]) -> Flaw {
     if !is_method || target.is_empty() || !matches!(version, b"HTTP/1.1" | b"HTTP/1.0") {
         return flaw(RefusalReason::RequestLine, FIRST_LINE);
     }
-    let end = raw.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    let end = raw
+        .iter()
+        .rposition(|byte| *byte == b'\n')
+        .map_or(0, |at| at + 1);
     let is_whole = raw[..end].windows(4).any(|bytes| bytes == b"\r\n\r\n");
-    let version = if version == b"HTTP/1.0" { Version::HTTP_10 } else { Version::HTTP_11 };
+    let version = if version == b"HTTP/1.0" {
+        Version::HTTP_10
+    } else {
+        Version::HTTP_11
+    };
     match is_plain(&raw[..end], version) {
         // A field that has not come yet is not missing.
         Err(flaw) if is_whole || flaw.reason != RefusalReason::Host => flaw,
@@ -64,16 +88,21 @@ pub fn flaw_of_header(raw: &[u8]) -> Flaw {
     }
 }
 
-/// Method, target and version of a header, as far as it has come and empty where they are not there.
+/// Method, target and version of a header, as far as it has come and empty where they are not
+/// there.
 pub fn first_line_words(raw: &[u8]) -> (&[u8], &[u8], &[u8]) {
-    let line = raw.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii_end).find(|line| !line.is_empty());
+    let line = raw
+        .split(|byte| *byte == b'\n')
+        .map(<[u8]>::trim_ascii_end)
+        .find(|line| !line.is_empty());
     let mut words = line.unwrap_or_default().splitn(3, |byte| *byte == b' ');
     let mut word = || words.next().unwrap_or_default();
     (word(), word(), word())
 }
 
 /// # Errors
-/// 400 where the request could be read in two ways, 431 where its header is too large; and under which reason it is counted.
+/// 400 where the request could be read in two ways, 431 where its header is too large; and under
+/// which reason it is counted.
 pub fn judge(session: &Session, limits: &Limits) -> Result<(), (RefusalReason, Box<Failure>)> {
     let refused = |flaw: Flaw| (flaw.reason, Box::new(Failure::from(flaw)));
     let head = session.req_header();
@@ -83,7 +112,11 @@ pub fn judge(session: &Session, limits: &Limits) -> Result<(), (RefusalReason, B
             is_plain(&raw, head.version).map_err(refused)?;
             raw.len()
         }
-        _ => head.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + FIELD_OVERHEAD).sum(),
+        _ => head
+            .headers
+            .iter()
+            .map(|(name, value)| name.as_str().len() + value.len() + FIELD_OVERHEAD)
+            .sum(),
     };
     if size as u64 > limits.header_bytes || head.headers.len() as u64 > limits.header_fields {
         let failure = Failure::new(
@@ -156,15 +189,21 @@ struct Framing<'a> {
 impl<'a> Framing<'a> {
     fn field(&mut self, line: &'a [u8]) -> Result<(), Flaw> {
         if line.iter().any(|byte| *byte == b'\r' || *byte == 0) {
-            return Err(header_field("A line of the request's header holds a control character."));
+            return Err(header_field(
+                "A line of the request's header holds a control character.",
+            ));
         }
         if line.starts_with(b" ") || line.starts_with(b"\t") {
-            return Err(header_field("A field of the request's header goes on in a second line."));
+            return Err(header_field(
+                "A field of the request's header goes on in a second line.",
+            ));
         }
         let mut parts = line.splitn(2, |byte| *byte == b':');
         let name = parts.next().unwrap_or_default();
-        let value =
-            parts.next().ok_or_else(|| header_field("A line of the request's header has no colon."))?.trim_ascii();
+        let value = parts
+            .next()
+            .ok_or_else(|| header_field("A line of the request's header has no colon."))?
+            .trim_ascii();
         if name.eq_ignore_ascii_case(b"content-length") {
             self.lengths += 1;
             self.length = value;
@@ -182,20 +221,27 @@ impl<'a> Framing<'a> {
             return Err(body_framing("The request's body is framed twice."));
         }
         let is_number = |text: &[u8]| {
-            let digits = std::str::from_utf8(text).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+            let digits = std::str::from_utf8(text)
+                .ok()
+                .filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
             digits.is_some_and(|digits| digits.parse::<u64>().is_ok())
         };
         if self.lengths == 1 && !is_number(self.length) {
             return Err(body_framing("The request's content-length is no number."));
         }
         if self.codings == 1 && !self.coding.eq_ignore_ascii_case(b"chunked") {
-            return Err(body_framing("The request's transfer-encoding is not `chunked`."));
+            return Err(body_framing(
+                "The request's transfer-encoding is not `chunked`.",
+            ));
         }
         if version == Version::HTTP_11 {
             return if self.hosts == 1 {
                 Ok(())
             } else {
-                Err(flaw(RefusalReason::Host, "The request has not exactly one host field."))
+                Err(flaw(
+                    RefusalReason::Host,
+                    "The request has not exactly one host field.",
+                ))
             };
         }
         // Proxies that speak HTTP/1.0 disagree about what a body's end is.
@@ -210,21 +256,29 @@ impl<'a> Framing<'a> {
 fn one_target(head: &RequestHeader) -> Result<(), Flaw> {
     // HTTP/2 says the authority apart, HTTP/1 in its host field.
     if head.version != Version::HTTP_2 && !head.raw_path().starts_with(b"/") {
-        return Err(flaw(RefusalReason::Path, "The request's target is not a path."));
+        return Err(flaw(
+            RefusalReason::Path,
+            "The request's target is not a path.",
+        ));
     }
     let path = head.uri.path();
     // A model's id may hold a slash, which clients escape there: judged as it is looked up.
-    let below =
-        ["/v1/v1", "/v1", ""].into_iter().find_map(|before| path.strip_prefix(before)?.strip_prefix(own::MODELS_BELOW));
+    let below = ["/v1/v1", "/v1", ""]
+        .into_iter()
+        .find_map(|before| path.strip_prefix(before)?.strip_prefix(own::MODELS_BELOW));
     let looked_up = below.map(|id| format!("{}{}", own::MODELS_BELOW, own::model_id(id)));
     if is_one_path(looked_up.as_deref().unwrap_or(path)) {
         Ok(())
     } else {
-        Err(flaw(RefusalReason::Path, "The request's path could be read in more than one way."))
+        Err(flaw(
+            RefusalReason::Path,
+            "The request's path could be read in more than one way.",
+        ))
     }
 }
 
-/// Whether nothing in a path has to be resolved, or decoded, before it can be compared with another.
+/// Whether nothing in a path has to be resolved, or decoded, before it can be compared with
+/// another.
 fn is_one_path(path: &str) -> bool {
     let mut bytes = path.bytes();
     while let Some(byte) = bytes.next() {
@@ -243,8 +297,12 @@ fn is_one_path(path: &str) -> bool {
 /// Whether `%XX` stands for a character that cannot be written otherwise, and that parts nothing.
 fn is_plain_escape(high: Option<u8>, low: Option<u8>) -> bool {
     let digit = |byte: Option<u8>| char::from(byte?).to_digit(16);
-    let (Some(high), Some(low)) = (digit(high), digit(low)) else { return false };
-    let Ok(byte) = u8::try_from(high * 16 + low) else { return false };
+    let (Some(high), Some(low)) = (digit(high), digit(low)) else {
+        return false;
+    };
+    let Ok(byte) = u8::try_from(high * 16 + low) else {
+        return false;
+    };
     (0x20..0x7f).contains(&byte)
         && !byte.is_ascii_alphanumeric()
         && !matches!(byte, b'-' | b'.' | b'_' | b'~' | b'/' | b'\\' | b';' | b'%')
@@ -286,7 +344,12 @@ mod tests {
 
     #[test]
     fn a_request_of_http_1_0_has_no_body() {
-        let with = |fields: &str| is_plain(format!("GET / HTTP/1.0\r\n{fields}\r\n").as_bytes(), Version::HTTP_10);
+        let with = |fields: &str| {
+            is_plain(
+                format!("GET / HTTP/1.0\r\n{fields}\r\n").as_bytes(),
+                Version::HTTP_10,
+            )
+        };
         assert_eq!(with(""), Ok(()));
         assert_eq!(with("content-length: 0\r\n"), Ok(()));
         assert!(with("content-length: 10\r\n").is_err());
@@ -295,7 +358,14 @@ mod tests {
 
     #[test]
     fn a_path_that_must_be_resolved_or_decoded_first_is_refused() {
-        for path in ["/", "/v1/chat/completions", "/account/keys", "/models/a:b@c", "/models/a%20b", "/models/a%3Ab"] {
+        for path in [
+            "/",
+            "/v1/chat/completions",
+            "/account/keys",
+            "/models/a:b@c",
+            "/models/a%20b",
+            "/models/a%3Ab",
+        ] {
             assert!(is_one_path(path), "{path}");
         }
         for path in [

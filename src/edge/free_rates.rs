@@ -1,9 +1,9 @@
-//! How often each key and account may ask for what costs nothing: token counts, the gateway's own answers, and requests
-//! that were refused once their body was read.
+//! How often each key and account may ask for what costs nothing: token counts, the gateway's own
+//! answers, and requests that were refused once their body was read.
 //!
-//! A key, or account, with a limit on requests per minute has the same limit on token counts and ten times that on the
-//! rest; an account without one has `limits.free_requests_per_minute`. Each process counts for itself. Must not judge
-//! what is billed.
+//! A key, or account, with a limit on requests per minute has the same limit on token counts and
+//! ten times that on the rest; an account without one has `limits.free_requests_per_minute`. Each
+//! process counts for itself. Must not judge what is billed.
 
 use super::{Gateway, rates};
 use crate::account::Principal;
@@ -12,14 +12,20 @@ use crate::clock;
 use crate::config::Settings;
 use crate::protocol::failure::{Failure, Kind};
 
-/// Free requests that stand beside one billed one. Also what a token count weighs, which may be a vendor's work.
+/// Free requests that stand beside one billed one. Also what a token count weighs, which may be a
+/// vendor's work.
 const FREE_PER_REQUEST: u64 = 10;
 
 /// Counts one request that costs nothing.
 ///
 /// # Errors
 /// 429 past the limit of the key or the account; nothing is counted then.
-pub fn take(gateway: &Gateway, settings: &Settings, principal: &Principal, what: FreeUse) -> Result<(), Failure> {
+pub fn take(
+    gateway: &Gateway,
+    settings: &Settings,
+    principal: &Principal,
+    what: FreeUse,
+) -> Result<(), Failure> {
     check(gateway, settings, principal, what)?;
     add(gateway, settings, principal, what);
     Ok(())
@@ -29,7 +35,12 @@ pub fn take(gateway: &Gateway, settings: &Settings, principal: &Principal, what:
 ///
 /// # Errors
 /// 429 past the limit of the key or the account.
-pub fn check(gateway: &Gateway, settings: &Settings, principal: &Principal, what: FreeUse) -> Result<(), Failure> {
+pub fn check(
+    gateway: &Gateway,
+    settings: &Settings,
+    principal: &Principal,
+    what: FreeUse,
+) -> Result<(), Failure> {
     let now_ms = clock::now_ms();
     for (whose, id, limit) in limited(settings, principal) {
         let activity = gateway.activity.get(id);
@@ -45,7 +56,11 @@ pub fn check(gateway: &Gateway, settings: &Settings, principal: &Principal, what
 pub fn add(gateway: &Gateway, settings: &Settings, principal: &Principal, what: FreeUse) {
     let now_ms = clock::now_ms();
     for (_, id, limit) in limited(settings, principal) {
-        gateway.activity.get(id).free().add(what, weight(what), limit, now_ms);
+        gateway
+            .activity
+            .get(id)
+            .free()
+            .add(what, weight(what), limit, now_ms);
     }
 }
 
@@ -59,9 +74,17 @@ fn limited<'p>(
     let of_key = rates::over(all.key, &principal.settings.rates).requests_per_minute;
     let of_account = rates::over(all.account, &principal.account_rates).requests_per_minute;
     let times = |limit: u64| limit.saturating_mul(FREE_PER_REQUEST);
-    let of_account = if of_account > 0 { times(of_account) } else { default };
-    let both = [(Whose::Key, &principal.key_id, times(of_key)), (Whose::Account, &principal.account_id, of_account)];
-    both.into_iter().filter(move |(_, _, limit)| default > 0 && *limit > 0)
+    let of_account = if of_account > 0 {
+        times(of_account)
+    } else {
+        default
+    };
+    let both = [
+        (Whose::Key, &principal.key_id, times(of_key)),
+        (Whose::Account, &principal.account_id, of_account),
+    ];
+    both.into_iter()
+        .filter(move |(_, _, limit)| default > 0 && *limit > 0)
 }
 
 fn weight(what: FreeUse) -> u64 {
@@ -82,6 +105,8 @@ fn refusal(what: FreeUse, whose: Whose, limit: u64, wait_ms: u64) -> Failure {
         FreeUse::Question => format!("{limit} requests that cost nothing"),
         FreeUse::Refused => format!("{limit} requests that are refused for what their bodies say"),
     };
-    let message = format!("Rate limit reached: this {whose} may have {may_have} per minute. Try again in {seconds} s.");
+    let message = format!(
+        "Rate limit reached: this {whose} may have {may_have} per minute. Try again in {seconds} s."
+    );
     Failure::new(Kind::FreeRequests, message).with_retry_after(seconds)
 }

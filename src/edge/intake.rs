@@ -1,13 +1,15 @@
-//! The body, both ways: the client's is read whole and replayed to the vendor, also on a second attempt; the vendor's
-//! is written to the client, or read on without it once the client has left.
+//! The body, both ways: the client's is read whole and replayed to the vendor, also on a second
+//! attempt; the vendor's is written to the client, or read on without it once the client has left.
 //!
-//! Pingora streams a request body past its filters and keeps at most 64 KiB for a retry; a body that was read in
-//! `request_filter` is not sent at all, and the request hangs. So the downstream session is wrapped: [`Replay`] stands
-//! in its place, offers the rewritten body as the "retry buffer" of a finished request, and hands everything else on
-//! to the session inside. It is also where time passes without bytes: every deadline lives here.
+//! Pingora streams a request body past its filters and keeps at most 64 KiB for a retry; a body
+//! that was read in `request_filter` is not sent at all, and the request hangs. So the downstream
+//! session is wrapped: [`Replay`] stands in its place, offers the rewritten body as the "retry
+//! buffer" of a finished request, and hands everything else on to the session inside. It is also
+//! where time passes without bytes: every deadline lives here.
 //!
-//! This file and `intake/replay.rs` are the only ones that know this. Must not judge what the bytes say.
-//! Next: `intake/body.rs` (reading), `intake/body_share.rs` (the memory that bodies take), `intake/replay.rs` (the wrapper), `intake/together.rs` (one packet to the vendor).
+//! This file and `intake/replay.rs` are the only ones that know this. Must not judge what the bytes
+//! say. Next: `intake/body.rs` (reading), `intake/body_share.rs` (the memory that bodies take),
+//! `intake/replay.rs` (the wrapper), `intake/together.rs` (one packet to the vendor).
 
 mod body;
 mod body_share;
@@ -57,14 +59,16 @@ struct State {
     corked: Option<Corked>,
     /// Sent at further attempts instead of the first body.
     body: Option<Bytes>,
-    /// Written to a client that waits too long for the next event; its bytes are made then, for events may be numbered.
+    /// Written to a client that waits too long for the next event; its bytes are made then, for
+    /// events may be numbered.
     keep_alive: Option<SignOfLife>,
-    /// The opening of a stream, before anything useful: kept from the client, so that until then another attempt is
-    /// possible.
+    /// The opening of a stream, before anything useful: kept from the client, so that until then
+    /// another attempt is possible.
     opening: Vec<u8>,
 }
 
-/// The largest opening of a stream that is kept from the client, in bytes. Some vendors repeat the whole request in it.
+/// The largest opening of a stream that is kept from the client, in bytes. Some vendors repeat the
+/// whole request in it.
 const OPENING_BYTES_MAX: usize = 262_144;
 
 /// What is known of the answer's head only once its body is.
@@ -107,8 +111,9 @@ pub struct Progress {
     blame: Option<Blame>,
 }
 
-/// Whose doing it is that an answer is not whole: whoever was seen to leave or to fail first. The other may do the
-/// same an instant later, while the first is still being told; that changes nothing.
+/// Whose doing it is that an answer is not whole: whoever was seen to leave or to fail first. The
+/// other may do the same an instant later, while the first is still being told; that changes
+/// nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Blame {
     Client,
@@ -150,7 +155,8 @@ impl Progress {
         self.client_left.is_some()
     }
 
-    /// For how long the vendor has had the running attempt's whole request; `None`: it does not have it.
+    /// For how long the vendor has had the running attempt's whole request; `None`: it does not
+    /// have it.
     pub fn sent_for(&self) -> Option<Duration> {
         self.sent_at.map(|at| at.elapsed())
     }
@@ -160,7 +166,8 @@ impl Progress {
         self.blame == Some(Blame::Vendor)
     }
 
-    /// The client left before the vendor failed, or stopped reading and may thereby have brought the failure about.
+    /// The client left before the vendor failed, or stopped reading and may thereby have brought
+    /// the failure about.
     pub fn client_is_the_cause(&self) -> bool {
         self.blame == Some(Blame::Client)
     }
@@ -191,10 +198,14 @@ impl Shared {
 
     /// The running attempt's body has been handed over whole.
     fn set_sent(&self) {
-        self.lock().progress.sent_at.get_or_insert_with(Instant::now);
+        self.lock()
+            .progress
+            .sent_at
+            .get_or_insert_with(Instant::now);
     }
 
-    /// Keeps a piece of a stream's opening from the client. `false` where that would be too much: it is to be sent on.
+    /// Keeps a piece of a stream's opening from the client. `false` where that would be too much:
+    /// it is to be sent on.
     pub fn keep_opening(&self, piece: &[u8]) -> bool {
         let opening = &mut self.lock().opening;
         let fits = opening.len().saturating_add(piece.len()) <= OPENING_BYTES_MAX;
@@ -209,7 +220,8 @@ impl Shared {
         std::mem::take(&mut self.lock().opening)
     }
 
-    /// Head and body of the running attempt are to leave together over this connection, which no other request shares.
+    /// Head and body of the running attempt are to leave together over this connection, which no
+    /// other request shares.
     pub fn cork(&self, socket: RawFd) {
         self.lock().corked = Corked::new(socket);
     }
@@ -221,16 +233,22 @@ impl Shared {
         progress.blame.get_or_insert(Blame::Client);
     }
 
-    /// The vendor was seen to fail: it broke off, said so, or was silent for too long. Within a while after a write
-    /// that the client held up, that is taken for the client's doing.
+    /// The vendor was seen to fail: it broke off, said so, or was silent for too long. Within a
+    /// while after a write that the client held up, that is taken for the client's doing.
     pub fn vendor_failed(&self) {
         let progress = &mut self.lock().progress;
-        let held_up = progress.blocked_until.is_some_and(|until| Instant::now() < until);
-        progress.blame.get_or_insert(if held_up { Blame::Client } else { Blame::Vendor });
+        let held_up = progress
+            .blocked_until
+            .is_some_and(|until| Instant::now() < until);
+        progress.blame.get_or_insert(if held_up {
+            Blame::Client
+        } else {
+            Blame::Vendor
+        });
     }
 
-    /// What is known of a model's answer before it begins: whether it may reason out of sight, and what is told to a
-    /// client that waits for it.
+    /// What is known of a model's answer before it begins: whether it may reason out of sight, and
+    /// what is told to a client that waits for it.
     pub fn expect(&self, unseen: bool, keep_alive: Option<SignOfLife>) {
         let mut state = self.lock();
         state.progress.unseen = unseen;
@@ -245,7 +263,8 @@ impl Shared {
         state.keyed = keyed;
     }
 
-    /// Returns once what became of the request's key is written, where that was decided and there is one.
+    /// Returns once what became of the request's key is written, where that was decided and there
+    /// is one.
     pub async fn decided(&self) {
         let decision = self.lock().decision.clone();
         if let Some(decision) = decision {
@@ -275,7 +294,8 @@ impl Shared {
         self.lock().epitaph = Some(Box::new(epitaph));
     }
 
-    /// Nothing more goes to the client: the answer was given whole, or ended by a failure that it was told.
+    /// Nothing more goes to the client: the answer was given whole, or ended by a failure that it
+    /// was told.
     pub fn set_completed(&self) {
         let progress = &mut self.lock().progress;
         progress.completed = true;
@@ -288,7 +308,8 @@ impl Shared {
         self.lock().progress.hung_up = true;
     }
 
-    /// Sets whether the answer is complete although its last event has not come. `has_usage`: its usage has.
+    /// Sets whether the answer is complete although its last event has not come. `has_usage`: its
+    /// usage has.
     pub fn set_finishing(&self, is_finishing: bool, has_usage: bool) {
         let progress = &mut self.lock().progress;
         progress.finishing = is_finishing;
@@ -310,19 +331,26 @@ pub struct Deadlines {
     pub first_byte: Duration,
     pub idle: Duration,
     pub client_write: Duration,
-    /// After the client left: to learn a stream's usage, and where the model may have reasoned out of sight.
+    /// After the client left: to learn a stream's usage, and where the model may have reasoned out
+    /// of sight.
     pub drain: Duration,
     pub drain_hidden: Duration,
     /// A stream is drained; a whole answer is awaited to the request's own deadline.
     pub stream: bool,
-    /// After so long without a byte, a client that waits for the next event is told that it will come.
+    /// After so long without a byte, a client that waits for the next event is told that it will
+    /// come.
     pub keep_alive: Duration,
     /// When the process is told to end, that bounds the request too.
     pub shutdown: Arc<Shutdown>,
 }
 
 /// Puts `body` in the place of the request's own, for every attempt.
-pub fn install(session: &mut Session, body: Bytes, share: BodyShare, deadlines: Deadlines) -> Arc<Shared> {
+pub fn install(
+    session: &mut Session,
+    body: Bytes,
+    share: BodyShare,
+    deadlines: Deadlines,
+) -> Arc<Shared> {
     let shared = Arc::new(Shared::default());
     let placeholder = Box::new(HttpSession::new_custom(Box::new(())));
     let inner = std::mem::replace(&mut session.downstream_session, placeholder);

@@ -1,5 +1,5 @@
-//! The end of a request: whatever was not settled with the answer is settled or released, and the access record is
-//! written.
+//! The end of a request: whatever was not settled with the answer is settled or released, and the
+//! access record is written.
 //!
 //! Must not write to the client.
 
@@ -45,7 +45,10 @@ pub fn record_malformed(
     (method, path): (String, String),
 ) {
     let surface = answer.surface.as_str();
-    METRICS.requests.with_label_values(&[MALFORMED, surface, "", &answer.status.to_string()]).inc();
+    METRICS
+        .requests
+        .with_label_values(&[MALFORMED, surface, "", &answer.status.to_string()])
+        .inc();
     if recorders.access.is_on() {
         recorders.access.write(Record {
             at_ms: clock::now_ms(),
@@ -83,16 +86,24 @@ pub fn record(recorders: &Recorders, ctx: &mut Context) {
 pub fn resolve(call: &mut Call) {
     // Dropped, it frees its key.
     let keyed = call.shared.take_keyed();
-    let Some(mut hold) = call.hold.take() else { return };
+    let Some(mut hold) = call.hold.take() else {
+        return;
+    };
     let progress = call.shared.progress();
     let (usage, input, generated) = call.reply.learned();
     let now_ms = clock::now_ms();
-    let too_large = call.failure.as_ref().is_some_and(|failure| failure.kind == Kind::UpstreamEventTooLarge);
-    let ended_here =
-        matches!(progress.ended, Some(Ended::Total | Ended::Drained | Ended::Shutdown)) && call.upstream.sent;
+    let too_large = call
+        .failure
+        .as_ref()
+        .is_some_and(|failure| failure.kind == Kind::UpstreamEventTooLarge);
+    let ended_here = matches!(
+        progress.ended,
+        Some(Ended::Total | Ended::Drained | Ended::Shutdown)
+    ) && call.upstream.sent;
     // A client that has nothing of the answer asks again, and must not pay twice.
     let is_cut = progress.ended == Some(Ended::Shutdown);
-    let is_cut_mid_stream = is_cut && progress.has_begun() && call.reply.is_stream() && generated > 0;
+    let is_cut_mid_stream =
+        is_cut && progress.has_begun() && call.reply.is_stream() && generated > 0;
     let outcome = if progress.client_is_the_cause() {
         Outcome::ClientLeft
     } else if is_cut_mid_stream {
@@ -106,8 +117,8 @@ pub fn resolve(call: &mut Call) {
     } else {
         Outcome::VendorError
     };
-    // A client that left pays for what was generated, and for what the vendor was still at when reading on was given
-    // up. A vendor that failed with nothing generated is paid by nobody.
+    // A client that left pays for what was generated, and for what the vendor was still at when
+    // reading on was given up. A vendor that failed with nothing generated is paid by nobody.
     let billed = match outcome {
         Outcome::ClientLeft => generated > 0 || ended_here,
         Outcome::GatewayEnded => true,
@@ -136,13 +147,19 @@ pub fn resolve(call: &mut Call) {
     }
 }
 
-/// Counts the tokens that a vendor generated for nothing: it broke the answer off, so the operator pays and nobody is billed.
+/// Counts the tokens that a vendor generated for nothing: it broke the answer off, so the operator
+/// pays and nobody is billed.
 pub fn count_lost(call: &mut Call) {
     let terms = call.metering_terms();
-    let Some(usage) = call.reply.take_lost(&terms) else { return };
+    let Some(usage) = call.reply.take_lost(&terms) else {
+        return;
+    };
     for (class, tokens) in usage.tokens() {
         if tokens > 0 {
-            METRICS.vendor_cut_tokens.with_label_values(&[&call.model.vendor.name, class]).inc_by(tokens);
+            METRICS
+                .vendor_cut_tokens
+                .with_label_values(&[&call.model.vendor.name, class])
+                .inc_by(tokens);
         }
     }
 }
@@ -151,10 +168,15 @@ pub fn count_lost(call: &mut Call) {
 const CLIENT_LEFT: u16 = 499;
 
 fn status(ctx: &Context) -> u16 {
-    if ctx.status == 0 { CLIENT_LEFT } else { ctx.status }
+    if ctx.status == 0 {
+        CLIENT_LEFT
+    } else {
+        ctx.status
+    }
 }
 
-/// The label that keeps pages and health checks apart from the API: they outnumber it, and would dilute a ratio.
+/// The label that keeps pages and health checks apart from the API: they outnumber it, and would
+/// dilute a ratio.
 fn route(ctx: &Context) -> &'static str {
     match &ctx.stage {
         Stage::Answered { what: own::HEALTH } => own::HEALTH,
@@ -167,24 +189,48 @@ fn route(ctx: &Context) -> &'static str {
 fn count(ctx: &Context, took: Duration) {
     let route = route(ctx);
     // Health checks and pages have no surface.
-    let surface = if matches!(route, "page" | own::HEALTH) { "" } else { ctx.surface.as_str() };
+    let surface = if matches!(route, "page" | own::HEALTH) {
+        ""
+    } else {
+        ctx.surface.as_str()
+    };
     let model = match &ctx.stage {
         Stage::Call(call) => call.model.id.as_str(),
         _ => "",
     };
-    METRICS.requests.with_label_values(&[route, surface, model, &status(ctx).to_string()]).inc();
-    let (Stage::Call(call), Some(phases)) = (&ctx.stage, ctx.phases()) else { return };
-    METRICS.request_seconds.with_label_values(&[surface, model]).observe(took.as_secs_f64());
+    METRICS
+        .requests
+        .with_label_values(&[route, surface, model, &status(ctx).to_string()])
+        .inc();
+    let (Stage::Call(call), Some(phases)) = (&ctx.stage, ctx.phases()) else {
+        return;
+    };
+    METRICS
+        .request_seconds
+        .with_label_values(&[surface, model])
+        .observe(took.as_secs_f64());
     // Counting tokens, which nobody bills, is no such operation.
     if call.upstream.before + call.upstream.tried.len() > 0 && call.billed.is_some() {
         let failed = (status(ctx) >= 400).then(|| status(ctx).to_string());
-        let left = call.shared.progress().client_left().then_some("client_left");
-        METRICS.gen_ai.observe_operation(model, call.admitted.elapsed(), ctx.reason.or(left).or(failed.as_deref()));
+        let left = call
+            .shared
+            .progress()
+            .client_left()
+            .then_some("client_left");
+        METRICS.gen_ai.observe_operation(
+            model,
+            call.admitted.elapsed(),
+            ctx.reason.or(left).or(failed.as_deref()),
+        );
     }
     // Waiting for the client's body is not the gateway's doing.
-    METRICS.overhead_seconds.observe((phases.auth + phases.admit).as_secs_f64());
+    METRICS
+        .overhead_seconds
+        .observe((phases.auth + phases.admit).as_secs_f64());
     if let Some(first) = call.shared.progress().first_byte {
-        METRICS.time_to_first_byte_seconds.observe(first.duration_since(ctx.arrived).as_secs_f64());
+        METRICS
+            .time_to_first_byte_seconds
+            .observe(first.duration_since(ctx.arrived).as_secs_f64());
     }
 }
 
@@ -192,7 +238,10 @@ fn count(ctx: &Context, took: Duration) {
 fn access_record(ctx: &mut Context, took: Duration) -> Record {
     let phases = ctx.phases();
     let (route, call) = match &ctx.stage {
-        Stage::Call(call) => ("call", phases.map(|phases| call_record(call, phases, ctx.arrived))),
+        Stage::Call(call) => (
+            "call",
+            phases.map(|phases| call_record(call, phases, ctx.arrived)),
+        ),
         Stage::Answered { what } => (*what, None),
         Stage::Sidecar { .. } => ("sidecar", None),
         Stage::New => ("new", None),
@@ -222,7 +271,10 @@ fn call_record(call: &Call, phases: Phases, arrived: Instant) -> CallRecord {
         model: call.model.id.clone(),
         stream: call.stream,
         vendor: call.model.vendor.name.clone(),
-        endpoint: call.last_endpoint().map(|endpoint| endpoint.authority.clone()).unwrap_or_default(),
+        endpoint: call
+            .last_endpoint()
+            .map(|endpoint| endpoint.authority.clone())
+            .unwrap_or_default(),
         attempts: call.upstream.before + call.upstream.tried.len(),
         body_bytes: call.body_bytes,
         outcome: call.billed.map(|(outcome, _)| outcome.as_str()),
@@ -230,7 +282,11 @@ fn call_record(call: &Call, phases: Phases, arrived: Instant) -> CallRecord {
         body_us: micros(phases.body),
         admit_us: micros(phases.admit),
         vendor_us: phases.vendor.map(micros),
-        first_byte_us: call.shared.progress().first_byte.map(|at| micros(at.duration_since(arrived))),
+        first_byte_us: call
+            .shared
+            .progress()
+            .first_byte
+            .map(|at| micros(at.duration_since(arrived))),
     }
 }
 

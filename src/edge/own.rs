@@ -1,4 +1,5 @@
-//! Answers that need no vendor: health, the model list, credits, receipts, and those that were given before.
+//! Answers that need no vendor: health, the model list, credits, receipts, and those that were
+//! given before.
 //!
 //! Must not change anything.
 
@@ -35,7 +36,10 @@ pub fn question(rest: &str) -> Option<Question> {
         "/models" => Some(Question::Models),
         "/credits" => Some(Question::Credits),
         _ => {
-            let named = |prefix| rest.strip_prefix(prefix).filter(|name: &&str| !name.is_empty());
+            let named = |prefix| {
+                rest.strip_prefix(prefix)
+                    .filter(|name: &&str| !name.is_empty())
+            };
             let model = named(MODELS_BELOW).map(|id| Question::Model(model_id(id)));
             model.or_else(|| named("/receipts/").map(|id| Question::Receipt(id.to_owned())))
         }
@@ -48,7 +52,13 @@ pub const MODELS_BELOW: &str = "/models/";
 /// A model's id as it stands in a path: what of it clients escape is decoded, once.
 pub fn model_id(escaped: &str) -> String {
     let mut id = escaped.to_owned();
-    for (escape, plain) in [("%2F", "/"), ("%2f", "/"), ("%3A", ":"), ("%3a", ":"), ("%40", "@")] {
+    for (escape, plain) in [
+        ("%2F", "/"),
+        ("%2f", "/"),
+        ("%3A", ":"),
+        ("%3a", ":"),
+        ("%40", "@"),
+    ] {
         if id.contains(escape) {
             id = id.replace(escape, plain);
         }
@@ -89,7 +99,11 @@ pub async fn count(session: &mut Session, ctx: &mut Context, tokens: u64) -> pin
 }
 
 /// Gives the answer of an earlier request again, under that request's id.
-pub async fn replay(session: &mut Session, ctx: &mut Context, answer: Answer) -> pingora::Result<()> {
+pub async fn replay(
+    session: &mut Session,
+    ctx: &mut Context,
+    answer: Answer,
+) -> pingora::Result<()> {
     ctx.status = 200;
     ctx.request_id = answer.request_id;
     let mut head = ResponseHeader::build_no_case(200, Some(10))?;
@@ -113,17 +127,33 @@ pub async fn answer(
     let value = match question {
         Question::Models => {
             let allowed = |model: &&Arc<Model>| principal.settings.allows(&model.id);
-            let models: Vec<_> = settings.catalog.models().iter().filter(allowed).cloned().collect();
-            models::list(&models, ctx.surface, session.req_header().uri.query().unwrap_or_default())?
+            let models: Vec<_> = settings
+                .catalog
+                .models()
+                .iter()
+                .filter(allowed)
+                .cloned()
+                .collect();
+            models::list(
+                &models,
+                ctx.surface,
+                session.req_header().uri.query().unwrap_or_default(),
+            )?
         }
         Question::Model(id) => match settings.catalog.find(&id) {
-            Some(model) if principal.settings.allows(&model.id) => models::describe(model, &model.id, ctx.surface),
+            Some(model) if principal.settings.allows(&model.id) => {
+                models::describe(model, &model.id, ctx.surface)
+            }
             Some(_) => return Err(Failure::model_not_allowed(&id)),
             None => return Err(Failure::model_not_found(&id)),
         },
-        Question::Credits => {
-            shown::credits(&gateway.billing.balance(&principal.account_id, clock::now_ms()).await.map_err(unavailable)?)
-        }
+        Question::Credits => shown::credits(
+            &gateway
+                .billing
+                .balance(&principal.account_id, clock::now_ms())
+                .await
+                .map_err(unavailable)?,
+        ),
         Question::Receipt(request_id) => {
             let look = || gateway.billing.receipt(&principal.account_id, &request_id);
             let receipt = shown::awaited(look, &request_id).await;
@@ -138,7 +168,8 @@ pub async fn answer(
         head.insert_header("cache-control", "no-store")?;
         reject::send(session, ctx, head, value.to_string().into()).await
     };
-    sent.await.map_err(|error: Box<pingora::Error>| Failure::new(Kind::Internal, error.to_string()))
+    sent.await
+        .map_err(|error: Box<pingora::Error>| Failure::new(Kind::Internal, error.to_string()))
 }
 
 fn unavailable(error: crate::store::StoreError) -> Failure {

@@ -1,8 +1,10 @@
-//! Requests for pages, before they go to the sidecar: how many there may be, and the reading of their bodies.
+//! Requests for pages, before they go to the sidecar: how many there may be, and the reading of
+//! their bodies.
 //!
-//! A page needs no key. So its place is counted, in all and per client address, and its body is read whole, before
-//! anything of the sidecar is used. The dashboard's live balance is a stream that lasts for as long as it is looked at,
-//! and has limits of its own. Must not know what a page shows.
+//! A page needs no key. So its place is counted, in all and per client address, and its body is
+//! read whole, before anything of the sidecar is used. The dashboard's live balance is a stream
+//! that lasts for as long as it is looked at, and has limits of its own. Must not know what a page
+//! shows.
 
 use super::client_counts::{ClientCounts, Exceeded};
 use super::context::{Context, SidecarPermit, Stage};
@@ -48,23 +50,47 @@ pub struct PagePermit {
 impl PagePermit {
     /// # Errors
     /// This process, or this address, has as many open as it may.
-    fn take(open: &OpenPages, is_live: bool, caller: Caller, limits: &Limits) -> Result<Self, Failure> {
+    fn take(
+        open: &OpenPages,
+        is_live: bool,
+        caller: Caller,
+        limits: &Limits,
+    ) -> Result<Self, Failure> {
         let (open, gauge, total, per_address, failures) = if is_live {
             let kinds = (Kind::TooManyLiveStreams, Kind::TooManyLiveStreamsOfAddress);
-            (&open.live, &METRICS.live_streams_open, limits.live_streams, limits.live_streams_per_address, kinds)
+            (
+                &open.live,
+                &METRICS.live_streams_open,
+                limits.live_streams,
+                limits.live_streams_per_address,
+                kinds,
+            )
         } else {
             let kinds = (Kind::TooManyPages, Kind::TooManyPagesOfAddress);
-            (&open.pages, &METRICS.pages_open, limits.open_pages, limits.open_pages_per_address, kinds)
+            (
+                &open.pages,
+                &METRICS.pages_open,
+                limits.open_pages,
+                limits.open_pages_per_address,
+                kinds,
+            )
         };
         let per_address = if caller.is_shared { 0 } else { per_address };
-        open.lock().enter(caller.address, per_address, total).map_err(|exceeded| {
-            Failure::of(match exceeded {
-                Exceeded::Total => failures.0,
-                Exceeded::Address => failures.1,
-            })
-        })?;
+        open.lock()
+            .enter(caller.address, per_address, total)
+            .map_err(|exceeded| {
+                Failure::of(match exceeded {
+                    Exceeded::Total => failures.0,
+                    Exceeded::Address => failures.1,
+                })
+            })?;
         gauge.inc();
-        Ok(Self { open: Arc::clone(open), client: caller.address, gauge, body: BodyShare::default() })
+        Ok(Self {
+            open: Arc::clone(open),
+            client: caller.address,
+            gauge,
+            body: BodyShare::default(),
+        })
     }
 }
 
@@ -84,10 +110,19 @@ struct Caller {
 }
 
 /// Admits a request for a page. True where it was refused, and answered.
-pub async fn admit(gateway: &Gateway, settings: &Settings, session: &mut Session, ctx: &mut Context) -> Result<bool> {
+pub async fn admit(
+    gateway: &Gateway,
+    settings: &Settings,
+    session: &mut Session,
+    ctx: &mut Context,
+) -> Result<bool> {
     match permit(gateway, settings, session, ctx).await {
         Ok(permit) => {
-            ctx.stage = Stage::Sidecar { account: None, again: false, _permit: SidecarPermit::Page(permit) };
+            ctx.stage = Stage::Sidecar {
+                account: None,
+                again: false,
+                _permit: SidecarPermit::Page(permit),
+            };
             Ok(false)
         }
         Err(failure) => {
@@ -108,14 +143,23 @@ async fn permit(
     ctx: &Context,
 ) -> Result<PagePermit, Failure> {
     let caller = match ctx.caller {
-        Some(caller) => Caller { address: one_client(caller.address), is_shared: caller.is_unnamed },
+        Some(caller) => Caller {
+            address: one_client(caller.address),
+            is_shared: caller.is_unnamed,
+        },
         // The peer has left already: whoever that was, all of them count together.
-        None => Caller { address: IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), is_shared: false },
+        None => Caller {
+            address: IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED),
+            is_shared: false,
+        },
     };
     let is_live = session.req_header().uri.path() == LIVE_PATH;
     let mut permit = PagePermit::take(&gateway.pages, is_live, caller, &settings.limits)?;
     let open = permit.open.lock().total();
-    if let Some(short) = gateway.pressure.refuses(usize::try_from(open).unwrap_or(usize::MAX)) {
+    if let Some(short) = gateway
+        .pressure
+        .refuses(usize::try_from(open).unwrap_or(usize::MAX))
+    {
         return Err(Failure::of(short));
     }
     let limits = EdgeLimits::for_pages(&settings.limits);
@@ -134,7 +178,10 @@ mod tests {
     use super::*;
 
     fn caller(text: &str) -> Caller {
-        Caller { address: text.parse().unwrap(), is_shared: false }
+        Caller {
+            address: text.parse().unwrap(),
+            is_shared: false,
+        }
     }
 
     #[test]
@@ -146,17 +193,36 @@ mod tests {
             live_streams_per_address: 1,
             ..Limits::default()
         };
-        let (open, one, other) = (OpenPages::default(), caller("192.0.2.1"), caller("192.0.2.2"));
-        let take = |is_live, caller| PagePermit::take(&open, is_live, caller, &limits).map_err(|failure| failure.kind);
+        let (open, one, other) = (
+            OpenPages::default(),
+            caller("192.0.2.1"),
+            caller("192.0.2.2"),
+        );
+        let take = |is_live, caller| {
+            PagePermit::take(&open, is_live, caller, &limits).map_err(|failure| failure.kind)
+        };
         let first = take(false, one).unwrap();
         assert_eq!(take(false, one).err(), Some(Kind::TooManyPagesOfAddress));
-        let second = take(false, Caller { is_shared: true, ..one }).expect("an address that many share");
+        let second = take(
+            false,
+            Caller {
+                is_shared: true,
+                ..one
+            },
+        )
+        .expect("an address that many share");
         assert_eq!(take(false, other).err(), Some(Kind::TooManyPages));
         let live = take(true, one).expect("a live balance is not counted as a page");
-        assert_eq!(take(true, one).err(), Some(Kind::TooManyLiveStreamsOfAddress));
+        assert_eq!(
+            take(true, one).err(),
+            Some(Kind::TooManyLiveStreamsOfAddress)
+        );
         assert_eq!(take(true, other).err(), Some(Kind::TooManyLiveStreams));
         drop((first, second, live));
-        assert_eq!((open.pages.lock().total(), open.live.lock().total()), (0, 0));
+        assert_eq!(
+            (open.pages.lock().total(), open.live.lock().total()),
+            (0, 0)
+        );
         assert!(take(false, one).is_ok());
     }
 }

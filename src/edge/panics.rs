@@ -1,10 +1,12 @@
-//! A panic in a request: it ends that request and no other. The client gets a failure in its surface's shape, credit that was
-//! reserved is released, and the log, the metrics and the access log say what happened.
+//! A panic in a request: it ends that request and no other. The client gets a failure in its
+//! surface's shape, credit that was reserved is released, and the log, the metrics and the access
+//! log say what happened.
 //!
-//! Two places catch one. `request_filter` catches those of admission, where the client's session is still at hand. Around
-//! Pingora's whole handling of a request, [`PanicGuard`] catches all others, also Pingora's own; what is needed to answer
-//! then outlives the unwinding: `Context` and `Replay` hand themselves over as they are dropped. Must not decide what a
-//! request costs. A page's connection is closed without an answer.
+//! Two places catch one. `request_filter` catches those of admission, where the client's session is
+//! still at hand. Around Pingora's whole handling of a request, [`PanicGuard`] catches all others,
+//! also Pingora's own; what is needed to answer then outlives the unwinding: `Context` and `Replay`
+//! hand themselves over as they are dropped. Must not decide what a request costs. A page's
+//! connection is closed without an answer.
 
 use super::context::{Context, Stage};
 use super::{Recorders, intake, meter, reject};
@@ -38,23 +40,33 @@ struct Caught {
     message: Option<String>,
 }
 
-/// Counts every panic of the process, and logs those that happen outside a request; a request's are logged with its id.
+/// Counts every panic of the process, and logs those that happen outside a request; a request's are
+/// logged with its id.
 pub fn install_hook() {
     std::panic::set_hook(Box::new(|info| {
         METRICS.panics.inc();
         let message = describe(info);
-        let kept =
-            CAUGHT.try_with(|caught| caught.try_borrow_mut().map(|mut caught| caught.message = Some(message.clone())));
+        let kept = CAUGHT.try_with(|caught| {
+            caught
+                .try_borrow_mut()
+                .map(|mut caught| caught.message = Some(message.clone()))
+        });
         if !matches!(kept, Ok(Ok(()))) {
             let thread = std::thread::current();
-            log::error!("panic in thread {}: {message}", thread.name().unwrap_or("without a name"));
+            log::error!(
+                "panic in thread {}: {message}",
+                thread.name().unwrap_or("without a name")
+            );
         }
     }));
 }
 
 fn describe(info: &PanicHookInfo<'_>) -> String {
     let payload = info.payload();
-    let text = payload.downcast_ref::<&str>().copied().or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    let text = payload
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| payload.downcast_ref::<String>().map(String::as_str));
     let place = info.location().map(ToString::to_string).unwrap_or_default();
     format!("{} at {place}", text.unwrap_or("no message"))
 }
@@ -71,10 +83,12 @@ pub fn keep(context: &mut Context) {
 /// Polls `future` to its end, or to a panic in it.
 async fn catch<T>(future: impl Future<Output = T>) -> Result<T, Box<dyn Any + Send>> {
     let mut future = pin!(future);
-    poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
-        Ok(poll) => poll.map(Ok),
-        Err(panic) => Poll::Ready(Err(panic)),
-    })
+    poll_fn(
+        |context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
+            Ok(poll) => poll.map(Ok),
+            Err(panic) => Poll::Ready(Err(panic)),
+        },
+    )
     .await
 }
 
@@ -96,7 +110,10 @@ impl JobPanic {
 pub fn carry<T>(job: impl FnOnce() -> T) -> Result<T, JobPanic> {
     CAUGHT.sync_scope(RefCell::default(), || {
         catch_unwind(AssertUnwindSafe(job)).map_err(|payload| {
-            let message = CAUGHT.try_with(|caught| caught.borrow_mut().message.take()).ok().flatten();
+            let message = CAUGHT
+                .try_with(|caught| caught.borrow_mut().message.take())
+                .ok()
+                .flatten();
             JobPanic { payload, message }
         })
     })
@@ -104,13 +121,21 @@ pub fn carry<T>(job: impl FnOnce() -> T) -> Result<T, JobPanic> {
 
 /// Logs the panic that was just caught.
 fn log(request_id: &str) {
-    let message = CAUGHT.try_with(|caught| caught.borrow_mut().message.take()).ok().flatten();
-    log::error!("panic in request {request_id}: {}", message.unwrap_or_default());
+    let message = CAUGHT
+        .try_with(|caught| caught.borrow_mut().message.take())
+        .ok()
+        .flatten();
+    log::error!(
+        "panic in request {request_id}: {}",
+        message.unwrap_or_default()
+    );
 }
 
 /// Admission's result, or the failure to answer with where it panicked.
 pub async fn catch_admission<T>(admission: impl Future<Output = T>) -> Result<T, Failure> {
-    catch(admission).await.map_err(|_| Failure::of(Kind::Internal))
+    catch(admission)
+        .await
+        .map_err(|_| Failure::of(Kind::Internal))
 }
 
 /// Logs a panic of admission. Apart from [`catch_admission`], which borrows the context.
@@ -126,7 +151,10 @@ pub struct PanicGuard<A> {
 
 impl<A> PanicGuard<A> {
     pub fn new(app: A, recorders: Recorders) -> Self {
-        Self { app: Arc::new(app), recorders }
+        Self {
+            app: Arc::new(app),
+            recorders,
+        }
     }
 }
 
@@ -164,8 +192,13 @@ impl<A: HttpServerApp + Send + Sync + 'static> HttpServerApp for PanicGuard<A> {
 
 /// Answers and records the request that panicked.
 async fn finish(recorders: &Recorders) {
-    let context = CAUGHT.try_with(|caught| caught.borrow_mut().context.take()).ok().flatten();
-    let Some(mut ctx) = context else { return log("unknown") };
+    let context = CAUGHT
+        .try_with(|caught| caught.borrow_mut().context.take())
+        .ok()
+        .flatten();
+    let Some(mut ctx) = context else {
+        return log("unknown");
+    };
     log(&ctx.request_id);
     let failure = Failure::of(Kind::Internal);
     if let Stage::Call(call) = &mut ctx.stage {
@@ -179,15 +212,24 @@ async fn finish(recorders: &Recorders) {
         if let Some(session) = intake::take_session(&call.shared)
             && let Err(error) = answer(session, &mut ctx, &failure).await
         {
-            log::debug!("cannot answer request {} after its panic: {error}", ctx.request_id);
+            log::debug!(
+                "cannot answer request {} after its panic: {error}",
+                ctx.request_id
+            );
         }
     }
     meter::record(recorders, &mut ctx);
 }
 
 /// Writes the failure as an answer, or as the last event of a stream that has begun.
-async fn answer(mut session: Box<ServerSession>, ctx: &mut Context, failure: &Failure) -> pingora::Result<()> {
-    let Stage::Call(call) = &ctx.stage else { return Ok(()) };
+async fn answer(
+    mut session: Box<ServerSession>,
+    ctx: &mut Context,
+    failure: &Failure,
+) -> pingora::Result<()> {
+    let Stage::Call(call) = &ctx.stage else {
+        return Ok(());
+    };
     let progress = call.shared.progress();
     if progress.client_left() || progress.completed {
         return Ok(());

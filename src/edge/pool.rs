@@ -1,10 +1,10 @@
-//! Where the CPU work on large bodies runs: decoding, reading, counting and translating them would hold up an async worker,
-//! and with it every other request that the worker serves.
+//! Where the CPU work on large bodies runs: decoding, reading, counting and translating them would
+//! hold up an async worker, and with it every other request that the worker serves.
 //!
-//! The pool has a fixed number of places, one less than there are cores. A job that has a place runs on a thread of its own
-//! with a low priority, so that workers come first where cores are short. Jobs wait in one queue per account, and the accounts
-//! take turns. [`CpuWorker`] is the pool for one account. Jobs on small bodies run where they are. Must not know what a job
-//! does.
+//! The pool has a fixed number of places, one less than there are cores. A job that has a place
+//! runs on a thread of its own with a low priority, so that workers come first where cores are
+//! short. Jobs wait in one queue per account, and the accounts take turns. [`CpuWorker`] is the
+//! pool for one account. Jobs on small bodies run where they are. Must not know what a job does.
 
 #[cfg(test)]
 mod tests;
@@ -25,14 +25,15 @@ use tokio::sync::oneshot;
 use tokio::task::block_in_place;
 use tokio::time::timeout;
 
-/// The largest body whose jobs run on the async worker, for which they take less than a millisecond: by
-/// `benches/instructions.json` a translated request of 64 KB takes 0.9 million instructions more than one of 1 KB, and one of
-/// 1 MB takes 8.2 million more.
+/// The largest body whose jobs run on the async worker, for which they take less than a
+/// millisecond: by `benches/instructions.json` a translated request of 64 KB takes 0.9 million
+/// instructions more than one of 1 KB, and one of 1 MB takes 8.2 million more.
 pub const INLINE_BYTES_MAX: usize = 65_536;
-/// What is added to the priority of a job's thread: a worker that wants its core has nine times its share.
+/// What is added to the priority of a job's thread: a worker that wants its core has nine times its
+/// share.
 const NICENESS: i32 = 10;
-/// Jobs of admitted requests that block a thread of the runtime at one time. The runtime has 512 of them; past this bound a
-/// job runs on its worker.
+/// Jobs of admitted requests that block a thread of the runtime at one time. The runtime has 512 of
+/// them; past this bound a job runs on its worker.
 const MAX_BLOCKED: usize = 64;
 
 /// The places, and who waits for one.
@@ -68,9 +69,21 @@ impl CpuPool {
     /// `threads`: the most jobs that run at one time; 0: one less than there are cores.
     pub fn new(threads: u64) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let places = if threads == 0 { cores.saturating_sub(1).max(1) } else { count(threads) };
-        let state = State { free: places, queues: HashMap::new(), turns: VecDeque::new(), waiting: 0 };
-        Self { state: Mutex::new(state), blocked: AtomicUsize::new(0) }
+        let places = if threads == 0 {
+            cores.saturating_sub(1).max(1)
+        } else {
+            count(threads)
+        };
+        let state = State {
+            free: places,
+            queues: HashMap::new(),
+            turns: VecDeque::new(),
+            waiting: 0,
+        };
+        Self {
+            state: Mutex::new(state),
+            blocked: AtomicUsize::new(0),
+        }
     }
 
     /// The pool for the requests of one account.
@@ -133,7 +146,9 @@ impl State {
 
     /// Takes the jobs out whose requests are gone.
     fn purge(&mut self) {
-        self.queues.values_mut().for_each(|queue| queue.retain(|waiter| !waiter.is_closed()));
+        self.queues
+            .values_mut()
+            .for_each(|queue| queue.retain(|waiter| !waiter.is_closed()));
         self.queues.retain(|_, queue| !queue.is_empty());
         let Self { queues, turns, .. } = self;
         turns.retain(|account| queues.contains_key(account));
@@ -142,7 +157,9 @@ impl State {
 
     fn set_waiting(&mut self, waiting: usize) {
         self.waiting = waiting;
-        METRICS.cpu_jobs_waiting.set(i64::try_from(waiting).unwrap_or(i64::MAX));
+        METRICS
+            .cpu_jobs_waiting
+            .set(i64::try_from(waiting).unwrap_or(i64::MAX));
     }
 }
 
@@ -181,7 +198,8 @@ pub struct CpuWorker {
 }
 
 impl CpuWorker {
-    /// A slot for a job on a body of `bytes`, once there is a place. A job of a client that leaves meanwhile is not begun.
+    /// A slot for a job on a body of `bytes`, once there is a place. A job of a client that leaves
+    /// meanwhile is not begun.
     ///
     /// # Errors
     /// 503 where too many jobs wait, or this one waited for too long.
@@ -202,8 +220,9 @@ impl CpuWorker {
         }
     }
 
-    /// Runs a job of a request that credit is held for, on a body of `bytes`. The request has waited for its turn at
-    /// admission and must not be refused any more: the job waits for a place for a while, and runs without one after that.
+    /// Runs a job of a request that credit is held for, on a body of `bytes`. The request has
+    /// waited for its turn at admission and must not be refused any more: the job waits for a place
+    /// for a while, and runs without one after that.
     pub fn run_admitted<T: Send>(&self, bytes: usize, job: impl FnOnce() -> T + Send) -> T {
         if bytes <= INLINE_BYTES_MAX || !may_block() {
             return job();
@@ -216,7 +235,9 @@ impl CpuWorker {
         block_in_place(|| {
             let _place = match self.enter() {
                 Some(Entered::Place(place)) => Some(place),
-                Some(Entered::Queued(mut queued)) => Handle::current().block_on(queued.wait(self.wait)),
+                Some(Entered::Queued(mut queued)) => {
+                    Handle::current().block_on(queued.wait(self.wait))
+                }
                 None => None,
             };
             run_in_thread(job)
@@ -232,7 +253,12 @@ impl CpuWorker {
         }
         let queued = state.queues.get(&self.account).map_or(0, VecDeque::len);
         let has_room = state.waiting < self.queued_max && queued < self.queued_per_account_max;
-        has_room.then(|| Entered::Queued(Queued { place: state.queue(&self.account), pool: Arc::clone(&self.pool) }))
+        has_room.then(|| {
+            Entered::Queued(Queued {
+                place: state.queue(&self.account),
+                pool: Arc::clone(&self.pool),
+            })
+        })
     }
 }
 
@@ -242,7 +268,12 @@ fn queue_full() -> Failure {
 
 /// Returns once the client has closed its connection, or its stream.
 async fn client_left(session: &mut Session) {
-    if session.downstream_session.read_body_or_idle(true).await.is_ok() {
+    if session
+        .downstream_session
+        .read_body_or_idle(true)
+        .await
+        .is_ok()
+    {
         pending::<()>().await;
     }
 }
@@ -251,7 +282,8 @@ async fn client_left(session: &mut Session) {
 pub struct CpuSlot(Option<Place>);
 
 impl CpuSlot {
-    /// Runs the job: beside the worker where the body is large. A panic in it is one of the request.
+    /// Runs the job: beside the worker where the body is large. A panic in it is one of the
+    /// request.
     pub fn run<T: Send>(self, job: impl FnOnce() -> T + Send) -> T {
         match self.0 {
             Some(_place) if may_block() => block_in_place(|| run_in_thread(job)),
@@ -271,11 +303,12 @@ impl Drop for Blocked<'_> {
 
 /// The other tasks of this worker can go on elsewhere.
 fn may_block() -> bool {
-    Handle::try_current().is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::MultiThread)
+    Handle::try_current()
+        .is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::MultiThread)
 }
 
-/// Runs the job on a thread of a low priority, which it cannot get rid of: only the superuser may raise a thread's priority
-/// again.
+/// Runs the job on a thread of a low priority, which it cannot get rid of: only the superuser may
+/// raise a thread's priority again.
 fn run_in_thread<T: Send>(job: impl FnOnce() -> T + Send) -> T {
     let mut job = Some(job);
     let outcome = std::thread::scope(|scope| {
@@ -289,7 +322,9 @@ fn run_in_thread<T: Send>(job: impl FnOnce() -> T + Send) -> T {
                 })
             })
         };
-        let thread = std::thread::Builder::new().name("cpu".into()).spawn_scoped(scope, run);
+        let thread = std::thread::Builder::new()
+            .name("cpu".into())
+            .spawn_scoped(scope, run);
         thread.ok().and_then(|thread| thread.join().ok().flatten())
     });
     match (outcome, job) {

@@ -1,7 +1,8 @@
-//! How much of its memory and of its files this process has in use, and whether there is room for new work.
+//! How much of its memory and of its files this process has in use, and whether there is room for
+//! new work.
 //!
-//! A thread of its own looks a few times a second, so a request costs one load. Must not end what runs: whatever was
-//! admitted is finished, and new work is refused until there is room again.
+//! A thread of its own looks a few times a second, so a request costs one load. Must not end what
+//! runs: whatever was admitted is finished, and new work is refused until there is room again.
 
 use super::connections::Connections;
 use crate::config::Settings;
@@ -20,8 +21,8 @@ const LOOK: Duration = Duration::from_millis(200);
 const FULL_PERCENT: u64 = 90;
 /// How long after a shortage the process is ready again.
 const READY_AFTER: Duration = Duration::from_secs(5);
-/// Requests that are served at one time however little is left: memory that the allocator keeps, or files that idle clients
-/// hold, must not shut everybody out for good.
+/// Requests that are served at one time however little is left: memory that the allocator keeps, or
+/// files that idle clients hold, must not shut everybody out for good.
 const ALWAYS: usize = 8;
 
 /// What there is too little of.
@@ -42,22 +43,28 @@ pub struct Pressure {
 
 impl Pressure {
     fn short(&self) -> Option<Shortage> {
-        [Shortage::Memory, Shortage::Files].into_iter().find(|short| *short as u8 == self.short.load(Ordering::Relaxed))
+        [Shortage::Memory, Shortage::Files]
+            .into_iter()
+            .find(|short| *short as u8 == self.short.load(Ordering::Relaxed))
     }
 
     /// Why a request is not taken, where `in_flight` run with it.
     pub fn refuses(&self, in_flight: usize) -> Option<Kind> {
-        self.short().filter(|_| in_flight > ALWAYS).map(|short| match short {
-            Shortage::Memory => Kind::MemoryShort,
-            Shortage::Files => Kind::FilesShort,
-        })
+        self.short()
+            .filter(|_| in_flight > ALWAYS)
+            .map(|short| match short {
+                Shortage::Memory => Kind::MemoryShort,
+                Shortage::Files => Kind::FilesShort,
+            })
     }
 
-    /// Why new work is to be sent elsewhere: a shortage that is there, or was a few seconds ago. What a balancer takes away
-    /// may end the shortage at once, and bring it back with the next request.
+    /// Why new work is to be sent elsewhere: a shortage that is there, or was a few seconds ago.
+    /// What a balancer takes away may end the shortage at once, and bring it back with the next
+    /// request.
     pub fn not_ready(&self) -> Option<Shortage> {
         let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        last.filter(|(_, seen)| seen.elapsed() < READY_AFTER).map(|(short, _)| short)
+        last.filter(|(_, seen)| seen.elapsed() < READY_AFTER)
+            .map(|(short, _)| short)
     }
 
     /// Looks for as long as the process lives.
@@ -71,7 +78,9 @@ impl Pressure {
     ) -> std::io::Result<()> {
         match budget(settings.load().limits.memory_bytes, memory_found) {
             Some(bytes) => log::info!("memory budget: {bytes} bytes"),
-            None => log::warn!("no memory budget: /proc/meminfo cannot be read; set limits.memory_bytes"),
+            None => log::warn!(
+                "no memory budget: /proc/meminfo cannot be read; set limits.memory_bytes"
+            ),
         }
         let watch = move || {
             loop {
@@ -82,24 +91,37 @@ impl Pressure {
                 std::thread::sleep(LOOK);
             }
         };
-        std::thread::Builder::new().name("pressure".into()).spawn(watch)?;
+        std::thread::Builder::new()
+            .name("pressure".into())
+            .spawn(watch)?;
         Ok(())
     }
 
-    /// `told`: the budget in bytes, where somebody has said. Else it is found anew at each look: what others have at a start,
-    /// a predecessor among them, they may soon give back.
+    /// `told`: the budget in bytes, where somebody has said. Else it is found anew at each look:
+    /// what others have at a start, a predecessor among them, they may soon give back.
     fn look(&self, told: u64, found: impl FnOnce() -> Option<u64>) {
         let resident = resident_bytes();
         let files = open_files();
-        METRICS.resident_bytes.set(i64::try_from(resident).unwrap_or(i64::MAX));
-        METRICS.open_files.set(i64::try_from(files).unwrap_or(i64::MAX));
+        METRICS
+            .resident_bytes
+            .set(i64::try_from(resident).unwrap_or(i64::MAX));
+        METRICS
+            .open_files
+            .set(i64::try_from(files).unwrap_or(i64::MAX));
         let memory = (resident, budget(told, found).unwrap_or(u64::MAX));
-        self.note(judge(memory, (files, getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX))));
+        self.note(judge(
+            memory,
+            (
+                files,
+                getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX),
+            ),
+        ));
     }
 
     fn note(&self, now: Option<Shortage>) {
         if let Some(short) = now {
-            *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some((short, Instant::now()));
+            *self.last.lock().unwrap_or_else(PoisonError::into_inner) =
+                Some((short, Instant::now()));
         }
         let number = now.map_or(0, |short| short as u8);
         if self.short.swap(number, Ordering::Relaxed) == number {
@@ -107,9 +129,13 @@ impl Pressure {
         }
         match now {
             None => log::info!("there is room for new work again"),
-            Some(Shortage::Memory) => log::warn!("memory is at {FULL_PERCENT} % of its budget: new work is refused"),
+            Some(Shortage::Memory) => {
+                log::warn!("memory is at {FULL_PERCENT} % of its budget: new work is refused")
+            }
             Some(Shortage::Files) => {
-                log::warn!("open files are at {FULL_PERCENT} % of their limit: new work is refused");
+                log::warn!(
+                    "open files are at {FULL_PERCENT} % of their limit: new work is refused"
+                );
             }
         }
     }
@@ -120,7 +146,8 @@ fn budget(told: u64, found: impl FnOnce() -> Option<u64>) -> Option<u64> {
 }
 
 fn judge((resident, budget): (u64, u64), (files, limit): (u64, u64)) -> Option<Shortage> {
-    let is_full = |used: u64, most: u64| used >= most / 100 * FULL_PERCENT + most % 100 * FULL_PERCENT / 100;
+    let is_full =
+        |used: u64, most: u64| used >= most / 100 * FULL_PERCENT + most % 100 * FULL_PERCENT / 100;
     if is_full(files, limit) {
         Some(Shortage::Files)
     } else if is_full(resident, budget) {
@@ -140,7 +167,9 @@ fn resident_bytes() -> u64 {
 pub fn open_files() -> u64 {
     // Newer kernels tell the number as the folder's size; older ones say 0 there.
     match std::fs::metadata("/proc/self/fd").map(|folder| folder.len()) {
-        Ok(0) | Err(_) => std::fs::read_dir("/proc/self/fd").map_or(0, |files| files.count() as u64),
+        Ok(0) | Err(_) => {
+            std::fs::read_dir("/proc/self/fd").map_or(0, |files| files.count() as u64)
+        }
         Ok(count) => count,
     }
 }
@@ -148,13 +177,22 @@ pub fn open_files() -> u64 {
 /// The bytes behind `name` in a file of lines of kB.
 fn kib_of(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-    Some(line.split_ascii_whitespace().next()?.parse::<u64>().ok()?.saturating_mul(1_024))
+    Some(
+        line.split_ascii_whitespace()
+            .next()?
+            .parse::<u64>()
+            .ok()?
+            .saturating_mul(1_024),
+    )
 }
 
-/// What this process may come to where nobody has said: what the machine has free, or its control group allows.
+/// What this process may come to where nobody has said: what the machine has free, or its control
+/// group allows.
 fn memory_found() -> Option<u64> {
     let machine = std::fs::read_to_string("/proc/meminfo").ok();
-    let free = machine.as_deref().and_then(|text| kib_of(text, "MemAvailable:"));
+    let free = machine
+        .as_deref()
+        .and_then(|text| kib_of(text, "MemAvailable:"));
     let free = free.map(|free| free.saturating_add(resident_bytes()));
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     // Version 1 says "none" by a number that no machine has.
@@ -162,17 +200,28 @@ fn memory_found() -> Option<u64> {
     [free, group].into_iter().flatten().min()
 }
 
-/// The least that this process's control group and those above it allow: of version 2, or of version 1.
+/// The least that this process's control group and those above it allow: of version 2, or of
+/// version 1.
 fn group_limit(groups: &str, root: &Path) -> Option<u64> {
     let limits = groups.lines().filter_map(|line| {
         let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
         let (root, file) = match controllers {
             "" => (root.to_owned(), "memory.max"),
-            _ if controllers.split(',').any(|name| name == "memory") => (root.join("memory"), "memory.limit_in_bytes"),
+            _ if controllers.split(',').any(|name| name == "memory") => {
+                (root.join("memory"), "memory.limit_in_bytes")
+            }
             _ => return None,
         };
         let above = Path::new(path.trim_start_matches('/')).ancestors();
-        above.filter_map(|group| std::fs::read_to_string(root.join(group).join(file)).ok()?.trim().parse().ok()).min()
+        above
+            .filter_map(|group| {
+                std::fs::read_to_string(root.join(group).join(file))
+                    .ok()?
+                    .trim()
+                    .parse()
+                    .ok()
+            })
+            .min()
     });
     limits.min()
 }
@@ -189,7 +238,11 @@ mod tests {
         assert_eq!(judge((900, 1_000), few), Some(Shortage::Memory));
         assert_eq!(judge(much, (899, 1_000)), None);
         assert_eq!(judge(much, (900, 1_000)), Some(Shortage::Files));
-        assert_eq!(judge((900, 1_000), (900, 1_000)), Some(Shortage::Files), "which is over sooner");
+        assert_eq!(
+            judge((900, 1_000), (900, 1_000)),
+            Some(Shortage::Files),
+            "which is over sooner"
+        );
         assert_eq!(judge((90, 99), few), Some(Shortage::Memory));
     }
 
@@ -200,9 +253,17 @@ mod tests {
             pressure.look(told, || found);
             pressure.refuses(usize::MAX)
         };
-        assert_eq!(full(0, Some(1)), Some(Kind::MemoryShort), "a predecessor has it all");
+        assert_eq!(
+            full(0, Some(1)),
+            Some(Kind::MemoryShort),
+            "a predecessor has it all"
+        );
         assert_eq!(full(0, Some(u64::MAX)), None, "it has ended");
-        assert_eq!(full(1, Some(u64::MAX)), Some(Kind::MemoryShort), "what is told counts");
+        assert_eq!(
+            full(1, Some(u64::MAX)),
+            Some(Kind::MemoryShort),
+            "what is told counts"
+        );
         assert_eq!(full(u64::MAX, Some(1)), None);
         assert_eq!(full(0, None), None, "nobody knows");
     }
@@ -211,7 +272,10 @@ mod tests {
     fn some_requests_are_served_whatever_is_short() {
         let pressure = Pressure::default();
         assert_eq!(pressure.refuses(usize::MAX), None);
-        for (short, kind) in [(Shortage::Memory, Kind::MemoryShort), (Shortage::Files, Kind::FilesShort)] {
+        for (short, kind) in [
+            (Shortage::Memory, Kind::MemoryShort),
+            (Shortage::Files, Kind::FilesShort),
+        ] {
             pressure.note(Some(short));
             assert_eq!(pressure.refuses(ALWAYS), None);
             assert_eq!(pressure.refuses(ALWAYS + 1), Some(kind));
@@ -227,8 +291,13 @@ mod tests {
         pressure.note(Some(Shortage::Files));
         assert_eq!(pressure.not_ready(), Some(Shortage::Files));
         pressure.note(None);
-        assert_eq!((pressure.refuses(usize::MAX), pressure.not_ready()), (None, Some(Shortage::Files)));
-        *pressure.last.lock().unwrap() = Instant::now().checked_sub(READY_AFTER).map(|at| (Shortage::Files, at));
+        assert_eq!(
+            (pressure.refuses(usize::MAX), pressure.not_ready()),
+            (None, Some(Shortage::Files))
+        );
+        *pressure.last.lock().unwrap() = Instant::now()
+            .checked_sub(READY_AFTER)
+            .map(|at| (Shortage::Files, at));
         assert_eq!(pressure.not_ready(), None);
     }
 
@@ -257,6 +326,9 @@ mod tests {
         assert_eq!(group_limit("0::/\n", root.path()), None);
         std::fs::create_dir_all(root.path().join("memory/x")).unwrap();
         std::fs::write(root.path().join("memory/x/memory.limit_in_bytes"), "300\n").unwrap();
-        assert_eq!(group_limit("4:cpu,memory:/x\n2:pids:/x\n", root.path()), Some(300));
+        assert_eq!(
+            group_limit("4:cpu,memory:/x\n2:pids:/x\n", root.path()),
+            Some(300)
+        );
     }
 }

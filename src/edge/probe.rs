@@ -1,7 +1,9 @@
-//! Tests a vendor's endpoint for `model-gateway vendors test`: DNS, TLS, HTTP version, key, models, one small request.
+//! Tests a vendor's endpoint for `model-gateway vendors test`: DNS, TLS, HTTP version, key, models,
+//! one small request.
 //!
-//! It connects as client requests do (same connector, TLS, ALPN and header fields), so the result holds for them too. No
-//! client is served and no account is billed. Must not print anything; a report contains no secret.
+//! It connects as client requests do (same connector, TLS, ALPN and header fields), so the result
+//! holds for them too. No client is served and no account is billed. Must not print anything; a
+//! report contains no secret.
 
 mod report;
 
@@ -40,17 +42,41 @@ const OUTPUT_TOKENS: u64 = 16;
 const OUTPUT_TOKENS_REASONING: u64 = 1_024;
 
 /// Tests one endpoint. `models`: the models of its vendor, in the order of the config file.
-pub async fn probe(vendor: &Vendor, endpoint: &Endpoint, models: &[Arc<Model>], limits: &Limits) -> EndpointReport {
+pub async fn probe(
+    vendor: &Vendor,
+    endpoint: &Endpoint,
+    models: &[Arc<Model>],
+    limits: &Limits,
+) -> EndpointReport {
     let mut report = EndpointReport::new(vendor, endpoint);
-    let probe = Probe { connector: Connector::new(None), vendor, endpoint, limits };
-    let Some(address) = probe.reach(&mut report).await else { return report };
+    let probe = Probe {
+        connector: Connector::new(None),
+        vendor,
+        endpoint,
+        limits,
+    };
+    let Some(address) = probe.reach(&mut report).await else {
+        return report;
+    };
     let listed = probe.list(address, &mut report).await;
-    let is_listed = |model: &Model| listed.as_ref().is_none_or(|listed| listed.contains(&model.upstream_model));
-    let (listed_models, unlisted): (Vec<_>, Vec<_>) = models.iter().partition(|model| is_listed(model));
+    let is_listed = |model: &Model| {
+        listed
+            .as_ref()
+            .is_none_or(|listed| listed.contains(&model.upstream_model))
+    };
+    let (listed_models, unlisted): (Vec<_>, Vec<_>) =
+        models.iter().partition(|model| is_listed(model));
     if let Some(counts) = &mut report.models {
-        counts.unlisted = unlisted.iter().map(|model| model.upstream_model.clone()).collect();
+        counts.unlisted = unlisted
+            .iter()
+            .map(|model| model.upstream_model.clone())
+            .collect();
     }
-    for model in listed_models.into_iter().take(1).chain(unlisted.into_iter().take(UNLISTED_MAX)) {
+    for model in listed_models
+        .into_iter()
+        .take(1)
+        .chain(unlisted.into_iter().take(UNLISTED_MAX))
+    {
         for model in std::iter::once(model).chain(&model.by_responses) {
             if report.key == KeyStatus::Refused {
                 return report;
@@ -88,7 +114,11 @@ impl Probe<'_> {
     /// Resolves the host and returns the first address that accepts a connection.
     async fn reach(&self, report: &mut EndpointReport) -> Option<SocketAddr> {
         let Endpoint { host, port, .. } = self.endpoint;
-        let found = tokio::time::timeout(RESOLVE_TIMEOUT, tokio::net::lookup_host((host.as_str(), *port))).await;
+        let found = tokio::time::timeout(
+            RESOLVE_TIMEOUT,
+            tokio::net::lookup_host((host.as_str(), *port)),
+        )
+        .await;
         report.addresses = match found {
             Ok(Ok(found)) => found.collect(),
             Ok(Err(error)) => {
@@ -96,7 +126,10 @@ impl Probe<'_> {
                 return None;
             }
             Err(_) => {
-                report.fault(format!("the name {host} was not resolved within {} s", RESOLVE_TIMEOUT.as_secs()));
+                report.fault(format!(
+                    "the name {host} was not resolved within {} s",
+                    RESOLVE_TIMEOUT.as_secs()
+                ));
                 return None;
             }
         };
@@ -106,7 +139,9 @@ impl Probe<'_> {
                 Ok(session) => {
                     let is_h2 = matches!(session, HttpSession::H2(_));
                     report.http = Some(if is_h2 { "HTTP/2" } else { "HTTP/1.1" });
-                    let tls = session.digest().and_then(|digest| digest.ssl_digest.as_ref());
+                    let tls = session
+                        .digest()
+                        .and_then(|digest| digest.ssl_digest.as_ref());
                     report.tls = tls.map(|tls| tls.version.replace('_', "."));
                     return Some(address);
                 }
@@ -134,7 +169,10 @@ impl Probe<'_> {
         let mut header = target::request(method, self.endpoint, usual_path)?;
         header.insert_header(header::ACCEPT, "application/json")?;
         header.insert_header(header::ACCEPT_ENCODING, "identity")?;
-        header.insert_header(header::USER_AGENT, concat!("model-gateway/", env!("CARGO_PKG_VERSION")))?;
+        header.insert_header(
+            header::USER_AGENT,
+            concat!("model-gateway/", env!("CARGO_PKG_VERSION")),
+        )?;
         if let Some((name, version)) = &self.vendor.version_header {
             header.insert_header(name.clone(), version)?;
         }
@@ -161,11 +199,16 @@ impl Probe<'_> {
             }
             session.finish_request_body().await?;
             session.read_response_header().await?;
-            let status = session.response_header().map_or(0, |header| header.status.as_u16());
+            let status = session
+                .response_header()
+                .map_or(0, |header| header.status.as_u16());
             let mut body = Vec::new();
             while let Some(piece) = session.read_response_body().await? {
                 if body.len() + piece.len() > BODY_BYTES_MAX {
-                    return Error::e_explain(ErrorType::ReadError, "the response body is too large");
+                    return Error::e_explain(
+                        ErrorType::ReadError,
+                        "the response body is too large",
+                    );
                 }
                 body.extend_from_slice(&piece);
             }
@@ -174,42 +217,71 @@ impl Probe<'_> {
         let timeout = timeout.min(Duration::from_secs(self.limits.first_byte_seconds));
         match tokio::time::timeout(timeout, exchange).await {
             Ok(answer) => answer,
-            Err(_) => Error::e_explain(ErrorType::ReadTimedout, format!("no answer within {} s", timeout.as_secs())),
+            Err(_) => Error::e_explain(
+                ErrorType::ReadTimedout,
+                format!("no answer within {} s", timeout.as_secs()),
+            ),
         }
     }
 
     /// Names of the models that the vendor lists; `None` if it has no list.
-    async fn list(&self, address: SocketAddr, report: &mut EndpointReport) -> Option<HashSet<String>> {
+    async fn list(
+        &self,
+        address: SocketAddr,
+        report: &mut EndpointReport,
+    ) -> Option<HashSet<String>> {
         if !self.endpoint.has_other_paths() {
             return None;
         }
         let answer = match self.header(Method::GET, "/v1/models") {
-            Ok(header) => self.exchange(address, header, Bytes::new(), LIST_TIMEOUT).await,
+            Ok(header) => {
+                self.exchange(address, header, Bytes::new(), LIST_TIMEOUT)
+                    .await
+            }
             Err(error) => Err(error),
         };
         let answer = match answer {
             Ok(answer) => answer,
             Err(error) => {
-                report.note(format!("models were not listed: {}", self.describe(&error, None)));
+                report.note(format!(
+                    "models were not listed: {}",
+                    self.describe(&error, None)
+                ));
                 return None;
             }
         };
         if matches!(answer.status, 401 | 403) {
             report.key = KeyStatus::Refused;
-            report.fault(format!("the vendor refused the key ({}): {}", answer.status, self.message(&answer)));
+            report.fault(format!(
+                "the vendor refused the key ({}): {}",
+                answer.status,
+                self.message(&answer)
+            ));
             return None;
         }
         let value = answer.json().filter(|_| answer.is_good());
-        let listed = value.as_ref().and_then(|value| value.get("data").unwrap_or(value).as_array());
+        let listed = value
+            .as_ref()
+            .and_then(|value| value.get("data").unwrap_or(value).as_array());
         let Some(listed) = listed else {
-            report.note(format!("models are not listed there (status {})", answer.status));
+            report.note(format!(
+                "models are not listed there (status {})",
+                answer.status
+            ));
             return None;
         };
         report.key = report.key.or(KeyStatus::Accepted);
-        report.models = Some(ModelList { count: listed.len(), unlisted: Vec::new() });
+        report.models = Some(ModelList {
+            count: listed.len(),
+            unlisted: Vec::new(),
+        });
         let ids = listed.iter().filter_map(|model| model["id"].as_str());
         // Gemini lists resource names, `models/NAME`.
-        Some(ids.flat_map(|id| [id, id.strip_prefix("models/").unwrap_or(id)]).map(str::to_owned).collect())
+        Some(
+            ids.flat_map(|id| [id, id.strip_prefix("models/").unwrap_or(id)])
+                .map(str::to_owned)
+                .collect(),
+        )
     }
 
     /// Sends one small generation request.
@@ -228,14 +300,22 @@ impl Probe<'_> {
         let answer = match answer {
             Ok(answer) => answer,
             Err(error) => {
-                return report.fault(format!("{name} did not answer: {}", self.describe(&error, Some(address))));
+                return report.fault(format!(
+                    "{name} did not answer: {}",
+                    self.describe(&error, Some(address))
+                ));
             }
         };
         let milliseconds = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
         let value = answer.json();
         let usage = value.as_ref().map(|value| &value["usage"]);
-        let count = |names: [&str; 2]| usage.and_then(|usage| names.into_iter().find_map(|name| usage[name].as_u64()));
-        let (input, output) = (count(["input_tokens", "prompt_tokens"]), count(["output_tokens", "completion_tokens"]));
+        let count = |names: [&str; 2]| {
+            usage.and_then(|usage| names.into_iter().find_map(|name| usage[name].as_u64()))
+        };
+        let (input, output) = (
+            count(["input_tokens", "prompt_tokens"]),
+            count(["output_tokens", "completion_tokens"]),
+        );
         let status = answer.status;
         report.requests.push(TestRequest {
             model: name.clone(),
@@ -248,23 +328,36 @@ impl Probe<'_> {
         match status {
             200..300 if value.is_none() => {
                 let path = self.endpoint.shown_url(usual_path).unwrap_or_default();
-                report.fault(format!("{path} answered with something else than JSON: is it the right address?"));
+                report.fault(format!(
+                    "{path} answered with something else than JSON: is it the right address?"
+                ));
             }
             200..300 => {
                 report.key = report.key.or(KeyStatus::Accepted);
                 if input.is_none() || output.is_none() {
-                    report.note(format!("{name} answered without usage: what it generates is billed by an estimate"));
+                    report.note(format!(
+                        "{name} answered without usage: what it generates is billed by an estimate"
+                    ));
                 }
             }
             401 | 403 => {
                 report.key = KeyStatus::Refused;
-                report.fault(format!("the vendor refused the key ({status}): {}", self.message(&answer)));
+                report.fault(format!(
+                    "the vendor refused the key ({status}): {}",
+                    self.message(&answer)
+                ));
             }
             404 => {
                 let path = self.endpoint.shown_url(usual_path).unwrap_or_default();
-                report.fault(format!("{path} or the model {name} is not known there (404): {}", self.message(&answer)));
+                report.fault(format!(
+                    "{path} or the model {name} is not known there (404): {}",
+                    self.message(&answer)
+                ));
             }
-            _ => report.fault(format!("{name} was refused ({status}): {}", self.message(&answer))),
+            _ => report.fault(format!(
+                "{name} was refused ({status}): {}",
+                self.message(&answer)
+            )),
         }
     }
 
@@ -277,8 +370,16 @@ impl Probe<'_> {
     }
 
     fn describe(&self, error: &Error, address: Option<SocketAddr>) -> String {
-        let address = address.map_or_else(|| self.endpoint.authority.clone(), |address| address.to_string());
-        report::describe(error, &self.endpoint.host, &address, self.limits.connect_seconds)
+        let address = address.map_or_else(
+            || self.endpoint.authority.clone(),
+            |address| address.to_string(),
+        );
+        report::describe(
+            error,
+            &self.endpoint.host,
+            &address,
+            self.limits.connect_seconds,
+        )
     }
 }
 
@@ -291,12 +392,22 @@ fn frame(header: &mut RequestHeader, body_bytes: usize) -> Result<()> {
 fn test_request_body(model: &Model) -> Value {
     let (name, text) = (&model.upstream_model, "Say ok.");
     let messages = json!([{"role": "user", "content": text}]);
-    let limit = |reasons: bool| if reasons { OUTPUT_TOKENS_REASONING } else { OUTPUT_TOKENS };
+    let limit = |reasons: bool| {
+        if reasons {
+            OUTPUT_TOKENS_REASONING
+        } else {
+            OUTPUT_TOKENS
+        }
+    };
     match &model.accepts {
         Accepts::Messages(accepts) => {
             json!({"model": name, "max_tokens": limit(accepts.thinks_by_default), "messages": messages})
         }
-        Accepts::Chat(ChatModel { reasoning, output_limit_field, .. }) => {
+        Accepts::Chat(ChatModel {
+            reasoning,
+            output_limit_field,
+            ..
+        }) => {
             let mut body = json!({"model": name, "messages": messages});
             body[*output_limit_field] = limit(*reasoning).into();
             body

@@ -1,4 +1,5 @@
-//! What a caller is told of its limits: in the headers of the protocol that it speaks, and in words where it must wait.
+//! What a caller is told of its limits: in the headers of the protocol that it speaks, and in words
+//! where it must wait.
 //!
 //! Must not count.
 
@@ -10,12 +11,21 @@ use crate::config::{self, Settings};
 use crate::protocol::Protocol;
 use crate::protocol::failure::{Also, Failure, Kind};
 
-/// What bounds a request of this caller; `tokens` says what it may use, and is asked only where that counts.
+/// What bounds a request of this caller; `tokens` says what it may use, and is asked only where
+/// that counts.
 pub fn bounds(settings: &Settings, principal: &Principal, tokens: impl FnOnce() -> u64) -> Bounds {
     let all = &settings.rate_limits;
-    let (key, account) = (over(all.key, &principal.settings.rates), over(all.account, &principal.account_rates));
+    let (key, account) = (
+        over(all.key, &principal.settings.rates),
+        over(all.account, &principal.account_rates),
+    );
     let counts_tokens = key.tokens_per_minute > 0 || account.tokens_per_minute > 0;
-    Bounds { key, account, spend: principal.settings.spend_limit, tokens: if counts_tokens { tokens() } else { 0 } }
+    Bounds {
+        key,
+        account,
+        spend: principal.settings.spend_limit,
+        tokens: if counts_tokens { tokens() } else { 0 },
+    }
 }
 
 /// What is set for one goes before what is said for all.
@@ -30,9 +40,11 @@ pub(super) fn over(all: config::Rates, own: &RateSettings) -> Rates {
 /// The headers that tell what is left; none where there is no limit.
 pub fn headers(surface: Protocol, meters: &Meters, now_ms: i64) -> Vec<(&'static str, String)> {
     let requests = match surface {
-        Protocol::Chat | Protocol::Responses => {
-            ["x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "x-ratelimit-reset-requests"]
-        }
+        Protocol::Chat | Protocol::Responses => [
+            "x-ratelimit-limit-requests",
+            "x-ratelimit-remaining-requests",
+            "x-ratelimit-reset-requests",
+        ],
         Protocol::Messages => [
             "anthropic-ratelimit-requests-limit",
             "anthropic-ratelimit-requests-remaining",
@@ -40,9 +52,11 @@ pub fn headers(surface: Protocol, meters: &Meters, now_ms: i64) -> Vec<(&'static
         ],
     };
     let tokens = match surface {
-        Protocol::Chat | Protocol::Responses => {
-            ["x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens"]
-        }
+        Protocol::Chat | Protocol::Responses => [
+            "x-ratelimit-limit-tokens",
+            "x-ratelimit-remaining-tokens",
+            "x-ratelimit-reset-tokens",
+        ],
         Protocol::Messages => [
             "anthropic-ratelimit-tokens-limit",
             "anthropic-ratelimit-tokens-remaining",
@@ -50,19 +64,30 @@ pub fn headers(surface: Protocol, meters: &Meters, now_ms: i64) -> Vec<(&'static
         ],
     };
     let told = |names: [&'static str; 3], meter: Option<Meter>| {
-        let values = meter.map(|Meter { limit, remaining, reset_ms }| {
-            let reset = match surface {
-                Protocol::Chat | Protocol::Responses => span(reset_ms),
-                Protocol::Messages => rfc3339(now_ms.saturating_add(i64::try_from(reset_ms).unwrap_or(i64::MAX))),
-            };
-            [limit.to_string(), remaining.to_string(), reset]
-        });
+        let values = meter.map(
+            |Meter {
+                 limit,
+                 remaining,
+                 reset_ms,
+             }| {
+                let reset = match surface {
+                    Protocol::Chat | Protocol::Responses => span(reset_ms),
+                    Protocol::Messages => {
+                        rfc3339(now_ms.saturating_add(i64::try_from(reset_ms).unwrap_or(i64::MAX)))
+                    }
+                };
+                [limit.to_string(), remaining.to_string(), reset]
+            },
+        );
         names.into_iter().zip(values.into_iter().flatten())
     };
-    told(requests, meters.requests).chain(told(tokens, meters.tokens)).collect()
+    told(requests, meters.requests)
+        .chain(told(tokens, meters.tokens))
+        .collect()
 }
 
-/// As the chat protocol's own vendor writes it: `120ms`, `6s`, `6m0s`; what is left of a second is a whole one.
+/// As the chat protocol's own vendor writes it: `120ms`, `6s`, `6m0s`; what is left of a second is
+/// a whole one.
 fn span(ms: u64) -> String {
     let seconds = ms.div_ceil(1_000);
     match seconds / 60 {
@@ -74,7 +99,13 @@ fn span(ms: u64) -> String {
 
 /// The refusal of a request that must wait.
 pub fn refusal(surface: Protocol, wait: &Wait, now_ms: i64) -> Failure {
-    let Wait { limited, whose, most, ms, meters } = wait;
+    let Wait {
+        limited,
+        whose,
+        most,
+        ms,
+        meters,
+    } = wait;
     let whose = match whose {
         Whose::Key => "key",
         Whose::Account => "account",
@@ -85,7 +116,9 @@ pub fn refusal(surface: Protocol, wait: &Wait, now_ms: i64) -> Failure {
         Limited::Concurrent => (Kind::Concurrent, "requests at one time"),
     };
     let seconds = u32::try_from(ms.div_ceil(1_000)).unwrap_or(u32::MAX);
-    let message = format!("Rate limit reached: this {whose} may have {most} {what}. Try again in {seconds} s.");
+    let message = format!(
+        "Rate limit reached: this {whose} may have {most} {what}. Try again in {seconds} s."
+    );
     let mut failure = Failure::new(kind, message).with_retry_after(seconds);
     failure.also = Some(Box::new(Also(headers(surface, meters, now_ms))));
     failure
@@ -97,20 +130,40 @@ mod tests {
 
     #[test]
     fn a_reset_is_told_in_the_words_of_the_protocol() {
-        for (ms, text) in
-            [(0, "0s"), (1, "1ms"), (999, "999ms"), (1_000, "1s"), (5_001, "6s"), (59_001, "1m0s"), (360_000, "6m0s")]
-        {
+        for (ms, text) in [
+            (0, "0s"),
+            (1, "1ms"),
+            (999, "999ms"),
+            (1_000, "1s"),
+            (5_001, "6s"),
+            (59_001, "1m0s"),
+            (360_000, "6m0s"),
+        ] {
             assert_eq!(span(ms), text);
         }
-        let meters = Meters { requests: Some(Meter { limit: 10, remaining: 9, reset_ms: 6_000 }), tokens: None };
+        let meters = Meters {
+            requests: Some(Meter {
+                limit: 10,
+                remaining: 9,
+                reset_ms: 6_000,
+            }),
+            tokens: None,
+        };
         let chat = headers(Protocol::Chat, &meters, 0);
         let text = |(name, value): (&str, String)| format!("{name}: {value}");
         assert_eq!(
             chat.into_iter().map(text).collect::<Vec<_>>(),
-            ["x-ratelimit-limit-requests: 10", "x-ratelimit-remaining-requests: 9", "x-ratelimit-reset-requests: 6s"]
+            [
+                "x-ratelimit-limit-requests: 10",
+                "x-ratelimit-remaining-requests: 9",
+                "x-ratelimit-reset-requests: 6s"
+            ]
         );
         assert_eq!(
-            headers(Protocol::Messages, &meters, 1_709_208_000_000).into_iter().map(text).collect::<Vec<_>>(),
+            headers(Protocol::Messages, &meters, 1_709_208_000_000)
+                .into_iter()
+                .map(text)
+                .collect::<Vec<_>>(),
             [
                 "anthropic-ratelimit-requests-limit: 10",
                 "anthropic-ratelimit-requests-remaining: 9",

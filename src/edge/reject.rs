@@ -1,4 +1,5 @@
-//! The only place where a failure of the edge becomes an answer, in the shape of the surface that was called.
+//! The only place where a failure of the edge becomes an answer, in the shape of the surface that
+//! was called.
 //!
 //! Must not decide that something failed, nor whether it is tried again.
 
@@ -14,15 +15,26 @@ use pingora::http::ResponseHeader;
 use pingora::proxy::Session;
 use pingora::{Error, ErrorType, Result};
 
-/// Answers with a failure, before anything else was sent. The connection stays usable where the body was read.
+/// Answers with a failure, before anything else was sent. The connection stays usable where the
+/// body was read.
 pub async fn answer(session: &mut Session, ctx: &mut Context, failure: &Failure) -> Result<()> {
     let (head, body) = render(ctx, failure)?;
     send_rendered(session, head, body).await
 }
 
-/// Answers a request for a page with a failure: as a page where the client asks for one, else in JSON.
-pub async fn answer_page(session: &mut Session, ctx: &mut Context, failure: &Failure) -> Result<()> {
-    let accept = session.req_header().headers.get(header::ACCEPT).map(HeaderValue::as_bytes).unwrap_or_default();
+/// Answers a request for a page with a failure: as a page where the client asks for one, else in
+/// JSON.
+pub async fn answer_page(
+    session: &mut Session,
+    ctx: &mut Context,
+    failure: &Failure,
+) -> Result<()> {
+    let accept = session
+        .req_header()
+        .headers
+        .get(header::ACCEPT)
+        .map(HeaderValue::as_bytes)
+        .unwrap_or_default();
     let wants_page = memchr::memmem::find(accept, b"text/html").is_some();
     let (mut head, mut body) = render(ctx, failure)?;
     head.insert_header(header::CACHE_CONTROL, "no-store")?;
@@ -30,7 +42,10 @@ pub async fn answer_page(session: &mut Session, ctx: &mut Context, failure: &Fai
         // All words are the gateway's own: nothing that a client sent is in them.
         body = failure_page(failure, &ctx.request_id).into();
         head.insert_header(header::CONTENT_TYPE, "text/html; charset=utf-8")?;
-        head.insert_header(header::CONTENT_SECURITY_POLICY, "default-src 'none'; frame-ancestors 'none'")?;
+        head.insert_header(
+            header::CONTENT_SECURITY_POLICY,
+            "default-src 'none'; frame-ancestors 'none'",
+        )?;
         head.insert_header(header::X_CONTENT_TYPE_OPTIONS, "nosniff")?;
         complete(&mut head, ctx, &body)?;
     }
@@ -54,7 +69,10 @@ pub fn render(ctx: &mut Context, failure: &Failure) -> Result<(ResponseHeader, B
     let rendered = failure.render(ctx.surface, &ctx.request_id);
     ctx.status = rendered.status;
     ctx.reason = Some(failure.reason());
-    METRICS.rejected.with_label_values(&[failure.reason()]).inc();
+    METRICS
+        .rejected
+        .with_label_values(&[failure.reason()])
+        .inc();
     let mut head = ResponseHeader::build_no_case(rendered.status, Some(8))?;
     for (name, value) in rendered.headers {
         head.insert_header(name, value)?;
@@ -79,15 +97,23 @@ pub fn malformed(failure: &Failure, path: &str, is_head: bool) -> MalformedAnswe
     let request_id = &ctx.request_id;
     let surface = admit::surface_of(path).unwrap_or(Protocol::Chat);
     let rendered = failure.render(surface, request_id);
-    METRICS.rejected.with_label_values(&[failure.reason()]).inc();
-    let status = http::StatusCode::from_u16(rendered.status).unwrap_or(http::StatusCode::BAD_REQUEST);
+    METRICS
+        .rejected
+        .with_label_values(&[failure.reason()])
+        .inc();
+    let status =
+        http::StatusCode::from_u16(rendered.status).unwrap_or(http::StatusCode::BAD_REQUEST);
     let mut head = format!("HTTP/1.1 {status}\r\n");
     for (name, value) in &rendered.headers {
         head.push_str(&format!("{name}: {value}\r\n"));
     }
     let length = rendered.body.len();
-    head.push_str(&format!("x-request-id: {request_id}\r\nrequest-id: {request_id}\r\n"));
-    head.push_str(&format!("content-length: {length}\r\nconnection: close\r\n\r\n"));
+    head.push_str(&format!(
+        "x-request-id: {request_id}\r\nrequest-id: {request_id}\r\n"
+    ));
+    head.push_str(&format!(
+        "content-length: {length}\r\nconnection: close\r\n\r\n"
+    ));
     let body = if is_head { Vec::new() } else { rendered.body };
     MalformedAnswer {
         request_id: request_id.clone(),
@@ -111,14 +137,21 @@ fn complete(head: &mut ResponseHeader, ctx: &Context, body: &Bytes) -> Result<()
 }
 
 /// Sends a whole answer with this request's id.
-pub async fn send(session: &mut Session, ctx: &Context, mut head: ResponseHeader, body: Bytes) -> Result<()> {
+pub async fn send(
+    session: &mut Session,
+    ctx: &Context,
+    mut head: ResponseHeader,
+    body: Bytes,
+) -> Result<()> {
     complete(&mut head, ctx, &body)?;
     send_rendered(session, head, body).await
 }
 
 async fn send_rendered(session: &mut Session, head: ResponseHeader, body: Bytes) -> Result<()> {
     let bodiless = session.req_header().method == http::Method::HEAD || body.is_empty();
-    session.write_response_header(Box::new(head), bodiless).await?;
+    session
+        .write_response_header(Box::new(head), bodiless)
+        .await?;
     if !bodiless {
         session.write_response_body(Some(body), true).await?;
     }
@@ -148,10 +181,18 @@ pub async fn tell(session: &mut Session, error: &Error, ctx: &mut Context) -> Re
                 return Ok(());
             }
             let is_cut = progress.ended == Some(intake::Ended::Shutdown);
-            let failure = call.failure.clone().filter(|_| !is_cut).unwrap_or_else(|| what_failed(call, error));
+            let failure = call
+                .failure
+                .clone()
+                .filter(|_| !is_cut)
+                .unwrap_or_else(|| what_failed(call, error));
             (
                 failure,
-                [call.shared.take_opening(), std::mem::take(&mut call.reply.unsent)].concat(),
+                [
+                    call.shared.take_opening(),
+                    std::mem::take(&mut call.reply.unsent),
+                ]
+                .concat(),
                 call.reply.is_stream(),
             )
         }
@@ -159,7 +200,11 @@ pub async fn tell(session: &mut Session, error: &Error, ctx: &mut Context) -> Re
             let is_page = account.is_none();
             let failure = match connections::body_flaw(session.digest()) {
                 Some(flaw) => {
-                    refusals::record(flaw.reason, ctx.caller.map(|caller| caller.address), flaw.message);
+                    refusals::record(
+                        flaw.reason,
+                        ctx.caller.map(|caller| caller.address),
+                        flaw.message,
+                    );
                     Failure::from(flaw)
                 }
                 None => Failure::new(Kind::UpstreamUnreachable, "The dashboard does not answer."),
@@ -174,7 +219,8 @@ pub async fn tell(session: &mut Session, error: &Error, ctx: &mut Context) -> Re
     };
     if session.response_written().is_none() {
         if let Some(call) = ctx.call() {
-            // Only the client's own session can announce that Pingora closes the connection after this.
+            // Only the client's own session can announce that Pingora closes the connection after
+            // this.
             intake::restore(session, &call.shared).await;
         }
         session.set_keepalive(None);
@@ -191,7 +237,10 @@ fn what_failed(call: &Call, error: &Error) -> Failure {
         return Failure::of(Kind::Draining);
     }
     let timed_out = call.shared.progress().ended.is_some()
-        || matches!(error.etype(), ErrorType::ReadTimedout | ErrorType::WriteTimedout | ErrorType::ConnectTimedout);
+        || matches!(
+            error.etype(),
+            ErrorType::ReadTimedout | ErrorType::WriteTimedout | ErrorType::ConnectTimedout
+        );
     Failure::of(if timed_out {
         Kind::UpstreamTimeout
     } else if call.shared.progress().has_begun() {
@@ -201,9 +250,14 @@ fn what_failed(call: &Call, error: &Error) -> Failure {
     })
 }
 
-/// Ends a stream that has begun with a failure the client can read; a body that just ended would pass for a whole
-/// answer. `unsent` is what was still to go out before.
-async fn end_stream(session: &mut Session, ctx: &mut Context, failure: &Failure, unsent: &[u8]) -> Result<()> {
+/// Ends a stream that has begun with a failure the client can read; a body that just ended would
+/// pass for a whole answer. `unsent` is what was still to go out before.
+async fn end_stream(
+    session: &mut Session,
+    ctx: &mut Context,
+    failure: &Failure,
+    unsent: &[u8],
+) -> Result<()> {
     let bytes = [unsent, &last_event(ctx, failure)].concat();
     session.write_response_body(Some(bytes.into()), true).await
 }

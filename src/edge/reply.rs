@@ -1,8 +1,8 @@
 //! The vendor's answer: its status and header, then its bytes, until the last one may leave.
 //!
-//! The rule that a right bill rests on stands here: the usage is in the journal before the terminal event, or the
-//! whole JSON body, is released to the client. The only file that touches response bytes. Must not await: Pingora's
-//! body filters are synchronous.
+//! The rule that a right bill rests on stands here: the usage is in the journal before the terminal
+//! event, or the whole JSON body, is released to the client. The only file that touches response
+//! bytes. Must not await: Pingora's body filters are synchronous.
 
 use super::context::{Call, Context};
 use super::intake::Late;
@@ -90,7 +90,16 @@ impl Reply {
     /// `hide_usage`: a chat caller did not ask for the usage that the vendor is made to tell.
     pub fn new(hide_usage: bool, choices: u64, recall: Option<Recall>, count: Option<u64>) -> Self {
         let (mode, unsent) = (Mode::Waiting, Vec::new());
-        Self { hide_usage, recall, count, choices, streams: false, mode, lost: None, unsent }
+        Self {
+            hide_usage,
+            recall,
+            count,
+            choices,
+            streams: false,
+            mode,
+            lost: None,
+            unsent,
+        }
     }
 
     /// Another model is asked instead, before anything of the answer was seen.
@@ -102,7 +111,10 @@ impl Reply {
 
     /// The attempt is over, and another one is made.
     pub fn abandon(&mut self) {
-        if matches!(self.mode, Mode::Stream(..) | Mode::Fold { .. } | Mode::Whole(_)) {
+        if matches!(
+            self.mode,
+            Mode::Stream(..) | Mode::Fold { .. } | Mode::Whole(_)
+        ) {
             self.mode = Mode::Waiting;
         }
     }
@@ -135,10 +147,24 @@ impl Reply {
 
     /// What a vendor's error means that came without a body, or whose body broke off.
     pub fn bare_error(&self, model: &Model) -> Option<Failure> {
-        let Mode::Error { status, retry_after, .. } = &self.mode else { return None };
+        let Mode::Error {
+            status,
+            retry_after,
+            ..
+        } = &self.mode
+        else {
+            return None;
+        };
         let retry_after = retry_after.as_deref();
         let protocol = model.protocol();
-        Some(failure::from_vendor(protocol, *status, retry_after, b"", &model.upstream_model, &model.id))
+        Some(failure::from_vendor(
+            protocol,
+            *status,
+            retry_after,
+            b"",
+            &model.upstream_model,
+            &model.id,
+        ))
     }
 
     /// The error status that the vendor answered with.
@@ -153,13 +179,17 @@ impl Reply {
     pub fn learned(&self) -> (Option<MeteredUsage>, Option<Usage>, u64) {
         match &self.mode {
             Mode::Stream(pass, _) => (pass.usage(), pass.input_learned(), pass.generated_bytes()),
-            Mode::Fold { stream, .. } => (stream.usage(), stream.input_learned(), stream.generated_bytes()),
+            Mode::Fold { stream, .. } => (
+                stream.usage(),
+                stream.input_learned(),
+                stream.generated_bytes(),
+            ),
             _ => (None, None, 0),
         }
     }
 
-    /// What the vendor charges for an answer that nobody is billed for, estimated where it reported no usage; taken, so that
-    /// it is counted once. `None`: the vendor has not begun to answer.
+    /// What the vendor charges for an answer that nobody is billed for, estimated where it reported
+    /// no usage; taken, so that it is counted once. `None`: the vendor has not begun to answer.
     pub fn take_lost(&mut self, terms: &MeteringTerms) -> Option<Usage> {
         let has_begun = match &self.mode {
             Mode::Stream(pass, _) => pass.started() && !pass.completed(),
@@ -172,8 +202,8 @@ impl Reply {
     }
 }
 
-/// The largest header of a vendor that is accepted: names and values together. HTTP/1.1 has Pingora's own limit; over HTTP/2
-/// the library accepts 16 MiB.
+/// The largest header of a vendor that is accepted: names and values together. HTTP/1.1 has
+/// Pingora's own limit; over HTTP/2 the library accepts 16 MiB.
 const MAX_HEADER_BYTES: usize = 262_144;
 
 /// Judges the vendor's header and makes ours.
@@ -191,18 +221,33 @@ pub fn head(ctx: &mut Context, header: &mut ResponseHeader) -> Result<()> {
         trace.answered(header.status.as_u16());
     }
     let surface = ctx.surface;
-    let Some(call) = ctx.call() else { return Ok(()) };
+    let Some(call) = ctx.call() else {
+        return Ok(());
+    };
     failpoint::pass(Point::VendorAnswered);
-    let header_bytes: usize = header.headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
+    let header_bytes: usize = header
+        .headers
+        .iter()
+        .map(|(name, value)| name.as_str().len() + value.len())
+        .sum();
     if header_bytes > MAX_HEADER_BYTES {
-        return Error::e_explain(ErrorType::InvalidHTTPHeader, "the vendor's header is too large")
-            .map_err(|error: Box<Error>| error.into_up());
+        return Error::e_explain(
+            ErrorType::InvalidHTTPHeader,
+            "the vendor's header is too large",
+        )
+        .map_err(|error: Box<Error>| error.into_up());
     }
     let status = header.status.as_u16();
     call.vendor_answered = Some(Instant::now());
     call.reply.unsent.clear();
     call.reply.lost = None;
-    let text = |name: &str| header.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let text = |name: &str| {
+        header
+            .headers
+            .get(name)
+            .and_then(|value| value.to_str().ok())
+            .map(str::to_owned)
+    };
     let retry_after = text("retry-after").map(|value| in_seconds(value, clock::now_ms()));
     if upstream::answered(call, status, retry_after.as_deref()) {
         return Error::e_explain(ErrorType::HTTPStatus(status), "the vendor's status")
@@ -212,7 +257,11 @@ pub fn head(ctx: &mut Context, header: &mut ResponseHeader) -> Result<()> {
     call.reply.mode = if header.status.is_success() {
         understanding(call, surface, is_events)
     } else {
-        Mode::Error { status, retry_after, body: Vec::new() }
+        Mode::Error {
+            status,
+            retry_after,
+            body: Vec::new(),
+        }
     };
     if !header.status.is_success() {
         call.shared.vendor_failed();
@@ -223,7 +272,15 @@ pub fn head(ctx: &mut Context, header: &mut ResponseHeader) -> Result<()> {
     }
     let theirs = text("request-id").or_else(|| text("x-request-id"));
     let theirs = theirs.filter(|id| is_id(id) && !id.contains(call.model.vendor.api_key.reveal()));
-    let ours = made(ctx, if header.status.is_success() { 200 } else { status }, theirs)?;
+    let ours = made(
+        ctx,
+        if header.status.is_success() {
+            200
+        } else {
+            status
+        },
+        theirs,
+    )?;
     ctx.status = ours.status.as_u16();
     *header = ours;
     Ok(())
@@ -232,12 +289,17 @@ pub fn head(ctx: &mut Context, header: &mut ResponseHeader) -> Result<()> {
 /// A vendor that switches protocols was not asked to, and says nothing more that could be read.
 fn refuse_switch(ctx: &mut Context) -> Result<()> {
     if let Some(call) = ctx.call() {
-        call.failure =
-            Some(Failure::new(Kind::UpstreamFailed, "The vendor answered 101 to a request that asked for no switch."));
+        call.failure = Some(Failure::new(
+            Kind::UpstreamFailed,
+            "The vendor answered 101 to a request that asked for no switch.",
+        ));
         upstream::switched(call);
     }
-    Error::e_explain(ErrorType::InvalidHTTPHeader, "the vendor switched protocols")
-        .map_err(|error: Box<Error>| error.into_up())
+    Error::e_explain(
+        ErrorType::InvalidHTTPHeader,
+        "the vendor switched protocols",
+    )
+    .map_err(|error: Box<Error>| error.into_up())
 }
 
 /// The header that the client gets.
@@ -246,12 +308,17 @@ fn made(ctx: &mut Context, status: u16, theirs: Option<String>) -> Result<Respon
     let mut ours = ResponseHeader::build_no_case(status, Some(10))?;
     if let Some(call) = ctx.call() {
         let reply = &mut call.reply;
-        let made_stream = call.stream && reply.recall.is_some() && matches!(reply.mode, Mode::Whole(_));
+        let made_stream =
+            call.stream && reply.recall.is_some() && matches!(reply.mode, Mode::Whole(_));
         let stream = made_stream || matches!(reply.mode, Mode::Stream(..));
         reply.streams = stream;
         ours.insert_header(
             header::CONTENT_TYPE,
-            if stream { "text/event-stream; charset=utf-8" } else { "application/json" },
+            if stream {
+                "text/event-stream; charset=utf-8"
+            } else {
+                "application/json"
+            },
         )?;
         ours.insert_header("x-request-id", &request_id)?;
         ours.insert_header("request-id", &request_id)?;
@@ -261,7 +328,12 @@ fn made(ctx: &mut Context, status: u16, theirs: Option<String>) -> Result<Respon
         if stream {
             let voice = call.reply.voice().cloned();
             call.shared.set_epitaph(move || {
-                aside::last_words(surface, voice.as_ref(), &Failure::of(Kind::UpstreamClosed), &request_id)
+                aside::last_words(
+                    surface,
+                    voice.as_ref(),
+                    &Failure::of(Kind::UpstreamClosed),
+                    &request_id,
+                )
             });
             ours.insert_header(header::CACHE_CONTROL, "no-cache")?;
             ours.insert_header("x-accel-buffering", "no")?;
@@ -293,8 +365,15 @@ fn made(ctx: &mut Context, status: u16, theirs: Option<String>) -> Result<Respon
 
 /// A vendor's `retry-after` in seconds, also where it is a date.
 fn in_seconds(retry_after: String, now_ms: i64) -> String {
-    let Some(at_ms) = clock::http_date_ms(&retry_after) else { return retry_after };
-    at_ms.saturating_sub(now_ms).max(0).unsigned_abs().div_ceil(1_000).to_string()
+    let Some(at_ms) = clock::http_date_ms(&retry_after) else {
+        return retry_after;
+    };
+    at_ms
+        .saturating_sub(now_ms)
+        .max(0)
+        .unsigned_abs()
+        .div_ceil(1_000)
+        .to_string()
 }
 
 /// The longest id of a vendor's that is told, in bytes.
@@ -302,19 +381,23 @@ const ID_MAX: usize = 128;
 
 /// Whether a vendor's request id is no more than that.
 fn is_id(text: &str) -> bool {
-    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b':');
+    let is_part =
+        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b':');
     text.len() <= ID_MAX && text.bytes().all(is_part)
 }
 
-/// What of an answer's header is given again with it: all but the ids, which are the request's, and what was left under
-/// its limits then.
+/// What of an answer's header is given again with it: all but the ids, which are the request's, and
+/// what was left under its limits then.
 fn again(header: &ResponseHeader) -> Vec<(String, String)> {
     let is_id = |name: &HeaderName| {
-        matches!(name.as_str(), "request-id" | "x-request-id") || name.as_str().contains("ratelimit")
+        matches!(name.as_str(), "request-id" | "x-request-id")
+            || name.as_str().contains("ratelimit")
     };
     let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
     let headers = header.headers.iter().filter(|(name, _)| !is_id(name));
-    headers.map(|(name, value)| (name.as_str().to_owned(), text(value))).collect()
+    headers
+        .map(|(name, value)| (name.as_str().to_owned(), text(value)))
+        .collect()
 }
 
 /// The longest list of warnings that is told, in bytes.
@@ -353,12 +436,21 @@ fn understanding(call: &Call, surface: Protocol, is_events: bool) -> Mode {
         }
         // Events in the place of a whole answer are none, whether it is passed on or translated.
         (Some(recall), true) if call.stream || call.upstream.streams => {
-            let recall = Recall { usage_bounds: call.usage_bounds, ..recall.clone() };
+            let recall = Recall {
+                usage_bounds: call.usage_bounds,
+                ..recall.clone()
+            };
             let stream = StreamTranslation::new(vendor, surface, recall, call.stream, event_bytes);
             if call.stream {
-                Mode::Stream(AnswerStream::Translated(Box::new(stream)), OpenStream::begin())
+                Mode::Stream(
+                    AnswerStream::Translated(Box::new(stream)),
+                    OpenStream::begin(),
+                )
             } else {
-                Mode::Fold { stream: Box::new(stream), bytes: 0 }
+                Mode::Fold {
+                    stream: Box::new(stream),
+                    bytes: 0,
+                }
             }
         }
         _ => Mode::Whole(Vec::new()),
@@ -372,7 +464,9 @@ fn understanding(call: &Call, surface: Protocol, is_events: bool) -> Mode {
 pub fn body(ctx: &mut Context, body: &mut Option<Bytes>, end: bool) -> Result<()> {
     let surface = ctx.surface;
     let request_id = ctx.request_id.clone();
-    let Some(call) = ctx.call() else { return Ok(()) };
+    let Some(call) = ctx.call() else {
+        return Ok(());
+    };
     let piece = body.take().unwrap_or_default();
     let mut status = None;
     let outcome = match &mut call.reply.mode {
@@ -392,7 +486,11 @@ pub fn body(ctx: &mut Context, body: &mut Option<Bytes>, end: bool) -> Result<()
             kept.extend_from_slice(piece.get(..room).unwrap_or_default());
             if end {
                 let answer = error(call, surface, &request_id)?;
-                status = Some(call.failure.as_ref().map_or(200, |failure| failure.status(surface)));
+                status = Some(
+                    call.failure
+                        .as_ref()
+                        .map_or(200, |failure| failure.status(surface)),
+                );
                 Ok(Some(answer))
             } else {
                 Ok(None)
@@ -401,7 +499,10 @@ pub fn body(ctx: &mut Context, body: &mut Option<Bytes>, end: bool) -> Result<()
         Mode::Waiting | Mode::Over => Ok(None),
     };
     // An answer larger than is held is ended by this side.
-    if outcome.as_ref().is_err_and(|failure| failure.kind != Kind::UpstreamEventTooLarge) {
+    if outcome
+        .as_ref()
+        .is_err_and(|failure| failure.kind != Kind::UpstreamEventTooLarge)
+    {
         call.shared.vendor_failed();
     }
     match outcome {
@@ -437,7 +538,9 @@ fn keep(kept: &mut Vec<u8>, piece: &[u8], limit: usize) -> Result<(), Failure> {
 const TOO_LARGE: &str = "The model's answer is larger than this gateway holds.";
 
 fn stream(call: &mut Call, piece: &[u8], end: bool) -> Result<Option<Bytes>, Failure> {
-    let Mode::Stream(pass, _) = &mut call.reply.mode else { return Ok(None) };
+    let Mode::Stream(pass, _) = &mut call.reply.mode else {
+        return Ok(None);
+    };
     if pass.completed() {
         return Ok(None);
     }
@@ -454,19 +557,27 @@ fn stream(call: &mut Call, piece: &[u8], end: bool) -> Result<Option<Bytes>, Fai
     }
     let is_opening = !pass.has_content() && !pass.completed();
     if pass.generated_bytes() > 0 {
-        if let Some(after) = call.hold.as_mut().and_then(|hold| hold.note_token()).filter(|_| call.stream) {
+        if let Some(after) = call
+            .hold
+            .as_mut()
+            .and_then(|hold| hold.note_token())
+            .filter(|_| call.stream)
+        {
             METRICS.gen_ai.observe_first_token(&call.model.id, after);
         }
         let hides_output = match &call.model.accepts {
-            // A chat vendor that shows its reasoning shows all of it, a messages vendor a summary or nothing.
+            // A chat vendor that shows its reasoning shows all of it, a messages vendor a summary
+            // or nothing.
             Accepts::Chat(_) => call.model.hides_reasoning() && !pass.shows_thinking(),
             Accepts::Messages(_) => pass.shows_thinking(),
             // It shows a summary or nothing.
             Accepts::Responses(_) => call.model.hides_reasoning(),
         };
-        call.shared.set_unseen(hides_output || call.turn.is_still_doubtful(pass.input_learned()));
+        call.shared
+            .set_unseen(hides_output || call.turn.is_still_doubtful(pass.input_learned()));
     }
-    call.shared.set_finishing(pass.is_finishing(), pass.usage().is_some());
+    call.shared
+        .set_finishing(pass.is_finishing(), pass.usage().is_some());
     if let Err(fault) = outcome {
         call.reply.unsent = out;
         return Err(failed(call, &fault, is_opening));
@@ -481,10 +592,18 @@ fn stream(call: &mut Call, piece: &[u8], end: bool) -> Result<Option<Bytes>, Fai
     let generated = counted.generated_bytes;
     if !pass.completed()
         && !pass.is_finishing()
-        && is_past_limit(&call.model, &call.usage_bounds, pass.counted_output(), generated)
+        && is_past_limit(
+            &call.model,
+            &call.usage_bounds,
+            pass.counted_output(),
+            generated,
+        )
     {
-        counted.cut =
-            at_hold(call.hold.as_ref(), &MeteringTerms::new(call.turn.estimator(), call.usage_bounds), &counted);
+        counted.cut = at_hold(
+            call.hold.as_ref(),
+            &MeteringTerms::new(call.turn.estimator(), call.usage_bounds),
+            &counted,
+        );
     }
     if let Some(usage) = &counted.cut {
         pass.end_at_limit(usage, &mut out);
@@ -492,20 +611,30 @@ fn stream(call: &mut Call, piece: &[u8], end: bool) -> Result<Option<Bytes>, Fai
     if pass.completed() {
         let is_cut = counted.cut.is_some();
         settle(call, counted)?;
-        if is_cut { call.shared.hang_up() } else { call.shared.set_completed() }
+        if is_cut {
+            call.shared.hang_up()
+        } else {
+            call.shared.set_completed()
+        }
     }
     let progress = call.shared.progress();
-    if is_opening && !progress.completed && !progress.has_begun() && call.shared.keep_opening(&out) {
+    if is_opening && !progress.completed && !progress.has_begun() && call.shared.keep_opening(&out)
+    {
         return Ok(None);
     }
     let opening = call.shared.take_opening();
-    let out = if opening.is_empty() { out } else { [opening, out].concat() };
+    let out = if opening.is_empty() {
+        out
+    } else {
+        [opening, out].concat()
+    };
     keep_for_key(call, &out);
     Ok((!out.is_empty()).then(|| out.into()))
 }
 
-/// What the client is told of an answer's fault, and what the fault tells of the vendor. `nothing_generated`: the vendor
-/// has refused the request in words, where it has said anything, and not failed in the midst of it.
+/// What the client is told of an answer's fault, and what the fault tells of the vendor.
+/// `nothing_generated`: the vendor has refused the request in words, where it has said anything,
+/// and not failed in the midst of it.
 fn failed(call: &mut Call, fault: &Fault, nothing_generated: bool) -> Failure {
     let failure = told(&call.model, fault);
     if let Fault::Vendor(error) = fault {
@@ -517,10 +646,15 @@ fn failed(call: &mut Call, fault: &Fault, nothing_generated: bool) -> Failure {
     failure
 }
 
-/// Whether an answer has gone on past its output limit, which its vendor ignores. The vendors that defined the protocols
-/// keep it. What the vendor counts is believed where that many tokens can have been delivered; else only the bytes count,
-/// at as few tokens as they can be.
-fn is_past_limit(model: &Model, bounds: &UsageBounds, counted_output: u64, generated_bytes: u64) -> bool {
+/// Whether an answer has gone on past its output limit, which its vendor ignores. The vendors that
+/// defined the protocols keep it. What the vendor counts is believed where that many tokens can
+/// have been delivered; else only the bytes count, at as few tokens as they can be.
+fn is_past_limit(
+    model: &Model,
+    bounds: &UsageBounds,
+    counted_output: u64,
+    generated_bytes: u64,
+) -> bool {
     let most = bounds.output;
     let certain = Usage::at_least(generated_bytes).output;
     let is_counted = counted_output > most && counted_output <= generated_bytes;
@@ -529,23 +663,36 @@ fn is_past_limit(model: &Model, bounds: &UsageBounds, counted_output: u64, gener
 
 /// What is billed of an answer that is ended at its limit.
 fn at_hold(hold: Option<&Hold>, terms: &MeteringTerms, so_far: &Counted) -> Option<Usage> {
-    let Counted { usage, learned, generated_bytes, .. } = *so_far;
+    let Counted {
+        usage,
+        learned,
+        generated_bytes,
+        ..
+    } = *so_far;
     let usage = usage.map(|metered| metered.usage);
     Some(hold?.bears(usage.unwrap_or_else(|| terms.estimator.usage(learned, generated_bytes))))
 }
 
 /// The call broke off: whether what came of it is a complete answer all the same.
 pub fn broken_off(call: &mut Call, surface: Protocol) {
-    let Mode::Whole(kept) = &call.reply.mode else { return };
+    let Mode::Whole(kept) = &call.reply.mode else {
+        return;
+    };
     // Only the framing is missing of a JSON value that is closed.
-    if kept.last().is_some_and(|byte| matches!(byte, b'}' | b' ' | b'\n' | b'\r' | b'\t')) {
+    if kept
+        .last()
+        .is_some_and(|byte| matches!(byte, b'}' | b' ' | b'\n' | b'\r' | b'\t'))
+    {
         let body = Bytes::copy_from_slice(kept);
-        let is_whole = call.cpu.run_admitted(body.len(), || read_whole(call, surface, body).is_ok());
+        let is_whole = call
+            .cpu
+            .run_admitted(body.len(), || read_whole(call, surface, body).is_ok());
         call.shared.set_finishing(is_whole, true);
     }
 }
 
-/// Ends a complete answer whose vendor has broken off, or says nothing more. `None`: it is no such answer.
+/// Ends a complete answer whose vendor has broken off, or says nothing more. `None`: it is no such
+/// answer.
 pub fn finish_late(call: &mut Call, surface: Protocol) -> Option<Bytes> {
     let outcome = match &call.reply.mode {
         Mode::Stream(pass, _) if pass.is_finishing() => stream(call, b"", true),
@@ -556,10 +703,25 @@ pub fn finish_late(call: &mut Call, surface: Protocol) -> Option<Bytes> {
     outcome.ok().flatten()
 }
 
-/// Ends a stream that has begun with a failure that the client can read. The connection stays in order.
-fn end_by_failure(call: &mut Call, failure: &Failure, surface: Protocol, request_id: &str) -> Bytes {
-    let mut last = [call.shared.take_opening(), std::mem::take(&mut call.reply.unsent)].concat();
-    last.extend_from_slice(&aside::last_words(surface, call.reply.voice(), failure, request_id));
+/// Ends a stream that has begun with a failure that the client can read. The connection stays in
+/// order.
+fn end_by_failure(
+    call: &mut Call,
+    failure: &Failure,
+    surface: Protocol,
+    request_id: &str,
+) -> Bytes {
+    let mut last = [
+        call.shared.take_opening(),
+        std::mem::take(&mut call.reply.unsent),
+    ]
+    .concat();
+    last.extend_from_slice(&aside::last_words(
+        surface,
+        call.reply.voice(),
+        failure,
+        request_id,
+    ));
     call.failure = Some(failure.clone());
     meter::resolve(call);
     call.shared.set_completed();
@@ -567,15 +729,20 @@ fn end_by_failure(call: &mut Call, failure: &Failure, surface: Protocol, request
     last.into()
 }
 
-/// What the client is told of an answer's fault. A vendor may quote the key that it was called with.
+/// What the client is told of an answer's fault. A vendor may quote the key that it was called
+/// with.
 fn told(model: &Model, fault: &Fault) -> Failure {
-    fault.failure(model.protocol(), &model.upstream_model, &model.id).without(model.vendor.api_key.reveal())
+    fault
+        .failure(model.protocol(), &model.upstream_model, &model.id)
+        .without(model.vendor.api_key.reveal())
 }
 
 /// Reads a piece of a stream whose whole the client waits for.
 fn fold(call: &mut Call, piece: &[u8], end: bool) -> Result<Option<Bytes>, Failure> {
     let limit = size(call.settings.limits.response_buffer_bytes);
-    let Mode::Fold { stream, bytes } = &mut call.reply.mode else { return Ok(None) };
+    let Mode::Fold { stream, bytes } = &mut call.reply.mode else {
+        return Ok(None);
+    };
     *bytes = bytes.saturating_add(piece.len());
     if *bytes > limit {
         // Ended by this side: what was generated is paid for.
@@ -587,7 +754,8 @@ fn fold(call: &mut Call, piece: &[u8], end: bool) -> Result<Option<Bytes>, Failu
         outcome = stream.finish(&mut out);
     }
     let has_generated = stream.generated_bytes() > 0;
-    call.shared.set_finishing(stream.is_finishing(), stream.usage().is_some());
+    call.shared
+        .set_finishing(stream.is_finishing(), stream.usage().is_some());
     if let Err(fault) = outcome {
         return Err(failed(call, &fault, !has_generated));
     }
@@ -601,10 +769,18 @@ fn fold(call: &mut Call, piece: &[u8], end: bool) -> Result<Option<Bytes>, Failu
     let generated = counted.generated_bytes;
     if !stream.completed()
         && !stream.is_finishing()
-        && is_past_limit(&call.model, &call.usage_bounds, stream.counted_output(), generated)
+        && is_past_limit(
+            &call.model,
+            &call.usage_bounds,
+            stream.counted_output(),
+            generated,
+        )
     {
-        counted.cut =
-            at_hold(call.hold.as_ref(), &MeteringTerms::new(call.turn.estimator(), call.usage_bounds), &counted);
+        counted.cut = at_hold(
+            call.hold.as_ref(),
+            &MeteringTerms::new(call.turn.estimator(), call.usage_bounds),
+            &counted,
+        );
     }
     if let Some(usage) = &counted.cut {
         stream.end_at_limit(usage, &mut out);
@@ -621,12 +797,16 @@ fn fold(call: &mut Call, piece: &[u8], end: bool) -> Result<Option<Bytes>, Failu
 }
 
 fn whole(call: &mut Call, surface: Protocol) -> Result<Option<Bytes>, Failure> {
-    let Mode::Whole(kept) = &mut call.reply.mode else { return Ok(None) };
+    let Mode::Whole(kept) = &mut call.reply.mode else {
+        return Ok(None);
+    };
     let kept = Bytes::from(std::mem::take(kept));
     let (outcome, lost) = call.cpu.run_admitted(kept.len(), || {
         let outcome = read_whole(call, surface, kept.clone());
-        let lost =
-            outcome.as_ref().err().and_then(|_| same::usage_in(call.model.protocol(), &kept, &call.metering_terms()));
+        let lost = outcome
+            .as_ref()
+            .err()
+            .and_then(|_| same::usage_in(call.model.protocol(), &kept, &call.metering_terms()));
         (outcome, lost)
     });
     let whole = match outcome {
@@ -636,27 +816,61 @@ fn whole(call: &mut Call, surface: Protocol) -> Result<Option<Bytes>, Failure> {
             return Err(failed(call, &fault, true));
         }
     };
-    let Whole { body, usage, learned, generated_bytes, refused_free } = whole;
-    tell_whole(call, body, Counted { usage, learned, generated_bytes, refused_free, cut: None })
+    let Whole {
+        body,
+        usage,
+        learned,
+        generated_bytes,
+        refused_free,
+    } = whole;
+    tell_whole(
+        call,
+        body,
+        Counted {
+            usage,
+            learned,
+            generated_bytes,
+            refused_free,
+            cut: None,
+        },
+    )
 }
 
 fn read_whole(call: &Call, surface: Protocol, body: Bytes) -> Result<Whole, Fault> {
     let (vendor, model) = (call.model.protocol(), &call.model.id);
     if call.reply.count.is_some() {
         let body = same::count(vendor, model, body)?;
-        return Ok(Whole { body, usage: None, learned: None, generated_bytes: 0, refused_free: false });
+        return Ok(Whole {
+            body,
+            usage: None,
+            learned: None,
+            generated_bytes: 0,
+            refused_free: false,
+        });
     }
     let recall = call.reply.recall.clone();
-    answer::whole(vendor, surface, model, recall, call.reply.streams, body, &call.metering_terms())
+    answer::whole(
+        vendor,
+        surface,
+        model,
+        recall,
+        call.reply.streams,
+        body,
+        &call.metering_terms(),
+    )
 }
 
 /// Gives a whole answer out, debited.
 fn tell_whole(call: &mut Call, body: Bytes, counted: Counted) -> Result<Option<Bytes>, Failure> {
     call.reply.mode = Mode::Over;
-    let mut late = Late { content_length: Some(body.len()), ..Late::default() };
+    let mut late = Late {
+        content_length: Some(body.len()),
+        ..Late::default()
+    };
     if let Some(credits) = settle(call, counted)? {
         let value = HeaderValue::from_str(&credits.to_string());
-        late.headers.extend(value.ok().map(|value| ("x-gateway-credits", value)));
+        late.headers
+            .extend(value.ok().map(|value| ("x-gateway-credits", value)));
         if let Some(mut keyed) = call.shared.take_keyed() {
             keyed.add_header("x-gateway-credits", credits.to_string());
             call.shared.set_keyed(Some(keyed));
@@ -680,9 +894,12 @@ struct Counted {
     cut: Option<Usage>,
 }
 
-/// Keeps what is about to leave for the request's idempotency key; with the last of it, what is kept is committed.
+/// Keeps what is about to leave for the request's idempotency key; with the last of it, what is
+/// kept is committed.
 fn keep_for_key(call: &mut Call, bytes: &[u8]) {
-    let Some(mut keyed) = call.shared.take_keyed() else { return };
+    let Some(mut keyed) = call.shared.take_keyed() else {
+        return;
+    };
     keyed.push(bytes);
     if call.shared.progress().completed {
         keyed.complete();
@@ -693,8 +910,16 @@ fn keep_for_key(call: &mut Call, bytes: &[u8]) {
 
 /// The debit, before the last byte leaves.
 fn settle(call: &mut Call, answer: Counted) -> Result<Option<crate::money::Micro>, Failure> {
-    let Counted { usage, learned, generated_bytes, refused_free, cut } = answer;
-    let Some(mut hold) = call.hold.take() else { return Ok(None) };
+    let Counted {
+        usage,
+        learned,
+        generated_bytes,
+        refused_free,
+        cut,
+    } = answer;
+    let Some(mut hold) = call.hold.take() else {
+        return Ok(None);
+    };
     let outcome = match (refused_free, call.shared.progress().client_left()) {
         (true, _) => Outcome::RefusedFree,
         (false, true) => Outcome::ClientLeft,
@@ -714,17 +939,25 @@ fn settle(call: &mut Call, answer: Counted) -> Result<Option<crate::money::Micro
     let usage = cut.or(usage.map(|metered| metered.usage));
     let usage = usage.unwrap_or_else(|| call.estimate(learned, generated_bytes));
     let estimated = hold.note_verdict(verdict);
-    let credits = hold.settle(usage, outcome, estimated, clock::now_ms()).map_err(|error| {
-        log::error!("journal a debit: {error}; the answer is withheld");
-        Failure::of(Kind::LedgerUnavailable)
-    })?;
+    let credits = hold
+        .settle(usage, outcome, estimated, clock::now_ms())
+        .map_err(|error| {
+            log::error!("journal a debit: {error}; the answer is withheld");
+            Failure::of(Kind::LedgerUnavailable)
+        })?;
     call.billed = Some((outcome, credits));
     Ok(Some(credits))
 }
 
-/// The vendor refused the reasoning that the translated request carried: whether it is to be asked once more, without.
+/// The vendor refused the reasoning that the translated request carried: whether it is to be asked
+/// once more, without.
 fn without_thinking(call: &mut Call) -> bool {
-    let Mode::Error { status: 400, body, .. } = &call.reply.mode else { return false };
+    let Mode::Error {
+        status: 400, body, ..
+    } = &call.reply.mode
+    else {
+        return false;
+    };
     if call.again.is_none() || !translate::refuses_thinking(body) {
         return false;
     }
@@ -736,12 +969,20 @@ fn without_thinking(call: &mut Call) -> bool {
 /// # Errors
 /// Another attempt is made instead; or, should none be had after all, `call.failure` is told.
 fn error(call: &mut Call, surface: Protocol, request_id: &str) -> Result<Bytes> {
-    let asks_again = Error::explain(ErrorType::InvalidHTTPHeader, "the vendor refuses the reasoning");
+    let asks_again = Error::explain(
+        ErrorType::InvalidHTTPHeader,
+        "the vendor refuses the reasoning",
+    );
     if without_thinking(call) {
         call.failure = Some(Failure::of(Kind::UpstreamFailed));
         return Err(asks_again.into_up());
     }
-    let Mode::Error { status, retry_after, body } = std::mem::replace(&mut call.reply.mode, Mode::Over) else {
+    let Mode::Error {
+        status,
+        retry_after,
+        body,
+    } = std::mem::replace(&mut call.reply.mode, Mode::Over)
+    else {
         return Err(asks_again.into_up());
     };
     if let Some(answer) = instead_of_error(call, surface, status, &body) {
@@ -750,8 +991,15 @@ fn error(call: &mut Call, surface: Protocol, request_id: &str) -> Result<Bytes> 
     }
     let model = &call.model;
     let vendor = model.protocol();
-    let failure = failure::from_vendor(vendor, status, retry_after.as_deref(), &body, &model.upstream_model, &model.id)
-        .without(model.vendor.api_key.reveal());
+    let failure = failure::from_vendor(
+        vendor,
+        status,
+        retry_after.as_deref(),
+        &body,
+        &model.upstream_model,
+        &model.id,
+    )
+    .without(model.vendor.api_key.reveal());
     if upstream::refused(call, status, &failure, failure::refuses_key(status, &body)) {
         return Err(Error::explain(ErrorType::HTTPStatus(status), "the vendor's error").into_up());
     }
@@ -759,28 +1007,49 @@ fn error(call: &mut Call, surface: Protocol, request_id: &str) -> Result<Bytes> 
     drop(call.shared.take_keyed());
     let rendered = failure.render(surface, request_id);
     let headers = rendered.headers.into_iter();
-    let headers = headers.filter_map(|(name, value)| Some((name, HeaderValue::from_str(&value).ok()?))).collect();
-    call.shared.set_late(Late { status: Some(rendered.status), content_length: Some(rendered.body.len()), headers });
+    let headers = headers
+        .filter_map(|(name, value)| Some((name, HeaderValue::from_str(&value).ok()?)))
+        .collect();
+    call.shared.set_late(Late {
+        status: Some(rendered.status),
+        content_length: Some(rendered.body.len()),
+        headers,
+    });
     call.shared.set_completed();
     call.failure = Some(failure);
     Ok(rendered.body.into())
 }
 
-/// The errors that are none to a client of this surface: a token count that the vendor does not offer, and an output
-/// limit too small for the model to say anything in.
+/// The errors that are none to a client of this surface: a token count that the vendor does not
+/// offer, and an output limit too small for the model to say anything in.
 fn instead_of_error(call: &mut Call, surface: Protocol, status: u16, body: &[u8]) -> Option<Bytes> {
     let mut headers = Vec::new();
-    let answer = if let Some(tokens) = call.reply.count.filter(|_| matches!(status, 404 | 405 | 501)) {
+    let answer = if let Some(tokens) = call
+        .reply
+        .count
+        .filter(|_| matches!(status, 404 | 405 | 501))
+    {
         headers.push((own::ESTIMATED, HeaderValue::from_static("true")));
         own::count_body(surface, tokens)
     } else {
-        let recall = call.reply.recall.as_ref().filter(|_| status == 400 && translate::means_limit_reached(body))?;
+        let recall = call
+            .reply
+            .recall
+            .as_ref()
+            .filter(|_| status == 400 && translate::means_limit_reached(body))?;
         if call.stream {
-            headers.push(("content-type", HeaderValue::from_static("text/event-stream; charset=utf-8")));
+            headers.push((
+                "content-type",
+                HeaderValue::from_static("text/event-stream; charset=utf-8"),
+            ));
         }
         translate::nothing_said(call.model.protocol(), surface, recall.clone(), call.stream).into()
     };
-    call.shared.set_late(Late { status: Some(200), content_length: Some(answer.len()), headers });
+    call.shared.set_late(Late {
+        status: Some(200),
+        content_length: Some(answer.len()),
+        headers,
+    });
     call.shared.set_completed();
     Some(answer)
 }

@@ -1,14 +1,15 @@
-//! How far the process is on its way out, for whoever admits requests, answers them, or reports readiness.
+//! How far the process is on its way out, for whoever admits requests, answers them, or reports
+//! readiness.
 //!
-//! A request reads it without a lock. Must not end anything itself: `app.rs` sets it, and each request ends itself
-//! (`intake/replay.rs`).
+//! A request reads it without a lock. Must not end anything itself: `app.rs` sets it, and each
+//! request ends itself (`intake/replay.rs`).
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// The longest that a request sleeps before it looks whether the process is told to end: less than the shortest
-/// `limits.drain_seconds`.
+/// The longest that a request sleeps before it looks whether the process is told to end: less than
+/// the shortest `limits.drain_seconds`.
 pub const CHECK_INTERVAL: Duration = Duration::from_millis(900);
 
 /// What the stored times count from.
@@ -34,8 +35,12 @@ impl Shutdown {
 
     /// Sets when requests that still run are ended; the first call counts.
     pub fn set_cutoff(&self, at: Instant) {
-        let ms = u64::try_from(at.saturating_duration_since(*EPOCH).as_millis()).unwrap_or(u64::MAX).max(1);
-        let _ = self.cutoff_ms.compare_exchange(0, ms, Ordering::AcqRel, Ordering::Acquire);
+        let ms = u64::try_from(at.saturating_duration_since(*EPOCH).as_millis())
+            .unwrap_or(u64::MAX)
+            .max(1);
+        let _ = self
+            .cutoff_ms
+            .compare_exchange(0, ms, Ordering::AcqRel, Ordering::Acquire);
     }
 
     /// When requests that still run are ended; `None` while the process is not told to end.
@@ -49,7 +54,10 @@ impl Shutdown {
     /// Returns at the cutoff, once there is one.
     pub async fn cut_off(&self) {
         loop {
-            let wait = match self.cutoff().map(|at| at.saturating_duration_since(Instant::now())) {
+            let wait = match self
+                .cutoff()
+                .map(|at| at.saturating_duration_since(Instant::now()))
+            {
                 Some(Duration::ZERO) => return,
                 wait => wait.map_or(CHECK_INTERVAL, |wait| wait.min(CHECK_INTERVAL)),
             };

@@ -1,6 +1,7 @@
 //! What a request's trace is made of, where it is one of those that are traced.
 //!
-//! Whether it is, chance decides and no caller. Must not send anything: that is `telemetry/traces.rs`.
+//! Whether it is, chance decides and no caller. Must not send anything: that is
+//! `telemetry/traces.rs`.
 
 use super::context::{Context, Stage};
 use crate::clock;
@@ -37,17 +38,37 @@ impl Trace {
         // Twice is not once.
         let said = told.next().filter(|_| told.next().is_none());
         let parent = said.and_then(|value| traces::parent(value.to_str().ok()?));
-        let ids = || Some((parent.map_or_else(random, |parent| Some(parent.trace))?, random()?));
+        let ids = || {
+            Some((
+                parent.map_or_else(random, |parent| Some(parent.trace))?,
+                random()?,
+            ))
+        };
         let own = is_chosen(plan.share).then(ids).flatten();
-        let said = said.filter(|_| plan.to_vendors && parent.is_some()).cloned();
+        let said = said
+            .filter(|_| plan.to_vendors && parent.is_some())
+            .cloned();
         let is_wanted = own.is_some() || said.is_some();
-        is_wanted.then(|| Box::new(Self { parent, own, to_vendors: plan.to_vendors, said, attempts: Vec::new() }))
+        is_wanted.then(|| {
+            Box::new(Self {
+                parent,
+                own,
+                to_vendors: plan.to_vendors,
+                said,
+                attempts: Vec::new(),
+            })
+        })
     }
 
     /// An attempt at an endpoint begins.
     pub fn attempt(&mut self, endpoint: &str) {
         if let (Some(_), Some(id)) = (self.own, random()) {
-            self.attempts.push(Attempt { id, began: Instant::now(), endpoint: endpoint.to_owned(), status: None });
+            self.attempts.push(Attempt {
+                id,
+                began: Instant::now(),
+                endpoint: endpoint.to_owned(),
+                status: None,
+            });
         }
     }
 
@@ -57,7 +78,9 @@ impl Trace {
             return None;
         }
         match (&self.own, self.attempts.last()) {
-            (Some((trace, _)), Some(attempt)) => HeaderValue::from_str(&traces::traceparent(trace, &attempt.id)).ok(),
+            (Some((trace, _)), Some(attempt)) => {
+                HeaderValue::from_str(&traces::traceparent(trace, &attempt.id)).ok()
+            }
             _ => self.said.clone(),
         }
     }
@@ -72,8 +95,12 @@ impl Trace {
 
 /// The spans of a request that is over, `took` after it arrived.
 pub fn spans(ctx: &mut Context, status: u16, took: Duration) -> Vec<Span> {
-    let Some(trace) = ctx.trace.take() else { return Vec::new() };
-    let Some((id, own)) = trace.own else { return Vec::new() };
+    let Some(trace) = ctx.trace.take() else {
+        return Vec::new();
+    };
+    let Some((id, own)) = trace.own else {
+        return Vec::new();
+    };
     let ended = Duration::from_millis(u64::try_from(clock::now_ms()).unwrap_or_default());
     let began = ended.saturating_sub(took);
     let at = |moment: Instant| began + moment.saturating_duration_since(ctx.arrived);
@@ -89,7 +116,12 @@ pub fn spans(ctx: &mut Context, status: u16, took: Duration) -> Vec<Span> {
         facts: facts(ctx, status),
     }];
     // The next one begins where the last one was given up.
-    let ends = trace.attempts.iter().skip(1).map(|next| at(next.began)).chain([ended]);
+    let ends = trace
+        .attempts
+        .iter()
+        .skip(1)
+        .map(|next| at(next.began))
+        .chain([ended]);
     for (attempt, attempt_ended) in trace.attempts.iter().zip(ends) {
         let status = attempt.status.unwrap_or_default();
         spans.push(Span {
@@ -113,19 +145,32 @@ pub fn spans(ctx: &mut Context, status: u16, took: Duration) -> Vec<Span> {
 fn facts(ctx: &Context, status: u16) -> Vec<(&'static str, Fact)> {
     let mut facts = vec![
         ("gateway.request_id", Fact::Text(ctx.request_id.clone())),
-        ("gateway.surface", Fact::Text(ctx.surface.as_str().to_owned())),
+        (
+            "gateway.surface",
+            Fact::Text(ctx.surface.as_str().to_owned()),
+        ),
         ("http.response.status_code", Fact::Number(status.into())),
     ];
-    facts.extend(ctx.reason.map(|reason| ("gateway.reason", Fact::Text(reason.to_owned()))));
+    facts.extend(
+        ctx.reason
+            .map(|reason| ("gateway.reason", Fact::Text(reason.to_owned()))),
+    );
     if let Stage::Call(call) = &ctx.stage {
         facts.push(("gen_ai.request.model", Fact::Text(call.model.id.clone())));
         facts.push(("gateway.vendor", Fact::Text(call.model.vendor.name.clone())));
-        facts.extend(call.billed.map(|(outcome, _)| ("gateway.outcome", Fact::Text(outcome.as_str().to_owned()))));
+        facts.extend(
+            call.billed
+                .map(|(outcome, _)| ("gateway.outcome", Fact::Text(outcome.as_str().to_owned()))),
+        );
     }
     if let Some(phases) = ctx.phases() {
-        let named =
-            [("gateway.auth_us", phases.auth), ("gateway.body_us", phases.body), ("gateway.admit_us", phases.admit)];
-        let micros = |time: Duration| Fact::Number(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
+        let named = [
+            ("gateway.auth_us", phases.auth),
+            ("gateway.body_us", phases.body),
+            ("gateway.admit_us", phases.admit),
+        ];
+        let micros =
+            |time: Duration| Fact::Number(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
         facts.extend(named.map(|(key, time)| (key, micros(time))));
     }
     facts
@@ -139,7 +184,8 @@ fn random<const N: usize>() -> Option<[u8; N]> {
 
 /// So many of a million.
 fn is_chosen(share: u32) -> bool {
-    share == ALL || share > 0 && random().is_some_and(|bytes| u32::from_le_bytes(bytes) % ALL < share)
+    share == ALL
+        || share > 0 && random().is_some_and(|bytes| u32::from_le_bytes(bytes) % ALL < share)
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Where idempotency keys are kept: in this process's own file, or in the store that many edges share.
+//! Where idempotency keys are kept: in this process's own file, or in the store that many edges
+//! share.
 //!
 //! What a request under a key came to is decided elsewhere, the same for both. Must not know HTTP.
 
@@ -14,7 +15,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// How long a shared store's answer is waited for where a request waits for it, and where none does.
+/// How long a shared store's answer is waited for where a request waits for it, and where none
+/// does.
 const SERVE_PATIENCE: Duration = Duration::from_millis(250);
 const TIDY_PATIENCE: Duration = Duration::from_secs(2);
 /// For so long beyond a request's longest time it is believed to run, whoever may have died.
@@ -35,7 +37,8 @@ pub struct Here {
 
 /// Entries of all edges. An edge resolves what it left running itself, from its own journal.
 pub struct Shared {
-    /// Of the threads that serve, and of the one that tidies up: each runtime has a connection of its own.
+    /// Of the threads that serve, and of the one that tidies up: each runtime has a connection of
+    /// its own.
     serving: SharedStore,
     tidying: SharedStore,
     billing: SharedBilling,
@@ -85,7 +88,11 @@ impl Book {
         Ok(match till {
             Till::Here(billing) => {
                 let (db, billing) = (IdempotencyDb::open(data_dir)?, billing.clone());
-                Self::Here(Here { db, billing, touched: AtomicBool::new(true) })
+                Self::Here(Here {
+                    db,
+                    billing,
+                    touched: AtomicBool::new(true),
+                })
             }
             Till::Shared(billing) => Self::Shared(Shared {
                 serving: billing.serving_store(),
@@ -113,7 +120,9 @@ impl Book {
                 here.db.begin(ask, now_ms)
             }
             Self::Shared(shared) => {
-                let asked = shared.serving.ask_under_key(entry, keeping.runs, keeping.known_for);
+                let asked = shared
+                    .serving
+                    .ask_under_key(entry, keeping.runs, keeping.known_for);
                 in_time("look an idempotency key up", SERVE_PATIENCE, asked).await
             }
         }
@@ -123,11 +132,21 @@ impl Book {
     ///
     /// # Errors
     /// The store cannot be asked.
-    pub async fn is_known(&self, ask: &Ask<'_>, entry: &Entry, now_ms: i64) -> Result<bool, StoreError> {
+    pub async fn is_known(
+        &self,
+        ask: &Ask<'_>,
+        entry: &Entry,
+        now_ms: i64,
+    ) -> Result<bool, StoreError> {
         match self {
             Self::Here(here) => here.db.is_known(ask, now_ms),
             Self::Shared(shared) => {
-                in_time("look an idempotency key up", SERVE_PATIENCE, shared.serving.knows_key(entry)).await
+                in_time(
+                    "look an idempotency key up",
+                    SERVE_PATIENCE,
+                    shared.serving.knows_key(entry),
+                )
+                .await
             }
         }
     }
@@ -143,8 +162,9 @@ impl Book {
         }
     }
 
-    /// Of each request that a dead process was answering: done without an answer where it was debited, else as if it
-    /// had never been asked. Requests of processes whose journal is not read stay as they are.
+    /// Of each request that a dead process was answering: done without an answer where it was
+    /// debited, else as if it had never been asked. Requests of processes whose journal is not read
+    /// stay as they are.
     ///
     /// # Errors
     /// The store or the ledger cannot be asked.
@@ -162,11 +182,15 @@ impl Book {
     pub async fn clean(&self, limits: &Limits, now_ms: i64) -> Result<(), StoreError> {
         match self {
             Self::Here(here) => {
-                let room = Room { entries: limits.idempotency_entries, bytes: limits.idempotency_store_bytes };
+                let room = Room {
+                    entries: limits.idempotency_entries,
+                    bytes: limits.idempotency_store_bytes,
+                };
                 here.touched.store(true, Ordering::Relaxed);
                 here.db.clean(now_ms, room)
             }
-            // It expires by itself, and is counted anew with each answer; here, where no answer comes.
+            // It expires by itself, and is counted anew with each answer; here, where no answer
+            // comes.
             Self::Shared(shared) => {
                 for partition in 0..PARTITIONS {
                     shared.tidying.tidy_answers(partition).await?;
@@ -193,7 +217,11 @@ impl Here {
         self.touched.store(true, Ordering::Relaxed);
         let request_id = &end.entry.request_id;
         match end.spent {
-            Some(keeping) => self.db.done(request_id, end.kept.as_ref(), keeping.expires_at_ms(clock::now_ms())),
+            Some(keeping) => self.db.done(
+                request_id,
+                end.kept.as_ref(),
+                keeping.expires_at_ms(clock::now_ms()),
+            ),
             None => self.db.free(request_id),
         }
     }
@@ -215,24 +243,54 @@ impl Here {
 impl Shared {
     /// On the path of a request, whose last byte waits for it.
     pub async fn end(&self, end: &End) -> Result<(), StoreError> {
-        in_time("keep an answer for its idempotency key", SERVE_PATIENCE, tell(&self.serving, end)).await
+        in_time(
+            "keep an answer for its idempotency key",
+            SERVE_PATIENCE,
+            tell(&self.serving, end),
+        )
+        .await
     }
 
     async fn resolve_left(&self, keeping: Keeping) -> Result<(), StoreError> {
-        let resolved = self.resolved.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        for boot in self.billing.taken_over().into_iter().filter(|boot| !resolved.contains(boot)) {
+        let resolved = self
+            .resolved
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        for boot in self
+            .billing
+            .taken_over()
+            .into_iter()
+            .filter(|boot| !resolved.contains(boot))
+        {
             for entry in self.tidying.left_running(&boot).await? {
                 let debited = match self.billing.was_debited(&entry.request_id) {
                     Some(debited) => debited,
-                    // The journal no longer has it, so the ledger does: whatever it ended as, the key is given up.
-                    None => self.tidying.has_ended(&entry.account, &entry.request_id).await?,
+                    // The journal no longer has it, so the ledger does: whatever it ended as, the
+                    // key is given up.
+                    None => {
+                        self.tidying
+                            .has_ended(&entry.account, &entry.request_id)
+                            .await?
+                    }
                 };
                 if debited {
                     log_lost(&entry.request_id);
                 }
-                tell(&self.tidying, &End { entry, spent: debited.then_some(keeping), kept: None }).await?;
+                tell(
+                    &self.tidying,
+                    &End {
+                        entry,
+                        spent: debited.then_some(keeping),
+                        kept: None,
+                    },
+                )
+                .await?;
             }
-            self.resolved.lock().unwrap_or_else(PoisonError::into_inner).insert(boot);
+            self.resolved
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .insert(boot);
         }
         Ok(())
     }
@@ -240,7 +298,16 @@ impl Shared {
 
 async fn tell(store: &SharedStore, end: &End) -> Result<(), StoreError> {
     match end.spent {
-        Some(keeping) => store.keep(&end.entry, end.kept.as_ref(), keeping.known_for, keeping.room).await,
+        Some(keeping) => {
+            store
+                .keep(
+                    &end.entry,
+                    end.kept.as_ref(),
+                    keeping.known_for,
+                    keeping.room,
+                )
+                .await
+        }
         None => store.free(&end.entry).await,
     }
 }
@@ -250,10 +317,16 @@ async fn in_time<T>(
     patience: Duration,
     asked: impl Future<Output = Result<T, StoreError>>,
 ) -> Result<T, StoreError> {
-    let late = |_| StoreError::Unusable(format!("{operation}: the shared store does not answer in time"));
+    let late = |_| {
+        StoreError::Unusable(format!(
+            "{operation}: the shared store does not answer in time"
+        ))
+    };
     tokio::time::timeout(patience, asked).await.map_err(late)?
 }
 
 fn log_lost(request_id: &str) {
-    log::warn!("request {request_id} was debited, and its answer is lost: its idempotency key is spent");
+    log::warn!(
+        "request {request_id} was debited, and its answer is lost: its idempotency key is spent"
+    );
 }

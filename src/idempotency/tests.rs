@@ -23,14 +23,21 @@ fn billing(dir: &Path) -> Billing {
     let billing = Billing::serve(dir, &settings.limits).unwrap();
     billing.keep_prices(settings.catalog.models(), NOW).unwrap();
     billing.open_account("acct_1", None, NOW).unwrap();
-    billing.grant("acct_1", Micro::new(1_000_000_000), "first", NOW).unwrap();
+    billing
+        .grant("acct_1", Micro::new(1_000_000_000), "first", NOW)
+        .unwrap();
     billing
 }
 
 fn ask(of: &Idempotency, scope: (&str, &str, &str), request_id: &str, limits: &Limits) -> Asked {
     // The file is asked without waiting for anything.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-    runtime.block_on(of.begin(scope, &hash(BODY), request_id, limits, NOW)).unwrap()
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap();
+    runtime
+        .block_on(of.begin(scope, &hash(BODY), request_id, limits, NOW))
+        .unwrap()
 }
 
 fn begin(of: &Idempotency, request_id: &str) -> Asked {
@@ -38,13 +45,22 @@ fn begin(of: &Idempotency, request_id: &str) -> Asked {
 }
 
 fn here(of: &Idempotency) -> &book::Here {
-    let Book::Here(here) = &of.0.book else { panic!("a file") };
+    let Book::Here(here) = &of.0.book else {
+        panic!("a file")
+    };
     here
 }
 
 fn resolve(of: &Idempotency, now_ms: i64) {
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    runtime.block_on(of.0.book.resolve_left(Keeping::of(&Limits::default()), now_ms)).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    runtime
+        .block_on(
+            of.0.book
+                .resolve_left(Keeping::of(&Limits::default()), now_ms),
+        )
+        .unwrap();
 }
 
 #[track_caller]
@@ -59,7 +75,16 @@ fn hold(billing: &Billing, request_id: &str) -> crate::billing::Hold {
     let settings = settings();
     let model = Arc::clone(&settings.catalog.models()[0]);
     let (input_price, output_price) = (model.price.input, model.price.output);
-    let quote = Quote::flat(Reach { input_tokens: 100, input_price, output_price }, 1, 100, 100);
+    let quote = Quote::flat(
+        Reach {
+            input_tokens: 100,
+            input_price,
+            output_price,
+        },
+        1,
+        100,
+        100,
+    );
     let opening = Opening {
         request_id: request_id.into(),
         account: "acct_1".into(),
@@ -90,22 +115,37 @@ fn an_answer_is_given_again_up_to_the_cap_and_a_dropped_request_frees_its_key() 
     let dir = tempfile::tempdir().unwrap();
     let of = Idempotency::open(dir.path(), &Till::Here(billing(dir.path()))).unwrap();
     drop(new(&of, "req_1"));
-    let limits = Limits { idempotency_body_bytes: 10, ..Limits::default() };
-    for (name, pieces, kept) in
-        [("fits", &["01234", "56789"][..], true), ("over", &["01234", "567890", "1"], false), ("none", &[], true)]
-    {
+    let limits = Limits {
+        idempotency_body_bytes: 10,
+        ..Limits::default()
+    };
+    for (name, pieces, kept) in [
+        ("fits", &["01234", "56789"][..], true),
+        ("over", &["01234", "567890", "1"], false),
+        ("none", &[], true),
+    ] {
         let scope = ("acct_1", "/v1/messages", name);
-        let Asked::New(mut running) = ask(&of, scope, name, &limits) else { panic!("{name}") };
+        let Asked::New(mut running) = ask(&of, scope, name, &limits) else {
+            panic!("{name}")
+        };
         running.set_headers(vec![("a".into(), "first attempt".into())]);
         running.set_headers(vec![("a".into(), "b".into())]);
         running.add_header("c", "d".into());
-        pieces.iter().for_each(|piece| running.push(piece.as_bytes()));
+        pieces
+            .iter()
+            .for_each(|piece| running.push(piece.as_bytes()));
         running.complete();
         match ask(&of, scope, "req_2", &limits) {
             Asked::Done(answer) => {
                 assert!(kept, "{name}");
-                assert_eq!((answer.request_id.as_str(), answer.body), (name, pieces.concat().into_bytes()));
-                assert_eq!(answer.headers, [("a".into(), "b".into()), ("c".into(), "d".into())]);
+                assert_eq!(
+                    (answer.request_id.as_str(), answer.body),
+                    (name, pieces.concat().into_bytes())
+                );
+                assert_eq!(
+                    answer.headers,
+                    [("a".into(), "b".into()), ("c".into(), "d".into())]
+                );
             }
             Asked::Unavailable => assert!(!kept, "{name}"),
             _ => panic!("{name}"),
@@ -124,12 +164,20 @@ fn the_ledger_decides_what_became_of_a_dead_process() {
     // Before the hold; under a hold; debited; ended for nothing.
     for name in ["asked", "held", "debited", "voided"] {
         let scope = ("acct_1", "/v1/messages", name);
-        let Asked::New(running) = ask(&of, scope, name, &Limits::default()) else { panic!() };
+        let Asked::New(running) = ask(&of, scope, name, &Limits::default()) else {
+            panic!()
+        };
         left.push(running);
     }
     let held = hold(&before, "held");
-    let usage = Usage { input: 10, output: 10, ..Usage::default() };
-    hold(&before, "debited").settle(usage, Outcome::Completed, false, NOW).unwrap();
+    let usage = Usage {
+        input: 10,
+        output: 10,
+        ..Usage::default()
+    };
+    hold(&before, "debited")
+        .settle(usage, Outcome::Completed, false, NOW)
+        .unwrap();
     hold(&before, "voided").release(Outcome::VendorError, NOW);
     // While its journal is there, another process decides nothing.
     resolve(&of, NOW);
@@ -152,8 +200,18 @@ fn the_ledger_decides_what_became_of_a_dead_process() {
     let of = Idempotency::open(dir.path(), &Till::Here(next.clone())).unwrap();
     resolve(&of, NOW);
     assert!(!journal.exists(), "replayed");
-    for (name, spent) in [("asked", false), ("held", false), ("debited", true), ("voided", false)] {
-        let asked = ask(&of, ("acct_1", "/v1/messages", name), "again", &Limits::default());
+    for (name, spent) in [
+        ("asked", false),
+        ("held", false),
+        ("debited", true),
+        ("voided", false),
+    ] {
+        let asked = ask(
+            &of,
+            ("acct_1", "/v1/messages", name),
+            "again",
+            &Limits::default(),
+        );
         assert_eq!(matches!(asked, Asked::Unavailable), spent, "{name}");
         assert_eq!(matches!(asked, Asked::New(_)), !spent, "{name}");
     }

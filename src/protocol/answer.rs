@@ -1,4 +1,5 @@
-//! An answer on its way from vendor to client, whichever protocols meet: the edge's one door for answers.
+//! An answer on its way from vendor to client, whichever protocols meet: the edge's one door for
+//! answers.
 //!
 //! It must not look into bytes: same protocol on both sides is `same.rs`, the rest `translate.rs`.
 //!
@@ -30,8 +31,8 @@ pub struct Whole {
     pub refused_free: bool,
 }
 
-/// Reads a vendor's whole answer. `recall`: where it must be translated. `streamed`: the caller wants a stream all the
-/// same.
+/// Reads a vendor's whole answer. `recall`: where it must be translated. `streamed`: the caller
+/// wants a stream all the same.
 ///
 /// # Errors
 /// It is none.
@@ -47,8 +48,21 @@ pub fn whole(
     match recall {
         None => same::whole(vendor, public_model, body, terms),
         Some(recall) => {
-            let MeteringTerms { estimator, bounds: usage_bounds } = *terms;
-            translate::whole(vendor, surface, Recall { estimator, usage_bounds, ..recall }, streamed, &body)
+            let MeteringTerms {
+                estimator,
+                bounds: usage_bounds,
+            } = *terms;
+            translate::whole(
+                vendor,
+                surface,
+                Recall {
+                    estimator,
+                    usage_bounds,
+                    ..recall
+                },
+                streamed,
+                &body,
+            )
         }
     }
 }
@@ -61,9 +75,9 @@ pub enum AnswerStream {
 }
 
 impl AnswerStream {
-    /// Appends to `out` what may be sent on of the vendor's `bytes`. The terminal event's bytes are in `out` when
-    /// [`AnswerStream::completed`] turns true within this call: the caller journals before it releases `out`.
-    /// After a fault or the terminal event, bytes are dropped.
+    /// Appends to `out` what may be sent on of the vendor's `bytes`. The terminal event's bytes are
+    /// in `out` when [`AnswerStream::completed`] turns true within this call: the caller journals
+    /// before it releases `out`. After a fault or the terminal event, bytes are dropped.
     ///
     /// # Errors
     /// The stream cannot go on.
@@ -93,7 +107,8 @@ impl AnswerStream {
         }
     }
 
-    /// More than the opening was given out: something that a client waits for. Until then the answer may be another's.
+    /// More than the opening was given out: something that a client waits for. Until then the
+    /// answer may be another's.
     pub fn has_content(&self) -> bool {
         match self {
             AnswerStream::Same(stream) => stream.has_content(),
@@ -101,7 +116,8 @@ impl AnswerStream {
         }
     }
 
-    /// The stop reason has come, and the last event has not: the answer is complete even if nothing follows.
+    /// The stop reason has come, and the last event has not: the answer is complete even if nothing
+    /// follows.
     pub fn is_finishing(&self) -> bool {
         match self {
             AnswerStream::Same(stream) => stream.is_finishing(),

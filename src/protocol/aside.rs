@@ -1,4 +1,5 @@
-//! What is said in a stream beside its writer: signs of life while the vendor is silent, and the end of one that failed.
+//! What is said in a stream beside its writer: signs of life while the vendor is silent, and the
+//! end of one that failed.
 //!
 //! It must not be written beforehand: where events are numbered, only the moment tells the number.
 //!
@@ -23,7 +24,9 @@ impl SignOfLife {
             (Protocol::Responses, Some(voice)) => SignOfLife::Numbered(voice),
             (Protocol::Messages, _) => SignOfLife::Fixed(messages::write_stream::KEEP_ALIVE),
             // A comment, which no client takes for an event.
-            (Protocol::Chat | Protocol::Responses, _) => SignOfLife::Fixed(chat::write_stream::KEEP_ALIVE),
+            (Protocol::Chat | Protocol::Responses, _) => {
+                SignOfLife::Fixed(chat::write_stream::KEEP_ALIVE)
+            }
         }
     }
 
@@ -45,7 +48,12 @@ impl SignOfLife {
 }
 
 /// The end of a stream that failed after its 200 was sent; nothing may follow it.
-pub fn last_words(surface: Protocol, voice: Option<&Voice>, failure: &Failure, request_id: &str) -> Vec<u8> {
+pub fn last_words(
+    surface: Protocol,
+    voice: Option<&Voice>,
+    failure: &Failure,
+    request_id: &str,
+) -> Vec<u8> {
     match voice.filter(|_| surface == Protocol::Responses) {
         Some(voice) => voice.failed(failure),
         None => failure.frame(surface, request_id),

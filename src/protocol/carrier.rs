@@ -1,15 +1,18 @@
-//! Reasoning that one vendor made, packed into a string that a client of another protocol keeps and sends back.
+//! Reasoning that one vendor made, packed into a string that a client of another protocol keeps and
+//! sends back.
 //!
-//! Every such string of ours begins with `gw1.`. Then either base64url of a chat vendor's `reasoning_details` (in the
-//! signature that a messages client keeps), or a kind, a dot and base64url of a JSON object: `m` a messages vendor's
-//! block, `c` a chat vendor's reasoning, `r` a responses vendor's item. Base64url has no dot, so that the two forms cannot
-//! be taken for one another. Nothing behind the mark only says "not a messages vendor's".
+//! Every such string of ours begins with `gw1.`. Then either base64url of a chat vendor's
+//! `reasoning_details` (in the signature that a messages client keeps), or a kind, a dot and
+//! base64url of a JSON object: `m` a messages vendor's block, `c` a chat vendor's reasoning, `r` a
+//! responses vendor's item. Base64url has no dot, so that the two forms cannot be taken for one
+//! another. Nothing behind the mark only says "not a messages vendor's".
 //!
-//! It must not trust what comes back: it is the caller's word, so what is in it is checked before anybody writes it into a
-//! body, and what cannot be read is no carrier. There is no seal on it: the vendor itself checks what it signed.
+//! It must not trust what comes back: it is the caller's word, so what is in it is checked before
+//! anybody writes it into a body, and what cannot be read is no carrier. There is no seal on it:
+//! the vendor itself checks what it signed.
 //!
-//! Read next: `messages/write_stream.rs` and `responses/write_stream.rs`, which pack, and `chat/write_request.rs`, which
-//! unpacks.
+//! Read next: `messages/write_stream.rs` and `responses/write_stream.rs`, which pack, and
+//! `chat/write_request.rs`, which unpacks.
 
 use crate::protocol::request::DEPTH_MAX;
 use crate::protocol::text::{Json, Text, compact};
@@ -38,8 +41,8 @@ pub fn encode(details_json: &str) -> String {
     format!("{MARK}{}", URL_SAFE_NO_PAD.encode(json))
 }
 
-/// The JSON array of `reasoning_details` in a signature of ours; `None` for any other signature, and for one that
-/// holds nothing or no array.
+/// The JSON array of `reasoning_details` in a signature of ours; `None` for any other signature,
+/// and for one that holds nothing or no array.
 pub fn decode(signature: &str) -> Option<String> {
     let json = unpacked(signature.strip_prefix(MARK)?)?;
     let tree = read(&json)?;
@@ -108,7 +111,12 @@ pub fn pack_chat_details(details_json: &str) -> Option<String> {
 /// A responses vendor's item. `None`: too long to travel.
 pub fn pack_item(item: &Item) -> Option<String> {
     packed('r', |json| {
-        json.key("i").str(&item.id).key("e").str(&item.encrypted).key("n").open_array();
+        json.key("i")
+            .str(&item.id)
+            .key("e")
+            .str(&item.encrypted)
+            .key("n")
+            .open_array();
         for length in &item.lengths {
             json.number(*length);
         }
@@ -128,8 +136,16 @@ pub fn unpack(carrier: &str) -> Option<Carried> {
     let json = unpacked(packed)?;
     let tree = read(&json)?;
     let root = tree.root();
-    let text = |name| root.get(name).and_then(Value::string).map(std::borrow::Cow::into_owned);
-    let array = |name| root.get(name).filter(|value| value.is_array()).map(|value| value.raw().to_owned());
+    let text = |name| {
+        root.get(name)
+            .and_then(Value::string)
+            .map(std::borrow::Cow::into_owned)
+    };
+    let array = |name| {
+        root.get(name)
+            .filter(|value| value.is_array())
+            .map(|value| value.raw().to_owned())
+    };
     match kind {
         "m" => match (text("t"), text("s"), text("d")) {
             (Some(text), Some(signature), None) if is_vendors(&signature) => {
@@ -138,12 +154,22 @@ pub fn unpack(carrier: &str) -> Option<Carried> {
             (None, None, Some(data)) if !data.is_empty() => Some(Carried::Hidden { data }),
             _ => None,
         },
-        "c" => text("t").map(Carried::ChatText).or_else(|| array("a").map(Carried::ChatDetails)),
+        "c" => text("t")
+            .map(Carried::ChatText)
+            .or_else(|| array("a").map(Carried::ChatDetails)),
         "r" => {
             let lengths = root.get("n").filter(|value| value.is_array())?;
             let lengths: Option<Vec<u64>> = lengths.items().map(Value::count).collect();
-            let (id, encrypted) = (text("i")?, text("e").filter(|encrypted| !encrypted.is_empty())?);
-            Some(Carried::Item(Item { id, encrypted, lengths: lengths?, content: array("c") }))
+            let (id, encrypted) = (
+                text("i")?,
+                text("e").filter(|encrypted| !encrypted.is_empty())?,
+            );
+            Some(Carried::Item(Item {
+                id,
+                encrypted,
+                lengths: lengths?,
+                content: array("c"),
+            }))
         }
         _ => None,
     }
@@ -177,7 +203,12 @@ mod tests {
 
     #[test]
     fn what_is_packed_comes_back() {
-        for json in ["[]", "[1]", "[12]", r#"[{"type":"reasoning.encrypted","data":"þÿ~?>","index":0}]"#] {
+        for json in [
+            "[]",
+            "[1]",
+            "[12]",
+            r#"[{"type":"reasoning.encrypted","data":"þÿ~?>","index":0}]"#,
+        ] {
             assert_eq!(decode(&encode(json)).as_deref(), Some(json));
         }
         assert_eq!(encode("[ 1, 2 ]"), "gw1.WzEsMl0");
@@ -187,7 +218,15 @@ mod tests {
     #[test]
     fn other_signatures_hold_nothing() {
         // Nothing; a messages vendor's; no letters of ours; no JSON; no array; half a byte; a kind.
-        for signature in ["gw1.", "EqQBCgIYAhIM", "gw1.WzFd+", "gw1.WzE", "gw1.e30", "gw1.W", "gw1.c.WzFd"] {
+        for signature in [
+            "gw1.",
+            "EqQBCgIYAhIM",
+            "gw1.WzFd+",
+            "gw1.WzE",
+            "gw1.e30",
+            "gw1.W",
+            "gw1.c.WzFd",
+        ] {
             assert_eq!(decode(signature), None, "{signature}");
         }
     }
@@ -195,27 +234,57 @@ mod tests {
     #[test]
     fn every_kind_comes_back_letter_by_letter() {
         let odd = "a\"\\\u{1}\n🦀 ";
-        let item = Item { id: "rs_1".into(), encrypted: odd.into(), lengths: vec![3, 0], content: Some("[{}]".into()) };
-        let bare = Item { id: String::new(), encrypted: "e".into(), ..Item::default() };
+        let item = Item {
+            id: "rs_1".into(),
+            encrypted: odd.into(),
+            lengths: vec![3, 0],
+            content: Some("[{}]".into()),
+        };
+        let bare = Item {
+            id: String::new(),
+            encrypted: "e".into(),
+            ..Item::default()
+        };
         for (carrier, kind, wanted) in [
             (
                 pack_thinking(&text(odd), &text("EqQ")),
                 "m",
-                Carried::Thinking { text: odd.into(), signature: "EqQ".into() },
+                Carried::Thinking {
+                    text: odd.into(),
+                    signature: "EqQ".into(),
+                },
             ),
             (
                 pack_thinking(&text(""), &text("EqQ")),
                 "m",
-                Carried::Thinking { text: "".into(), signature: "EqQ".into() },
+                Carried::Thinking {
+                    text: "".into(),
+                    signature: "EqQ".into(),
+                },
             ),
-            (pack_hidden(&text(odd)), "m", Carried::Hidden { data: odd.into() }),
-            (pack_chat_text(&text(odd)), "c", Carried::ChatText(odd.into())),
-            (pack_chat_details("[ {\"a\": 1} ]"), "c", Carried::ChatDetails("[{\"a\":1}]".into())),
+            (
+                pack_hidden(&text(odd)),
+                "m",
+                Carried::Hidden { data: odd.into() },
+            ),
+            (
+                pack_chat_text(&text(odd)),
+                "c",
+                Carried::ChatText(odd.into()),
+            ),
+            (
+                pack_chat_details("[ {\"a\": 1} ]"),
+                "c",
+                Carried::ChatDetails("[{\"a\":1}]".into()),
+            ),
             (pack_item(&item), "r", Carried::Item(item.clone())),
             (pack_item(&bare), "r", Carried::Item(bare.clone())),
         ] {
             let carrier = carrier.unwrap();
-            assert!(carrier.starts_with(&format!("gw1.{kind}.")) && !is_vendors(&carrier), "{carrier}");
+            assert!(
+                carrier.starts_with(&format!("gw1.{kind}.")) && !is_vendors(&carrier),
+                "{carrier}"
+            );
             assert_eq!(unpack(&carrier), Some(wanted), "{carrier}");
             assert_eq!(decode(&carrier), None, "{carrier}");
         }
@@ -245,7 +314,10 @@ mod tests {
             of("r", r#"{"i":"rs_1","e":"","n":[]}"#),
             of("r", r#"{"i":"rs_1","e":"x"}"#),
             of("r", r#"{"i":"rs_1","e":"x","n":[-1]}"#),
-            of("m", &format!(r#"{{"d":"a","x":{}{}}}"#, "[".repeat(64), "]".repeat(64))),
+            of(
+                "m",
+                &format!(r#"{{"d":"a","x":{}{}}}"#, "[".repeat(64), "]".repeat(64)),
+            ),
         ] {
             assert_eq!(unpack(&carrier), None, "{carrier}");
         }
@@ -253,13 +325,17 @@ mod tests {
 
     #[test]
     fn a_carrier_is_a_mebibyte_at_most() {
-        // Four letters for three bytes, behind the mark and the kind; around the data there is `{"d":""}`.
+        // Four letters for three bytes, behind the mark and the kind; around the data there is
+        // `{"d":""}`.
         let most = (BYTES_MAX - "gw1.m.".len()) / 4 * 3 - r#"{"d":""}"#.len();
         let fits = pack_hidden(&text(&"x".repeat(most))).unwrap();
         assert!(fits.len() > BYTES_MAX - 4 && unpack(&fits).is_some());
         assert_eq!(pack_hidden(&text(&"x".repeat(most + 3))), None);
         assert_eq!(
-            unpack(&format!("gw1.m.{}", URL_SAFE_NO_PAD.encode(format!(r#"{{"d":"{}"}}"#, "x".repeat(most + 3))))),
+            unpack(&format!(
+                "gw1.m.{}",
+                URL_SAFE_NO_PAD.encode(format!(r#"{{"d":"{}"}}"#, "x".repeat(most + 3)))
+            )),
             None
         );
     }

@@ -1,8 +1,8 @@
 //! Reads the counters of a usage object; tolerant of whatever a vendor puts there.
 //!
-//! It must not merge or judge: `usage/counters.rs` and `usage/metering.rs` do. An integral number in any form (`1234`,
-//! `1234.0`, `1.234e3`, `-0`) is a count; one that is negative, fractional or beyond 2^53, and what is no number, is none.
-//! A usage that is not an object says nothing.
+//! It must not merge or judge: `usage/counters.rs` and `usage/metering.rs` do. An integral number
+//! in any form (`1234`, `1234.0`, `1.234e3`, `-0`) is a count; one that is negative, fractional or
+//! beyond 2^53, and what is no number, is none. A usage that is not an object says nothing.
 //!
 //! Read next: `usage/counters.rs`.
 
@@ -15,7 +15,8 @@ struct Names {
     prompt_parts: &'static str,
     completion: &'static str,
     completion_parts: &'static str,
-    /// Of both sides. Responses sells no audio: what a vendor says of it there is a part of the whole like any other.
+    /// Of both sides. Responses sells no audio: what a vendor says of it there is a part of the
+    /// whole like any other.
     audio: Option<&'static str>,
     /// What some servers say in the place of a part of the prompt.
     cache_hit: Option<&'static str>,
@@ -56,24 +57,32 @@ fn named(scan: &mut Scan<'_>, names: &Names) -> Result<Option<ChatCounters>, Bro
     let is_object = scan.object_or_skip(|scan, key| {
         match key.name().as_ref() {
             name if name == names.prompt => counters.prompt = counter(scan, &mut irregular)?,
-            name if name == names.completion => counters.completion = counter(scan, &mut irregular)?,
+            name if name == names.completion => {
+                counters.completion = counter(scan, &mut irregular)?
+            }
             "total_tokens" => counters.total = counter(scan, &mut irregular)?,
             name if Some(name) == names.cache_hit => cache_hit = counter(scan, &mut irregular)?,
-            name if name == names.prompt_parts => {
-                parts(scan, &mut counters, &mut irregular, |counters, name| match name {
+            name if name == names.prompt_parts => parts(
+                scan,
+                &mut counters,
+                &mut irregular,
+                |counters, name| match name {
                     "cached_tokens" => Some(&mut counters.cached),
                     "cache_write_tokens" => Some(&mut counters.cache_write),
                     name if Some(name) == names.audio => Some(&mut counters.audio_prompt),
                     _ => None,
-                })?
-            }
-            name if name == names.completion_parts => {
-                parts(scan, &mut counters, &mut irregular, |counters, name| match name {
+                },
+            )?,
+            name if name == names.completion_parts => parts(
+                scan,
+                &mut counters,
+                &mut irregular,
+                |counters, name| match name {
                     "reasoning_tokens" => Some(&mut counters.reasoning),
                     name if Some(name) == names.audio => Some(&mut counters.audio_completion),
                     _ => None,
-                })?
-            }
+                },
+            )?,
             _ => drop(scan.skip()?),
         }
         Ok::<(), Broken>(())
@@ -100,7 +109,8 @@ fn parts<C>(
     Ok(())
 }
 
-/// The next value as a count. `irregular` is set where it is something else than plain digits, or null.
+/// The next value as a count. `irregular` is set where it is something else than plain digits, or
+/// null.
 fn counter(scan: &mut Scan<'_>, irregular: &mut bool) -> Result<Option<u64>, Broken> {
     let kind = scan.kind()?;
     let span = scan.skip()?;
@@ -124,9 +134,16 @@ fn integral(number: &str) -> Option<u64> {
         return Some(0);
     }
     // How many of the zeros that follow the significant digits belong to the integer.
-    let trailing = i64::try_from(digits.len().checked_sub(digits.trim_end_matches('0').len())?).ok()?;
+    let trailing = i64::try_from(
+        digits
+            .len()
+            .checked_sub(digits.trim_end_matches('0').len())?,
+    )
+    .ok()?;
     let exponent: i64 = exponent.parse().ok()?;
-    let zeros = exponent.checked_sub(i64::try_from(fraction.len()).ok()?)?.checked_add(trailing)?;
+    let zeros = exponent
+        .checked_sub(i64::try_from(fraction.len()).ok()?)?
+        .checked_add(trailing)?;
     let factor = 10_u64.checked_pow(u32::try_from(zeros).ok()?)?;
     let count = significant.parse::<u64>().ok()?.checked_mul(factor)?;
     (!is_negative && count <= COUNT_MAX).then_some(count)
@@ -134,7 +151,10 @@ fn integral(number: &str) -> Option<u64> {
 
 /// The tier that a vendor says it served; `None` if the next value is no word.
 pub(crate) fn tier(scan: &mut Scan<'_>) -> Result<Option<ServiceTier>, Broken> {
-    let word = scan.text_or_skip()?.map(|word| word.name()).filter(|word| !word.is_empty());
+    let word = scan
+        .text_or_skip()?
+        .map(|word| word.name())
+        .filter(|word| !word.is_empty());
     Ok(word.map(|word| ServiceTier::said(&word)))
 }
 
@@ -156,7 +176,9 @@ pub(crate) fn messages(scan: &mut Scan<'_>) -> Result<Option<MessagesCounters>, 
                 Some(counters.tool_uses.get_mut(tool))
             })?,
             "iterations" => drop(scan.array_or_skip(|scan| {
-                counters.compactions.extend(compaction(scan, &mut irregular)?);
+                counters
+                    .compactions
+                    .extend(compaction(scan, &mut irregular)?);
                 Ok::<(), Broken>(())
             })?),
             name => tokens(name, scan, &mut counters, &mut irregular)?,
@@ -192,13 +214,16 @@ fn tokens(
     Ok(())
 }
 
-/// An entry of `iterations`, if it is a pass that shortened the conversation: the counters of the answer leave it out.
+/// An entry of `iterations`, if it is a pass that shortened the conversation: the counters of the
+/// answer leave it out.
 fn compaction(scan: &mut Scan<'_>, irregular: &mut bool) -> Result<Option<Pass>, Broken> {
     let mut counters = MessagesCounters::default();
     let mut is_compaction = false;
     scan.object_or_skip(|scan, key| match key.name().as_ref() {
         "type" => {
-            is_compaction = scan.text_or_skip()?.is_some_and(|kind| kind.name() == "compaction");
+            is_compaction = scan
+                .text_or_skip()?
+                .is_some_and(|kind| kind.name() == "compaction");
             Ok(())
         }
         name => tokens(name, scan, &mut counters, irregular),
@@ -251,16 +276,45 @@ mod tests {
 
     #[test]
     fn a_counter_that_is_no_count_leaves_the_others_and_is_noted() {
-        let odd =
-            |value: &str| read(&format!(r#"{{"prompt_tokens":{value},"completion_tokens":5,"total_tokens":9}}"#), chat);
-        let plain = ChatCounters { completion: Some(5), total: Some(9), ..ChatCounters::default() };
-        assert_eq!(odd("4"), ChatCounters { prompt: Some(4), ..plain });
+        let odd = |value: &str| {
+            read(
+                &format!(r#"{{"prompt_tokens":{value},"completion_tokens":5,"total_tokens":9}}"#),
+                chat,
+            )
+        };
+        let plain = ChatCounters {
+            completion: Some(5),
+            total: Some(9),
+            ..ChatCounters::default()
+        };
+        assert_eq!(
+            odd("4"),
+            ChatCounters {
+                prompt: Some(4),
+                ..plain
+            }
+        );
         assert_eq!(odd("null"), plain);
         for value in ["-4", "4.5", "\"4\"", "true", "[]", "{}", "1e99"] {
-            assert_eq!(odd(value), ChatCounters { is_irregular: true, ..plain }, "{value}");
+            assert_eq!(
+                odd(value),
+                ChatCounters {
+                    is_irregular: true,
+                    ..plain
+                },
+                "{value}"
+            );
         }
         for value in ["4.0", "0.4e1", "40e-1"] {
-            assert_eq!(odd(value), ChatCounters { prompt: Some(4), is_irregular: true, ..plain }, "{value}");
+            assert_eq!(
+                odd(value),
+                ChatCounters {
+                    prompt: Some(4),
+                    is_irregular: true,
+                    ..plain
+                },
+                "{value}"
+            );
         }
         let within = r#"{"prompt_tokens_details":{"cached_tokens":"4"}}"#;
         assert!(read(within, chat).is_irregular);
@@ -273,13 +327,22 @@ mod tests {
              "cache_creation_input_tokens": 9, "cache_creation": {"ephemeral_1h_input_tokens": 5, "x": 1}},
             {"type": "message", "input_tokens": 682, "output_tokens": 1320}, 7, {"input_tokens": 1}]}"#;
         let counters = messages(&mut Scan::new(usage, 8)).unwrap().unwrap();
-        let pass = Pass { input: 60_385, cache_read: 7, cache_write_1h: 5, output: 592, ..Pass::default() };
+        let pass = Pass {
+            input: 60_385,
+            cache_read: 7,
+            cache_write_1h: 5,
+            output: 592,
+            ..Pass::default()
+        };
         assert_eq!((counters.input, counters.output), (Some(682), Some(1_320)));
         assert_eq!(counters.compactions.iter().collect::<Vec<_>>(), [&pass]);
         assert!(!counters.is_irregular);
     }
 
-    fn read(json: &str, by: fn(&mut Scan<'_>) -> Result<Option<ChatCounters>, Broken>) -> ChatCounters {
+    fn read(
+        json: &str,
+        by: fn(&mut Scan<'_>) -> Result<Option<ChatCounters>, Broken>,
+    ) -> ChatCounters {
         by(&mut Scan::new(json, 8)).unwrap().unwrap()
     }
 
@@ -296,7 +359,9 @@ mod tests {
         let told = r#"{"prompt_tokens": 100, "prompt_tokens_details": {"cached_tokens": 60, "cache_write_tokens": 10},
             "completion_tokens": 50, "completion_tokens_details": {"reasoning_tokens": 20}}"#;
         assert_eq!(read(told, chat), parts);
-        let renamed = told.replace("prompt_", "input_").replace("completion_", "output_");
+        let renamed = told
+            .replace("prompt_", "input_")
+            .replace("completion_", "output_");
         assert_eq!(read(&renamed, responses), parts);
         // Neither is read by the other's words.
         assert_eq!(read(told, responses), ChatCounters::default());
@@ -308,9 +373,18 @@ mod tests {
         let told = r#"{"prompt_tokens": 9, "prompt_cache_hit_tokens": 3, "prompt_tokens_details": {"audio_tokens": 4},
             "completion_tokens": 8, "completion_tokens_details": {"audio_tokens": 5}}"#;
         let own = read(told, chat);
-        assert_eq!((own.cached, own.audio_prompt, own.audio_completion), (Some(3), Some(4), Some(5)));
-        let renamed = told.replace("prompt_tokens", "input_tokens").replace("completion_tokens", "output_tokens");
-        let whole = ChatCounters { prompt: Some(9), completion: Some(8), ..ChatCounters::default() };
+        assert_eq!(
+            (own.cached, own.audio_prompt, own.audio_completion),
+            (Some(3), Some(4), Some(5))
+        );
+        let renamed = told
+            .replace("prompt_tokens", "input_tokens")
+            .replace("completion_tokens", "output_tokens");
+        let whole = ChatCounters {
+            prompt: Some(9),
+            completion: Some(8),
+            ..ChatCounters::default()
+        };
         assert_eq!(read(&renamed, responses), whole);
         let hit = renamed.replace("prompt_cache_hit_tokens", "input_cache_hit_tokens");
         assert_eq!(read(&hit, responses), whole);

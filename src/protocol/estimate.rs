@@ -1,12 +1,14 @@
-//! Input tokens of a request before any vendor counted them: for `count_tokens` of models whose vendor has no such
-//! thing, and for the places in a stream where a number must stand early.
+//! Input tokens of a request before any vendor counted them: for `count_tokens` of models whose
+//! vendor has no such thing, and for the places in a stream where a number must stand early.
 //!
-//! It must err upwards: clients shorten their history by it, and too low a number ends in hard errors. No tokenizer:
-//! its tables would cost more memory than all the rest of a gateway.
+//! It must err upwards: clients shorten their history by it, and too low a number ends in hard
+//! errors. No tokenizer: its tables would cost more memory than all the rest of a gateway.
 //!
 //! Read next: `protocol/form.rs`.
 
-use super::form::{Arguments, Block, BlockKind, FileContent, OutcomeContent, Request, Thinking, ToolKind};
+use super::form::{
+    Arguments, Block, BlockKind, FileContent, OutcomeContent, Request, Thinking, ToolKind,
+};
 use super::text::Text;
 use super::tree::Value;
 use crate::usage::HUNDREDTHS_PER_TEXT_BYTE;
@@ -14,7 +16,8 @@ use base64::Engine;
 use memchr::memmem;
 use std::borrow::Cow;
 
-/// Hundredths of a token: a byte of UTF-8 text is 1 ÷ 3.5, with the margin of × 1.05; a token counted is the margin.
+/// Hundredths of a token: a byte of UTF-8 text is 1 ÷ 3.5, with the margin of × 1.05; a token
+/// counted is the margin.
 const PER_BYTE: u64 = HUNDREDTHS_PER_TEXT_BYTE;
 const PER_TOKEN: u64 = 105;
 
@@ -26,18 +29,21 @@ const PER_IMAGE: u64 = 1_600;
 pub(super) const PER_PAGE: u64 = 1_500;
 /// Of a document that only its vendor will see.
 pub(super) const PAGES_UNSEEN: u64 = 10;
-/// Base64 of a page: of a large one where the pages were counted, of a small one where they are packed.
+/// Base64 of a page: of a large one where the pages were counted, of a small one where they are
+/// packed.
 const PAGE_BASE64_BYTES: u64 = 1_048_576;
 const PACKED_PAGE_BASE64_BYTES: u64 = 8_192;
 
-/// Bytes of a body for each token of its input, and the most memory that is taken for one in one piece; a larger body
-/// grows into it.
+/// Bytes of a body for each token of its input, and the most memory that is taken for one in one
+/// piece; a larger body grows into it.
 const BODY_BYTES_PER_TOKEN: u64 = 4;
 const BODY_BYTES_MAX: u64 = 32 << 20;
 
 /// The first guess of how long a body becomes whose input comes to so many tokens.
 pub fn body_bytes(input_tokens: u64) -> usize {
-    let bytes = input_tokens.saturating_mul(BODY_BYTES_PER_TOKEN).min(BODY_BYTES_MAX);
+    let bytes = input_tokens
+        .saturating_mul(BODY_BYTES_PER_TOKEN)
+        .min(BODY_BYTES_MAX);
     usize::try_from(bytes).unwrap_or_default()
 }
 
@@ -61,10 +67,20 @@ pub fn input_tokens(request: &Request<'_>) -> u64 {
             ToolKind::Function(function) => {
                 sum.text(&function.name);
                 function.description.iter().for_each(|text| sum.text(text));
-                function.schema.into_iter().for_each(|schema| sum.json(schema));
-                function.examples.into_iter().for_each(|examples| sum.json(examples));
+                function
+                    .schema
+                    .into_iter()
+                    .for_each(|schema| sum.json(schema));
+                function
+                    .examples
+                    .into_iter()
+                    .for_each(|examples| sum.json(examples));
             }
-            ToolKind::Custom { name, description, format } => {
+            ToolKind::Custom {
+                name,
+                description,
+                format,
+            } => {
                 sum.text(name);
                 description.iter().for_each(|text| sum.text(text));
                 format.iter().for_each(|format| sum.json(*format));
@@ -99,12 +115,17 @@ impl Sum {
             BlockKind::Text(text) | BlockKind::Refusal(text) => self.text(text),
             BlockKind::Image(_) => self.tokens += PER_IMAGE,
             BlockKind::File(file) => {
-                file.title.iter().chain(&file.context).for_each(|text| self.text(text));
+                file.title
+                    .iter()
+                    .chain(&file.context)
+                    .for_each(|text| self.text(text));
                 match &file.content {
                     FileContent::Pdf(data) => self.tokens += PER_PAGE * pages(&data.value()),
                     FileContent::Text(text) => self.text(text),
                     FileContent::Url(_) => self.tokens += PER_PAGE * PAGES_UNSEEN,
-                    FileContent::Blocks(blocks) => blocks.iter().for_each(|block| self.block(block)),
+                    FileContent::Blocks(blocks) => {
+                        blocks.iter().for_each(|block| self.block(block))
+                    }
                 }
             }
             BlockKind::Thinking(Thinking::Shown { text, .. }) => self.text(text),
@@ -126,24 +147,40 @@ impl Sum {
     }
 
     fn total(&self) -> u64 {
-        let hundredths = self.bytes.saturating_mul(PER_BYTE).saturating_add(self.tokens.saturating_mul(PER_TOKEN));
+        let hundredths = self
+            .bytes
+            .saturating_mul(PER_BYTE)
+            .saturating_add(self.tokens.saturating_mul(PER_TOKEN));
         hundredths.div_ceil(100)
     }
 }
 
-/// Pages of the PDF that `base64` is, upwards: where its objects are not packed each page says so, and else the size tells.
+/// Pages of the PDF that `base64` is, upwards: where its objects are not packed each page says so,
+/// and else the size tells.
 pub(super) fn pages(base64: &str) -> u64 {
     // Some writers of JSON escape every slash.
-    let base64 = if base64.contains('\\') { base64.replace('\\', "").into() } else { Cow::Borrowed(base64) };
+    let base64 = if base64.contains('\\') {
+        base64.replace('\\', "").into()
+    } else {
+        Cow::Borrowed(base64)
+    };
     let packed = u64::try_from(base64.len()).unwrap_or(u64::MAX);
-    let told = base64::engine::general_purpose::STANDARD.decode(base64.as_bytes()).map_or(0, |pdf| {
-        let marks = memmem::find_iter(&pdf, b"/Type").filter(|at| {
-            let behind = pdf.get(at + 5..).unwrap_or_default().trim_ascii_start();
-            behind.strip_prefix(b"/Page").is_some_and(|rest| rest.first() != Some(&b's'))
+    let told = base64::engine::general_purpose::STANDARD
+        .decode(base64.as_bytes())
+        .map_or(0, |pdf| {
+            let marks = memmem::find_iter(&pdf, b"/Type").filter(|at| {
+                let behind = pdf.get(at + 5..).unwrap_or_default().trim_ascii_start();
+                behind
+                    .strip_prefix(b"/Page")
+                    .is_some_and(|rest| rest.first() != Some(&b's'))
+            });
+            u64::try_from(marks.count()).unwrap_or(u64::MAX)
         });
-        u64::try_from(marks.count()).unwrap_or(u64::MAX)
-    });
-    let per_page = if told > 0 { PAGE_BASE64_BYTES } else { PACKED_PAGE_BASE64_BYTES };
+    let per_page = if told > 0 {
+        PAGE_BASE64_BYTES
+    } else {
+        PACKED_PAGE_BASE64_BYTES
+    };
     told.max(packed.div_ceil(per_page)).max(1)
 }
 
@@ -155,7 +192,10 @@ mod tests {
     fn pages_are_counted_where_they_show_and_guessed_upwards_where_not() {
         let pages = |pdf: &[u8]| pages(&base64::engine::general_purpose::STANDARD.encode(pdf));
         let page = "<< /Type /Page /Parent 2 0 R >>\n<</Type/Page>>\n".repeat(15);
-        assert_eq!(pages(format!("%PDF-1.4 << /Type /Pages >> {page}").as_bytes()), 30);
+        assert_eq!(
+            pages(format!("%PDF-1.4 << /Type /Pages >> {page}").as_bytes()),
+            30
+        );
         assert_eq!(pages(b"%PDF-1.7"), 1);
         assert_eq!(pages(&[7; 60_000]), 10);
         assert_eq!(super::pages("not base64"), 1);

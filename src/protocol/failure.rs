@@ -1,8 +1,8 @@
 //! Every failure the edge can answer with, and its shape on each surface.
 //!
-//! It must not decide *that* something failed, know HTTP types or log. What a kind of failure looks like is one
-//! total match in `failure/table.rs`; what a vendor's error
-//! means is `failure/vendor.rs`.
+//! It must not decide *that* something failed, know HTTP types or log. What a kind of failure looks
+//! like is one total match in `failure/table.rs`; what a vendor's error means is
+//! `failure/vendor.rs`.
 //!
 //! Read next: `protocol/failure/table.rs`, then `protocol/failure/vendor.rs`.
 
@@ -15,7 +15,9 @@ mod scrub;
 mod table;
 mod vendor;
 
-pub use vendor::{VendorError, from_vendor, from_vendor_error, refuses_key, seconds as retry_after_seconds};
+pub use vendor::{
+    VendorError, from_vendor, from_vendor_error, refuses_key, seconds as retry_after_seconds,
+};
 
 /// The longest `retry-after` that no official client takes for "do not retry at all".
 const RETRY_AFTER_SECONDS_MAX: u32 = 60;
@@ -50,7 +52,8 @@ pub enum Kind {
     TrialExpired,
     KeySpendLimit,
     RateLimited,
-    /// The key, or its account, has asked for as many requests, or tokens, as it may within a minute.
+    /// The key, or its account, has asked for as many requests, or tokens, as it may within a
+    /// minute.
     RequestsPerMinute,
     TokensPerMinute,
     /// The key, or its account, has as many requests running as it may.
@@ -59,7 +62,8 @@ pub enum Kind {
     TooManyOpen,
     /// The key, or its account, has asked for as much that costs nothing as it may within a minute.
     FreeRequests,
-    /// The requests in flight of the account, or of the connection, hold as much of their bodies as they may.
+    /// The requests in flight of the account, or of the connection, hold as much of their bodies as
+    /// they may.
     AccountBodies,
     ConnectionBodies,
     BodyTooLarge,
@@ -133,7 +137,8 @@ impl Kind {
         table::row(self).on(surface).0
     }
 
-    /// The trouble is the vendor's, or between it and us, and not the request's: another endpoint or model may answer.
+    /// The trouble is the vendor's, or between it and us, and not the request's: another endpoint
+    /// or model may answer.
     pub fn another_may_answer(self) -> bool {
         matches!(
             self,
@@ -217,8 +222,16 @@ impl Failure {
 
     /// The same without a secret that the vendor has quoted, in whichever member.
     pub fn without(mut self, secret: &str) -> Self {
-        let texts = [Some(&mut self.message), self.param.as_mut(), self.code.as_mut()];
-        for text in texts.into_iter().flatten().filter(|text| !secret.is_empty() && text.contains(secret)) {
+        let texts = [
+            Some(&mut self.message),
+            self.param.as_mut(),
+            self.code.as_mut(),
+        ];
+        for text in texts
+            .into_iter()
+            .flatten()
+            .filter(|text| !secret.is_empty() && text.contains(secret))
+        {
             *text = text.replace(secret, "[key]");
         }
         self
@@ -265,7 +278,11 @@ impl Failure {
                 request_id,
             }),
         };
-        Rendered { status, body, headers: self.headers(&row, status) }
+        Rendered {
+            status,
+            body,
+            headers: self.headers(&row, status),
+        }
     }
 
     /// The last frame of a stream whose 200 was sent; nothing may follow it (§8.6).
@@ -276,7 +293,12 @@ impl Failure {
             Protocol::Chat => (
                 b"data: ",
                 json(&ChatBody {
-                    error: ChatError { message: &message, r#type: "server_error", param: None, code: Some(code) },
+                    error: ChatError {
+                        message: &message,
+                        r#type: "server_error",
+                        param: None,
+                        code: Some(code),
+                    },
                 }),
                 b"\n\ndata: [DONE]\n\n",
             ),
@@ -285,7 +307,11 @@ impl Failure {
                 b"event: error\ndata: ",
                 json(&MessagesBody {
                     r#type: "error",
-                    error: MessagesError { r#type: error_type, message: &message, details: None },
+                    error: MessagesError {
+                        r#type: error_type,
+                        message: &message,
+                        details: None,
+                    },
                     request_id,
                 }),
                 b"\n\n",
@@ -301,7 +327,8 @@ impl Failure {
             let seconds = seconds.clamp(1, RETRY_AFTER_SECONDS_MAX);
             headers.push(("retry-after", seconds.to_string()));
         }
-        // Repeating cannot help, and clients that are not the official SDKs repeat whatever is not forbidden.
+        // Repeating cannot help, and clients that are not the official SDKs repeat whatever is not
+        // forbidden.
         if matches!(status, 401..=404) || row.never_retry {
             headers.push(("x-should-retry", "false".to_owned()));
         }
@@ -312,8 +339,8 @@ impl Failure {
 
 /// The failures that need a value to be said; the others are `Failure::of(kind)`.
 impl Failure {
-    /// A body that breaks a rule. `param` is the member's JSON path; the messages shape has no place for it, so
-    /// its message opens with the dotted path (§8.5).
+    /// A body that breaks a rule. `param` is the member's JSON path; the messages shape has no
+    /// place for it, so its message opens with the dotted path (§8.5).
     pub fn invalid(surface: Protocol, param: &str, message: &str) -> Self {
         let message = match surface {
             Protocol::Chat | Protocol::Responses => message.to_owned(),
@@ -335,11 +362,18 @@ impl Failure {
         failure
     }
 
-    /// A path of the API that does not answer to this method; `allowed` are those that it answers to.
+    /// A path of the API that does not answer to this method; `allowed` are those that it answers
+    /// to.
     pub fn wrong_method(method: &str, path: &str, allowed: &[&str]) -> Self {
-        let (method, path) = (messages_for::shortened(method), messages_for::shortened(path));
+        let (method, path) = (
+            messages_for::shortened(method),
+            messages_for::shortened(path),
+        );
         let allowed = allowed.join(", ");
-        let mut failure = Failure::new(Kind::WrongMethod, format!("{path} does not take {method}. Use {allowed}."));
+        let mut failure = Failure::new(
+            Kind::WrongMethod,
+            format!("{path} does not take {method}. Use {allowed}."),
+        );
         failure.also = Some(Box::new(Also(vec![("allow", allowed)])));
         failure
     }
@@ -361,7 +395,10 @@ impl Failure {
 
     /// The body is over `body_bytes_max`, decoded.
     pub fn body_too_large(body_bytes_max: u64) -> Self {
-        Failure::new(Kind::BodyTooLarge, format!("The request body is larger than {body_bytes_max} bytes."))
+        Failure::new(
+            Kind::BodyTooLarge,
+            format!("The request body is larger than {body_bytes_max} bytes."),
+        )
     }
 
     /// The input is longer than the model reads, known before the vendor was asked.
@@ -374,7 +411,11 @@ impl Failure {
 
     /// Nothing is priced for what the request asks, so it cannot be billed.
     pub fn unpriced_feature(surface: Protocol, param: &str) -> Self {
-        let mut failure = Failure::invalid(surface, param, "This feature has no price here and cannot be used.");
+        let mut failure = Failure::invalid(
+            surface,
+            param,
+            "This feature has no price here and cannot be used.",
+        );
         failure.kind = Kind::UnpricedFeature;
         failure
     }
@@ -393,14 +434,23 @@ enum WrongBase {
 }
 
 /// The first parts of the API's paths below `/v1`.
-const BELOW_V1: [&str; 6] = ["chat/completions", "messages", "responses", "models", "credits", "receipts"];
+const BELOW_V1: [&str; 6] = [
+    "chat/completions",
+    "messages",
+    "responses",
+    "models",
+    "credits",
+    "receipts",
+];
 
 fn wrong_base(path: &str) -> Option<WrongBase> {
     let is_known = |below: &str| {
         let below = below.strip_prefix('/')?;
-        BELOW_V1
-            .into_iter()
-            .find(|known| below.strip_prefix(known).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
+        BELOW_V1.into_iter().find(|known| {
+            below
+                .strip_prefix(known)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        })
     };
     match path.strip_prefix("/v1") {
         Some(below) if below.starts_with("/v1/") => {
@@ -412,7 +462,8 @@ fn wrong_base(path: &str) -> Option<WrongBase> {
 }
 
 fn json(body: &impl Serialize) -> Vec<u8> {
-    // Strings and options only: this cannot fail, and an empty body is the honest answer if it ever did.
+    // Strings and options only: this cannot fail, and an empty body is the honest answer if it ever
+    // did.
     serde_json::to_vec(body).unwrap_or_default()
 }
 

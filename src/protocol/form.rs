@@ -1,14 +1,18 @@
-//! The one canonical form of a conversation: what every surface is read into, and every vendor's body is written from.
+//! The one canonical form of a conversation: what every surface is read into, and every vendor's
+//! body is written from.
 //!
-//! Its shape is the strictest of the protocols: ordered blocks. It holds the caller's own JSON tokens, borrowed, not
-//! values. What only one protocol can say travels as [`Opaque`] and is written only by the writer of its origin; every
-//! other writer must give it an outcome, so that nothing is lost silently. Same protocol on both sides never comes
-//! here. It must not grow a field per vendor's wish: a thing enters when two protocols can say it.
+//! Its shape is the strictest of the protocols: ordered blocks. It holds the caller's own JSON
+//! tokens, borrowed, not values. What only one protocol can say travels as [`Opaque`] and is
+//! written only by the writer of its origin; every other writer must give it an outcome, so that
+//! nothing is lost silently. Same protocol on both sides never comes here. It must not grow a field
+//! per vendor's wish: a thing enters when two protocols can say it.
 //!
-//! Division of work. A reader judges what its surface judges (types, ranges, tags it does not know) and keeps order;
-//! it turns one message into one turn. A writer judges by the target's rules and merges, moves, drops and warns.
+//! Division of work. A reader judges what its surface judges (types, ranges, tags it does not know)
+//! and keeps order; it turns one message into one turn. A writer judges by the target's rules and
+//! merges, moves, drops and warns.
 //!
-//! Read next: `form/answer.rs` (the way back), `rules.rs`, then the rooms: `chat/read_request.rs`, ….
+//! Read next: `form/answer.rs` (the way back), `rules.rs`, then the rooms: `chat/read_request.rs`,
+//! ….
 
 use super::Protocol;
 use super::failure::Failure;
@@ -47,9 +51,11 @@ pub struct Request<'a> {
     pub stream: bool,
     /// The caller wants usage at the end of a stream (chat asks, messages always gets it).
     pub include_usage: bool,
-    /// Top-level members that only the surface's own protocol can say (or nobody knows), with their names.
+    /// Top-level members that only the surface's own protocol can say (or nobody knows), with their
+    /// names.
     pub extra: Vec<Opaque<'a>>,
-    /// Tools whose calls go back in another form than their name and arguments (responses), by the name in `tools`.
+    /// Tools whose calls go back in another form than their name and arguments (responses), by the
+    /// name in `tools`.
     pub own_tools: HashMap<String, OwnTool>,
     /// Members that the answer repeats (responses).
     pub echo: Vec<(&'static str, Value<'a>)>,
@@ -115,7 +121,9 @@ pub enum Detail {
 
 impl Detail {
     pub fn of(word: &str) -> Option<Self> {
-        [Self::Auto, Self::Low, Self::High, Self::Original].into_iter().find(|detail| detail.as_str() == word)
+        [Self::Auto, Self::Low, Self::High, Self::Original]
+            .into_iter()
+            .find(|detail| detail.as_str() == word)
     }
 
     pub const fn as_str(self) -> &'static str {
@@ -143,9 +151,12 @@ impl ImageSource<'_> {
     pub fn write_url(&self, json: &mut Json) {
         match self {
             Self::Url(url) => json.text(url),
-            Self::Base64 { media_type, data } => {
-                json.joined(&[Text::made("data:"), media_type.borrowed(), Text::made(";base64,"), data.borrowed()])
-            }
+            Self::Base64 { media_type, data } => json.joined(&[
+                Text::made("data:"),
+                media_type.borrowed(),
+                Text::made(";base64,"),
+                data.borrowed(),
+            ]),
         };
     }
 }
@@ -176,7 +187,10 @@ pub enum FileContent<'a> {
 #[derive(Debug)]
 pub enum Thinking<'a> {
     /// `signature` of a messages vendor, or one of ours (`gw1.…`), or nothing.
-    Shown { text: Text<'a>, signature: Option<Text<'a>> },
+    Shown {
+        text: Text<'a>,
+        signature: Option<Text<'a>>,
+    },
     /// `redacted_thinking`.
     Hidden { data: Text<'a> },
 }
@@ -234,7 +248,8 @@ pub enum ToolKind<'a> {
         description: Option<Text<'a>>,
         format: Option<Value<'a>>,
     },
-    /// A dated tool type of the messages protocol's vendor, with its `type`; run by the client or the vendor.
+    /// A dated tool type of the messages protocol's vendor, with its `type`; run by the client or
+    /// the vendor.
     Vendor {
         kind: Text<'a>,
         value: Value<'a>,
@@ -307,16 +322,19 @@ pub enum Format<'a> {
 pub struct Reasoning<'a> {
     /// By level; a level that nobody knows was refused by the reader.
     pub effort: Option<Effort>,
-    /// The member that said so, for warnings: `reasoning_effort`, `output_config.effort`, `reasoning.effort`.
+    /// The member that said so, for warnings: `reasoning_effort`, `output_config.effort`,
+    /// `reasoning.effort`.
     pub effort_field: &'static str,
-    /// `thinking` of the messages protocol, as it stands; the chat surface takes it as an extension.
+    /// `thinking` of the messages protocol, as it stands; the chat surface takes it as an
+    /// extension.
     pub thinking: Option<Value<'a>>,
     /// By tokens (chat's extension `reasoning.max_tokens`).
     pub budget_tokens: Option<u64>,
-    /// Keep the reasoning's text out of the answer (chat's extension `reasoning.exclude`; responses, where no summary
-    /// was asked for).
+    /// Keep the reasoning's text out of the answer (chat's extension `reasoning.exclude`;
+    /// responses, where no summary was asked for).
     pub hide: bool,
-    /// The caller wrote the messages protocol's own members on the chat surface: copied, no further rules.
+    /// The caller wrote the messages protocol's own members on the chat surface: copied, no further
+    /// rules.
     pub is_verbatim: bool,
 }
 
@@ -333,8 +351,15 @@ pub enum Effort {
 }
 
 impl Effort {
-    pub const ALL: [Effort; 7] =
-        [Effort::None, Effort::Minimal, Effort::Low, Effort::Medium, Effort::High, Effort::Xhigh, Effort::Max];
+    pub const ALL: [Effort; 7] = [
+        Effort::None,
+        Effort::Minimal,
+        Effort::Low,
+        Effort::Medium,
+        Effort::High,
+        Effort::Xhigh,
+        Effort::Max,
+    ];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -349,13 +374,19 @@ impl Effort {
     }
 
     pub fn named(name: &str) -> Option<Effort> {
-        Effort::ALL.into_iter().find(|effort| effort.as_str() == name)
+        Effort::ALL
+            .into_iter()
+            .find(|effort| effort.as_str() == name)
     }
 
     /// This level if `allowed` has it, else the highest allowed below it, else the lowest allowed.
     /// `None`: nothing is allowed.
     pub fn nearest(self, allowed: &[Effort]) -> Option<Effort> {
-        let below = allowed.iter().copied().filter(|effort| *effort <= self).max();
+        let below = allowed
+            .iter()
+            .copied()
+            .filter(|effort| *effort <= self)
+            .max();
         below.or_else(|| allowed.iter().copied().min())
     }
 }
@@ -426,7 +457,9 @@ impl fmt::Display for At {
             At::System(part) => write!(f, "system[{part}]"),
             At::Message(message) => write!(f, "messages[{message}]"),
             At::Part(message, part) => write!(f, "messages[{message}].content[{part}]"),
-            At::Nested(message, part, nested) => write!(f, "messages[{message}].content[{part}].content[{nested}]"),
+            At::Nested(message, part, nested) => {
+                write!(f, "messages[{message}].content[{part}].content[{nested}]")
+            }
             At::Call(message, call) => write!(f, "messages[{message}].tool_calls[{call}]"),
             At::Tool(tool) => write!(f, "tools[{tool}]"),
             At::Item(item) => write!(f, "input[{item}]"),
@@ -436,7 +469,8 @@ impl fmt::Display for At {
     }
 }
 
-/// A refusal of the request, before any vendor is called. Boxed: it is rare, and results are returned by value.
+/// A refusal of the request, before any vendor is called. Boxed: it is rare, and results are
+/// returned by value.
 pub type Refused = Box<Failure>;
 
 /// What was changed on the way: tokens `action:path` for `x-gateway-warnings`.
@@ -475,7 +509,13 @@ impl Warnings {
         // A caller's member name may hold anything; in a header only visible ASCII may stand.
         let token: String = format!("{action}:{path}")
             .chars()
-            .map(|letter| if letter.is_ascii_graphic() && letter != ',' { letter } else { '_' })
+            .map(|letter| {
+                if letter.is_ascii_graphic() && letter != ',' {
+                    letter
+                } else {
+                    '_'
+                }
+            })
             .take(WARNING_LETTERS_MAX)
             .collect();
         if !self.0.contains(&token) {

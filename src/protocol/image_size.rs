@@ -1,7 +1,7 @@
 //! The size of an image in pixels, from the first bytes of its base64.
 //!
-//! It must not decode an image, nor more of its base64 than the header of the format may take. What it cannot read has no
-//! size: then the caller takes the largest image that a model reads.
+//! It must not decode an image, nor more of its base64 than the header of the format may take. What
+//! it cannot read has no size: then the caller takes the largest image that a model reads.
 
 use base64::Engine;
 use std::borrow::Cow;
@@ -13,27 +13,45 @@ const HEAD_LETTERS_MAX: usize = 65_536;
 pub fn pixels(base64: &str) -> Option<(u32, u32)> {
     let head = base64.get(..HEAD_LETTERS_MAX).unwrap_or(base64);
     // Some writers of JSON escape every slash.
-    let head: Cow<'_, str> = if head.contains('\\') { head.replace('\\', "").into() } else { head.into() };
+    let head: Cow<'_, str> = if head.contains('\\') {
+        head.replace('\\', "").into()
+    } else {
+        head.into()
+    };
     let whole = head.len() - head.len() % 4;
-    let bytes = base64::engine::general_purpose::STANDARD.decode(head.get(..whole)?).ok()?;
-    let size = png(&bytes).or_else(|| gif(&bytes)).or_else(|| webp(&bytes)).or_else(|| jpeg(&bytes))?;
+    let bytes = base64::engine::general_purpose::STANDARD
+        .decode(head.get(..whole)?)
+        .ok()?;
+    let size = png(&bytes)
+        .or_else(|| gif(&bytes))
+        .or_else(|| webp(&bytes))
+        .or_else(|| jpeg(&bytes))?;
     (size.0 > 0 && size.1 > 0).then_some(size)
 }
 
 fn png(bytes: &[u8]) -> Option<(u32, u32)> {
     let rest = bytes.strip_prefix(b"\x89PNG\r\n\x1a\n")?;
-    let size = rest.get(8..16).filter(|_| rest.get(4..8) == Some(b"IHDR"))?;
+    let size = rest
+        .get(8..16)
+        .filter(|_| rest.get(4..8) == Some(b"IHDR"))?;
     let (width, height) = size.split_first_chunk::<4>()?;
-    Some((u32::from_be_bytes(*width), u32::from_be_bytes(*height.first_chunk()?)))
+    Some((
+        u32::from_be_bytes(*width),
+        u32::from_be_bytes(*height.first_chunk()?),
+    ))
 }
 
 fn gif(bytes: &[u8]) -> Option<(u32, u32)> {
-    let rest = bytes.strip_prefix(b"GIF89a").or_else(|| bytes.strip_prefix(b"GIF87a"))?;
+    let rest = bytes
+        .strip_prefix(b"GIF89a")
+        .or_else(|| bytes.strip_prefix(b"GIF87a"))?;
     Some((little(rest, 0)?, little(rest, 2)?))
 }
 
 fn webp(bytes: &[u8]) -> Option<(u32, u32)> {
-    let form = bytes.strip_prefix(b"RIFF").and_then(|rest| rest.get(4..)?.strip_prefix(b"WEBP"))?;
+    let form = bytes
+        .strip_prefix(b"RIFF")
+        .and_then(|rest| rest.get(4..)?.strip_prefix(b"WEBP"))?;
     let data = form.get(8..)?;
     match form.get(..4)? {
         // A key frame: its tag, a start code, then fourteen bits each.
@@ -43,7 +61,8 @@ fn webp(bytes: &[u8]) -> Option<(u32, u32)> {
             Some(((bits & 0x3fff) + 1, (bits >> 14 & 0x3fff) + 1))
         }
         b"VP8X" => {
-            let less_one = |at: usize| Some(little(data, at)? | u32::from(*data.get(at + 2)?) << 16);
+            let less_one =
+                |at: usize| Some(little(data, at)? | u32::from(*data.get(at + 2)?) << 16);
             Some((less_one(4)? + 1, less_one(7)? + 1))
         }
         _ => None,
@@ -54,23 +73,40 @@ fn webp(bytes: &[u8]) -> Option<(u32, u32)> {
 fn jpeg(bytes: &[u8]) -> Option<(u32, u32)> {
     let mut rest = bytes.strip_prefix(b"\xff\xd8")?;
     loop {
-        let (marker, segment) = (*rest.get(1)?, rest.get(2..).filter(|_| rest.first() == Some(&0xff))?);
+        let (marker, segment) = (
+            *rest.get(1)?,
+            rest.get(2..).filter(|_| rest.first() == Some(&0xff))?,
+        );
         // All start-of-frame markers but the three of the same range that begin tables.
         if matches!(marker, 0xc0..=0xcf) && !matches!(marker, 0xc4 | 0xc8 | 0xcc) {
             return Some((big(segment, 5)?, big(segment, 3)?));
         }
-        let length = if marker == 0xff { 0 } else { usize::try_from(big(segment, 0)?).ok()?.max(2) };
+        let length = if marker == 0xff {
+            0
+        } else {
+            usize::try_from(big(segment, 0)?).ok()?.max(2)
+        };
         // Fill bytes may stand before a marker.
-        rest = if marker == 0xff { rest.get(1..)? } else { segment.get(length..)? };
+        rest = if marker == 0xff {
+            rest.get(1..)?
+        } else {
+            segment.get(length..)?
+        };
     }
 }
 
 fn little(bytes: &[u8], at: usize) -> Option<u32> {
-    bytes.get(at..)?.first_chunk().map(|two| u16::from_le_bytes(*two).into())
+    bytes
+        .get(at..)?
+        .first_chunk()
+        .map(|two| u16::from_le_bytes(*two).into())
 }
 
 fn big(bytes: &[u8], at: usize) -> Option<u32> {
-    bytes.get(at..)?.first_chunk().map(|two| u16::from_be_bytes(*two).into())
+    bytes
+        .get(at..)?
+        .first_chunk()
+        .map(|two| u16::from_be_bytes(*two).into())
 }
 
 #[cfg(test)]
@@ -89,11 +125,17 @@ mod tests {
         // 1199 and 999, fourteen bits each.
         let lossless = b"RIFF\0\0\0\0WEBPVP8L\0\0\0\0\x2f\xaf\xc4\xf9\0\0";
         let extended = b"RIFF\0\0\0\0WEBPVP8X\x0a\0\0\0\0\0\0\0\xaf\x04\0\xe7\x03\0";
-        let mut jpeg = b"\xff\xd8\xff\xe0\0\x10JFIF\0\x01\x01\0\0\x01\0\x01\0\0\xff\xe1\x9c\x42".to_vec();
+        let mut jpeg =
+            b"\xff\xd8\xff\xe0\0\x10JFIF\0\x01\x01\0\0\x01\0\x01\0\0\xff\xe1\x9c\x42".to_vec();
         jpeg.extend([7; 40_000]);
         jpeg.extend(b"\xff\xff\xc4\0\x04\x01\x02\xff\xc2\0\x11\x08\x03\xe8\x04\xb0\x03");
         for image in [&png[..], gif, lossy, lossless, extended, &jpeg] {
-            assert_eq!(pixels(&encoded(image)), Some((1_200, 1_000)), "{:?}", image.get(..16));
+            assert_eq!(
+                pixels(&encoded(image)),
+                Some((1_200, 1_000)),
+                "{:?}",
+                image.get(..16)
+            );
         }
         let slashed = encoded(&jpeg).replace('/', "\\/");
         assert_eq!(pixels(&slashed), Some((1_200, 1_000)));
@@ -102,7 +144,13 @@ mod tests {
     #[test]
     fn what_cannot_be_read_has_no_size() {
         let nothing_high = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\x04\xb0\0\0\0\0\x08";
-        for image in [&b""[..], b"BM", b"GIF89a\x01", b"\xff\xd8\xff\xe0\0\x10JFIF", nothing_high] {
+        for image in [
+            &b""[..],
+            b"BM",
+            b"GIF89a\x01",
+            b"\xff\xd8\xff\xe0\0\x10JFIF",
+            nothing_high,
+        ] {
             assert_eq!(pixels(&encoded(image)), None);
         }
         assert_eq!(pixels("no base64, äöü"), None);

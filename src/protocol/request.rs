@@ -1,13 +1,16 @@
-//! What admission must know of a request body, read in one skipping pass, and the few edits made to it.
+//! What admission must know of a request body, read in one skipping pass, and the few edits made to
+//! it.
 //!
-//! It must not build a tree, nor judge what a vendor judges itself: only what decides who pays, how much at most
-//! and where the request goes. A body that two readers could understand differently there (a member twice, a
-//! member in another case) is refused, because the vendor's reading would be billed by ours.
+//! It must not build a tree, nor judge what a vendor judges itself: only what decides who pays, how
+//! much at most and where the request goes. A body that two readers could understand differently
+//! there (a member twice, a member in another case) is refused, because the vendor's reading would
+//! be billed by ours.
 //!
-//! Read next: `request/features.rs` (what makes a request cost more than its bytes), `request/rewrite.rs`,
-//! `request/vendor_state.rs` (what lives in the vendor account), `request/extensions.rs` (what only some vendors know), `request/strip.rs` (what another vendor's answer left
-//! behind), `request/dialect.rs` (what this model refuses), `request/content.rs` (what it holds, by kind),
-//! `request/conversation.rs` (whose turn it is).
+//! Read next: `request/features.rs` (what makes a request cost more than its bytes),
+//! `request/rewrite.rs`, `request/vendor_state.rs` (what lives in the vendor account),
+//! `request/extensions.rs` (what only some vendors know), `request/strip.rs` (what another vendor's
+//! answer left behind), `request/dialect.rs` (what this model refuses), `request/content.rs` (what
+//! it holds, by kind), `request/conversation.rs` (whose turn it is).
 
 use super::Protocol;
 use super::failure::{Failure, Kind as FailureKind};
@@ -72,7 +75,9 @@ pub struct OutputLimit {
 impl Outline {
     /// Messages: the prompt is to be put into the vendor's cache, and nothing to be generated.
     pub fn is_prewarming(&self) -> bool {
-        self.spans.max_tokens.is_some_and(|limit| limit.tokens == Some(0))
+        self.spans
+            .max_tokens
+            .is_some_and(|limit| limit.tokens == Some(0))
     }
 }
 
@@ -109,14 +114,15 @@ enum StreamOptions {
 
 /// Reads the body.
 ///
-/// Refused with 400: no JSON, no object, deeper than [`DEPTH_MAX`], no `model`, a member that decides the bill
-/// given twice or of a wrong type, a number out of its range. Null counts as absent.
+/// Refused with 400: no JSON, no object, deeper than [`DEPTH_MAX`], no `model`, a member that
+/// decides the bill given twice or of a wrong type, a number out of its range. Null counts as
+/// absent.
 pub fn read(protocol: Protocol, body: &[u8]) -> Result<Outline, Failure> {
     read_bounded(protocol, body, u64::MAX)
 }
 
-/// As [`read`], and refused with 400 as well: more than `values_max` members of objects and items of arrays. What is built
-/// of a body takes memory for each of them.
+/// As [`read`], and refused with 400 as well: more than `values_max` members of objects and items
+/// of arrays. What is built of a body takes memory for each of them.
 pub fn read_bounded(protocol: Protocol, body: &[u8], values_max: u64) -> Result<Outline, Failure> {
     let unread = |broken| unread(broken, values_max);
     let text = std::str::from_utf8(body).map_err(|fault| not_json(fault.valid_up_to()))?;
@@ -131,12 +137,16 @@ pub fn read_bounded(protocol: Protocol, body: &[u8], values_max: u64) -> Result<
     let mut reader = Reader {
         protocol,
         text,
-        outline: Outline { choices: 1, ..Outline::default() },
+        outline: Outline {
+            choices: 1,
+            ..Outline::default()
+        },
         given: [false; BILLING_MEMBERS.len()],
     };
     reader.outline.spans.inside = scan.at().saturating_add(1);
-    let outcome =
-        scan.object(|scan, key| reader.member(scan, &key.name())).and_then(|_| scan.end().map_err(Stop::Broken));
+    let outcome = scan
+        .object(|scan, key| reader.member(scan, &key.name()))
+        .and_then(|_| scan.end().map_err(Stop::Broken));
     match outcome {
         Err(Stop::Broken(broken)) => Err(unread(broken)),
         Err(Stop::Refused(failure)) => Err(*failure),
@@ -194,10 +204,18 @@ impl Reader<'_> {
             self.outline.dialect.set(setting);
         }
         if let Some(object) = VendorObject::by_top_name(self.protocol, name) {
-            return Ok(vendor_state::note(&mut self.outline.features.vendor_reference, object, scan)?);
+            return Ok(vendor_state::note(
+                &mut self.outline.features.vendor_reference,
+                object,
+                scan,
+            )?);
         }
         if let Some(object) = VendorObject::by_value(self.protocol, name, scan.kind()?) {
-            return Ok(vendor_state::note(&mut self.outline.features.vendor_reference, object, scan)?);
+            return Ok(vendor_state::note(
+                &mut self.outline.features.vendor_reference,
+                object,
+                scan,
+            )?);
         }
         match (name, self.protocol) {
             ("model", _) => self.model(scan),
@@ -223,7 +241,8 @@ impl Reader<'_> {
             ("output_config", Protocol::Messages) => self.output_config(scan),
             ("reasoning_effort", Protocol::Chat) => {
                 self.outline.dialect.effort(scan)?;
-                self.outline.features.no_reasoning |= self.outline.dialect.effort == Word::Known(Effort::None);
+                self.outline.features.no_reasoning |=
+                    self.outline.dialect.effort == Word::Known(Effort::None);
                 Ok(())
             }
             ("max_output_tokens", Protocol::Responses) => {
@@ -235,7 +254,9 @@ impl Reader<'_> {
             ("tools", _) => self.list(scan, name),
             ("service_tier", _) => self.service_tier(scan),
             // A list of items may name some that are stored.
-            ("instructions", Protocol::Responses) if !matches!(scan.kind()?, Kind::String | Kind::Null) => {
+            ("instructions", Protocol::Responses)
+                if !matches!(scan.kind()?, Kind::String | Kind::Null) =>
+            {
                 Err(self.wrong_type(name, "a string"))
             }
             ("system" | "instructions" | "metadata" | "session_id" | "prompt_cache_key", _) => {
@@ -243,7 +264,13 @@ impl Reader<'_> {
                 let start = scan.at();
                 self.outline.features.member(self.protocol, name, scan)?;
                 if is_given {
-                    self.outline.signs.member(name, Span { start, end: scan.at() });
+                    self.outline.signs.member(
+                        name,
+                        Span {
+                            start,
+                            end: scan.at(),
+                        },
+                    );
                 }
                 Ok(())
             }
@@ -251,10 +278,14 @@ impl Reader<'_> {
         }
     }
 
-    /// Refuses a billing member that was given before, or that only differs in case: some servers do not mind
-    /// case and would read it as the member itself.
+    /// Refuses a billing member that was given before, or that only differs in case: some servers
+    /// do not mind case and would read it as the member itself.
     fn once(&mut self, name: &str) -> Result<(), Stop> {
-        let of_others = if self.protocol == Protocol::Responses { 0 } else { OF_RESPONSES };
+        let of_others = if self.protocol == Protocol::Responses {
+            0
+        } else {
+            OF_RESPONSES
+        };
         let known = BILLING_MEMBERS.len().saturating_sub(of_others);
         for (member, given) in BILLING_MEMBERS.iter().zip(&mut self.given).take(known) {
             if *member == name {
@@ -298,15 +329,22 @@ impl Reader<'_> {
     }
 
     fn limit(&self, scan: &mut Scan<'_>, param: &str) -> Result<Limit, Stop> {
-        // Only messages vendors define 0: nothing is generated, and the prompt is put into the cache. Source: the vendor's
-        // guide to prompt caching ("Pre-warming the cache"), read 2026-11.
+        // Only messages vendors define 0: nothing is generated, and the prompt is put into the
+        // cache. Source: the vendor's guide to prompt caching ("Pre-warming the cache"), read
+        // 2026-11.
         let least = u64::from(self.protocol != Protocol::Messages);
         let (tokens, span) = self.number(scan, param, least, COUNT_MAX)?;
         Ok(Limit { span, tokens })
     }
 
     /// A whole number from `least` to `most`, and where it stands; `None` for null.
-    fn number(&self, scan: &mut Scan<'_>, param: &str, least: u64, most: u64) -> Result<(Option<u64>, Span), Stop> {
+    fn number(
+        &self,
+        scan: &mut Scan<'_>,
+        param: &str,
+        least: u64,
+        most: u64,
+    ) -> Result<(Option<u64>, Span), Stop> {
         let kind = scan.kind()?;
         if !matches!(kind, Kind::Number | Kind::Null) {
             return Err(self.wrong_type(param, "an integer"));
@@ -317,7 +355,10 @@ impl Reader<'_> {
         }
         match scan.count(span) {
             Some(count) if (least..=most).contains(&count) => Ok((Some(count), span)),
-            _ => Err(self.refuse(param, &format!("Expected an integer from {least} to {most}."))),
+            _ => Err(self.refuse(
+                param,
+                &format!("Expected an integer from {least} to {most}."),
+            )),
         }
     }
 
@@ -349,11 +390,18 @@ impl Reader<'_> {
                 Some(true) | None => 4,
             };
             let end = scan.at();
-            include_usage = Some(Span { start: end.saturating_sub(length), end });
+            include_usage = Some(Span {
+                start: end.saturating_sub(length),
+                end,
+            });
             Ok(())
         })?;
         self.outline.include_usage = wanted.unwrap_or(false);
-        self.outline.spans.stream_options = Some(StreamOptions::Object { inside, is_empty, include_usage });
+        self.outline.spans.stream_options = Some(StreamOptions::Object {
+            inside,
+            is_empty,
+            include_usage,
+        });
         Ok(())
     }
 
@@ -413,7 +461,12 @@ impl Reader<'_> {
         if scan.kind()? != Kind::Array {
             return self.list(scan, name);
         }
-        let Outline { features, signs, dialect, .. } = &mut self.outline;
+        let Outline {
+            features,
+            signs,
+            dialect,
+            ..
+        } = &mut self.outline;
         let text = self.text;
         scan.array(|scan| {
             let mut head = Head::default();
@@ -428,7 +481,10 @@ impl Reader<'_> {
                 }
             })?;
             let now = features.leftovers;
-            dialect.message(now.thoughts > before.thoughts, now.tool_results > before.tool_results);
+            dialect.message(
+                now.thoughts > before.thoughts,
+                now.tool_results > before.tool_results,
+            );
             signs.message(head);
             Ok::<(), Stop>(())
         })
@@ -443,7 +499,13 @@ impl Reader<'_> {
                 let mut head = Head::default();
                 let start = scan.at();
                 self.outline.features.member(self.protocol, name, scan)?;
-                head.member("content", Span { start, end: scan.at() });
+                head.member(
+                    "content",
+                    Span {
+                        start,
+                        end: scan.at(),
+                    },
+                );
                 self.outline.signs.message(head);
             }
             _ => self.outline.features.member(self.protocol, name, scan)?,
@@ -488,24 +550,39 @@ impl Reader<'_> {
             return Err(reference.refusal(self.protocol, self.text));
         }
         if self.protocol == Protocol::Responses {
-            let given = outline.spans.max_output_tokens.and_then(|limit| limit.tokens);
-            outline.output_limit = given.map(|tokens| OutputLimit { field: "max_output_tokens", tokens });
+            let given = outline
+                .spans
+                .max_output_tokens
+                .and_then(|limit| limit.tokens);
+            outline.output_limit = given.map(|tokens| OutputLimit {
+                field: "max_output_tokens",
+                tokens,
+            });
             return Ok(outline);
         }
         if self.protocol == Protocol::Messages && outline.is_prewarming() && outline.stream {
             let message = "0 is not supported with stream=true.";
             return Err(Failure::invalid(self.protocol, "max_tokens", message));
         }
-        let newer = outline.spans.max_completion_tokens.and_then(|limit| limit.tokens);
+        let newer = outline
+            .spans
+            .max_completion_tokens
+            .and_then(|limit| limit.tokens);
         let older = outline.spans.max_tokens.and_then(|limit| limit.tokens);
-        let field = if newer.is_some() { "max_completion_tokens" } else { "max_tokens" };
+        let field = if newer.is_some() {
+            "max_completion_tokens"
+        } else {
+            "max_tokens"
+        };
         outline.output_limit = newer.max(older).map(|tokens| OutputLimit { field, tokens });
         Ok(outline)
     }
 
     fn wrong_type(&self, param: &str, wanted: &str) -> Stop {
         let message = match self.protocol {
-            Protocol::Chat | Protocol::Responses => format!("Invalid type for '{param}': expected {wanted}."),
+            Protocol::Chat | Protocol::Responses => {
+                format!("Invalid type for '{param}': expected {wanted}.")
+            }
             Protocol::Messages => {
                 let noun = wanted.split_once(' ').map_or(wanted, |(_, noun)| noun);
                 format!("Input should be a valid {noun}")
@@ -524,14 +601,16 @@ fn unread(broken: Broken, values_max: u64) -> Failure {
         Broken::Syntax { at } => not_json(at),
         Broken::TooDeep => plain("The request body is nested too deeply."),
         Broken::TooMany => plain("An object in the request body has too many members."),
-        Broken::TooManyValues => {
-            plain(&format!("The request body has more than {values_max} JSON values, the limit here."))
-        }
+        Broken::TooManyValues => plain(&format!(
+            "The request body has more than {values_max} JSON values, the limit here."
+        )),
     }
 }
 
 fn not_json(at: usize) -> Failure {
-    plain(&format!("The request body is not valid JSON (at byte {at})."))
+    plain(&format!(
+        "The request body is not valid JSON (at byte {at})."
+    ))
 }
 
 fn plain(message: &str) -> Failure {

@@ -1,8 +1,10 @@
-//! What a model accepts, as data: the descriptor behind `capabilities:` in the config. The writers of requests go by it.
+//! What a model accepts, as data: the descriptor behind `capabilities:` in the config. The writers
+//! of requests go by it.
 //!
 //! It must not know a vendor or a model by name: which model accepts what is the config's to say.
 //!
-//! Read next: `rules/known.rs` (what of it is known), `rules/names.rs` (ids, names, arguments), `rules/schema.rs`, `rules/pairing.rs`.
+//! Read next: `rules/known.rs` (what of it is known), `rules/names.rs` (ids, names, arguments),
+//! `rules/schema.rs`, `rules/pairing.rs`.
 
 use super::form::Effort;
 
@@ -13,8 +15,9 @@ pub mod names;
 pub mod pairing;
 pub mod schema;
 
-/// What becomes of a request's member on its way to the other protocol. The tables of the two directions
-/// (`chat/read_request/fields.rs`, `messages/read_request/fields.rs`) hold one for every member.
+/// What becomes of a request's member on its way to the other protocol. The tables of the two
+/// directions (`chat/read_request/fields.rs`, `messages/read_request/fields.rs`) hold one for every
+/// member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// Said in the other protocol.
@@ -119,7 +122,12 @@ impl ThinkingType {
     }
 
     pub fn named(name: &str) -> Option<Self> {
-        let all = [ThinkingType::Enabled, ThinkingType::Adaptive, ThinkingType::BetweenTools, ThinkingType::Disabled];
+        let all = [
+            ThinkingType::Enabled,
+            ThinkingType::Adaptive,
+            ThinkingType::BetweenTools,
+            ThinkingType::Disabled,
+        ];
         all.into_iter().find(|kind| kind.as_str() == name)
     }
 }
@@ -157,7 +165,8 @@ pub struct ChatModel {
 pub enum ParallelToolCalls {
     #[default]
     Accepted,
-    /// Only where the model chooses the tool: not beside a `tool_choice` that forces one or forbids all.
+    /// Only where the model chooses the tool: not beside a `tool_choice` that forces one or forbids
+    /// all.
     WithAutoChoice,
     Refused,
 }
@@ -185,7 +194,8 @@ pub struct ResponsesModel {
     /// Accepts `prompt_cache_breakpoint`.
     pub cache_breakpoints: bool,
     pub verbosity: bool,
-    /// Its server knows tools of type `function` alone: all others go as such, those of its own surface too.
+    /// Its server knows tools of type `function` alone: all others go as such, those of its own
+    /// surface too.
     pub functions_only: bool,
 }
 
@@ -204,7 +214,8 @@ pub enum ReasoningReplay {
     #[default]
     None,
     ReasoningContent,
-    /// Only of the turn that is going on, and only where it calls tools: of earlier turns it must not come back.
+    /// Only of the turn that is going on, and only where it calls tools: of earlier turns it must
+    /// not come back.
     ReasoningContentInTurn,
     ReasoningDetails,
 }

@@ -1,7 +1,8 @@
 //! Same protocol on both sides: rename the model back, watch the usage, touch nothing else.
 //!
-//! It must not build a tree, reorder or reformat: what goes out is what came in but for the model's name and the
-//! usage that the caller did not ask for. It must not decide what is billed; it says what it saw.
+//! It must not build a tree, reorder or reformat: what goes out is what came in but for the model's
+//! name and the usage that the caller did not ask for. It must not decide what is billed; it says
+//! what it saw.
 //!
 //! Read next: `same/chat.rs` and `same/messages.rs`, what one event means; then `protocol/sse.rs`.
 
@@ -29,7 +30,12 @@ pub use whole::{count, usage_in, whole};
 const DEPTH_MAX: u32 = 128;
 
 /// Events of the responses protocol that say no more than that the request was taken.
-const RESPONSES_OPENING: [&str; 4] = ["response.created", "response.queued", "response.in_progress", "keepalive"];
+const RESPONSES_OPENING: [&str; 4] = [
+    "response.created",
+    "response.queued",
+    "response.in_progress",
+    "keepalive",
+];
 
 impl From<TooLarge> for Fault {
     fn from(_: TooLarge) -> Self {
@@ -75,9 +81,14 @@ struct Watch {
 }
 
 impl StreamPass {
-    /// `hide_usage`: a chat caller did not ask for usage, so the usage chunk and `"usage":null` are left out.
-    /// `event_bytes_max`: the largest event that is held.
-    pub fn new(protocol: Protocol, public_model: &str, hide_usage: bool, event_bytes_max: usize) -> Self {
+    /// `hide_usage`: a chat caller did not ask for usage, so the usage chunk and `"usage":null` are
+    /// left out. `event_bytes_max`: the largest event that is held.
+    pub fn new(
+        protocol: Protocol,
+        public_model: &str,
+        hide_usage: bool,
+        event_bytes_max: usize,
+    ) -> Self {
         StreamPass {
             decoder: Decoder::new(event_bytes_max),
             watch: Watch {
@@ -116,9 +127,9 @@ impl StreamPass {
         self.watch.voice.as_ref()
     }
 
-    /// Appends to `out` what may be sent on of the vendor's `bytes`. The terminal event's bytes are in `out` when
-    /// [`StreamPass::completed`] turns true within this call: the caller journals before it releases `out`.
-    /// After a fault or the terminal event, bytes are dropped.
+    /// Appends to `out` what may be sent on of the vendor's `bytes`. The terminal event's bytes are
+    /// in `out` when [`StreamPass::completed`] turns true within this call: the caller journals
+    /// before it releases `out`. After a fault or the terminal event, bytes are dropped.
     ///
     /// # Errors
     /// The stream cannot go on, and the answer is not complete.
@@ -135,13 +146,19 @@ impl StreamPass {
     /// The vendor's body ended. What is missing of a complete answer's end is added.
     ///
     /// # Errors
-    /// The answer is not complete: the vendor's last words if they are an error, else [`Fault::Cut`].
+    /// The answer is not complete: the vendor's last words if they are an error, else
+    /// [`Fault::Cut`].
     pub fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), Fault> {
         if self.is_over {
-            return if self.completed() { Ok(()) } else { Err(Fault::Cut) };
+            return if self.completed() {
+                Ok(())
+            } else {
+                Err(Fault::Cut)
+            };
         }
         self.is_over = true;
-        // Some vendors leave out the last blank line; a line that was cut is not JSON and shows as such.
+        // Some vendors leave out the last blank line; a line that was cut is not JSON and shows as
+        // such.
         self.decoder.close();
         self.watch.has_ended = true;
         let fault = self.pass(out).err();
@@ -155,7 +172,13 @@ impl StreamPass {
     fn end(&mut self, fault: Option<Fault>, out: &mut Vec<u8>) -> Result<(), Fault> {
         let usage = self.usage();
         self.watch.completion.end(usage.is_some(), fault)?;
-        let Watch { protocol, model_json, chat, messages, .. } = &self.watch;
+        let Watch {
+            protocol,
+            model_json,
+            chat,
+            messages,
+            ..
+        } = &self.watch;
         match protocol {
             Protocol::Chat => {
                 let usage = self.watch.unreported();
@@ -175,7 +198,15 @@ impl StreamPass {
 
     /// Ends the answer here, at the output limit. `usage` is what the caller is told of it.
     pub fn end_at_limit(&mut self, usage: &Usage, out: &mut Vec<u8>) {
-        let Watch { protocol, model_json, hide_usage, chat, messages, responses, .. } = &self.watch;
+        let Watch {
+            protocol,
+            model_json,
+            hide_usage,
+            chat,
+            messages,
+            responses,
+            ..
+        } = &self.watch;
         match protocol {
             Protocol::Chat => ending::chat(chat, model_json, (!hide_usage).then_some(usage), out),
             Protocol::Messages => ending::messages(messages, usage, out),
@@ -190,8 +221,8 @@ impl StreamPass {
         self.watch.completion.is_complete()
     }
 
-    /// More than the opening was passed on: `message_start`, `response.created`, a chunk with the role alone, pings and
-    /// comments say nothing that a client waits for.
+    /// More than the opening was passed on: `message_start`, `response.created`, a chunk with the
+    /// role alone, pings and comments say nothing that a client waits for.
     pub fn has_content(&self) -> bool {
         self.watch.has_content
     }
@@ -208,7 +239,9 @@ impl StreamPass {
 
     /// Output as the vendor counts it so far, which may be more than the request can use.
     pub fn counted_output(&self) -> u64 {
-        self.watch.counted().map_or(0, |metered| metered.counted_output)
+        self.watch
+            .counted()
+            .map_or(0, |metered| metered.counted_output)
     }
 
     /// What is counted so far.
@@ -253,7 +286,11 @@ impl Watch {
     }
 
     fn usage(&self) -> Option<MeteredUsage> {
-        Some(usage::billed(&self.final_counters()?, &self.terms, self.generated_bytes))
+        Some(usage::billed(
+            &self.final_counters()?,
+            &self.terms,
+            self.generated_bytes,
+        ))
     }
 
     /// What is counted so far. Nothing is estimated.
@@ -262,21 +299,28 @@ impl Watch {
             Protocol::Messages => self.messages.usage.so_far(),
             Protocol::Chat | Protocol::Responses => None,
         };
-        Some(usage::counted(&so_far.or_else(|| self.final_counters())?, &self.terms.bounds))
+        Some(usage::counted(
+            &so_far.or_else(|| self.final_counters())?,
+            &self.terms.bounds,
+        ))
     }
 
     /// What is counted so far, or known otherwise.
     fn learned(&self) -> Option<Usage> {
-        self.counted().map(|metered| metered.usage).or_else(|| match self.protocol {
-            Protocol::Chat => self.chat.so_far(),
-            Protocol::Messages => None,
-            Protocol::Responses => self.responses.so_far(),
-        })
+        self.counted()
+            .map(|metered| metered.usage)
+            .or_else(|| match self.protocol {
+                Protocol::Chat => self.chat.so_far(),
+                Protocol::Messages => None,
+                Protocol::Responses => self.responses.so_far(),
+            })
     }
 
     /// The usage that is billed where the vendor reports none.
     fn estimated(&self) -> Usage {
-        self.terms.estimator.usage(self.learned(), self.generated_bytes)
+        self.terms
+            .estimator
+            .usage(self.learned(), self.generated_bytes)
     }
 
     /// Chat: the usage that the client asked for and has not read at the end of the answer.
@@ -285,8 +329,14 @@ impl Watch {
         (!is_read).then(|| self.estimated())
     }
 
-    /// The usage object to put in the place of `raw`, which has these counters. `is_end`: nothing is generated after it.
-    fn restated(&mut self, counters: Option<VendorCounters>, raw: &str, is_end: bool) -> Option<String> {
+    /// The usage object to put in the place of `raw`, which has these counters. `is_end`: nothing
+    /// is generated after it.
+    fn restated(
+        &mut self,
+        counters: Option<VendorCounters>,
+        raw: &str,
+        is_end: bool,
+    ) -> Option<String> {
         let counters = counters?;
         let metered = self.usage().filter(|_| is_end).or_else(|| self.counted())?;
         let before = std::mem::replace(&mut self.reported, metered.usage);
@@ -296,15 +346,16 @@ impl Watch {
     fn event(&mut self, event: &Event<'_>, out: &mut Vec<u8>) -> Result<(), Fault> {
         let data = event.data.unwrap_or_default().trim_ascii();
         if data.is_empty() {
-            // By the rules of event streams this is no event: comments and blank lines pass. The beginning of an event does
-            // not, where the vendor broke off.
+            // By the rules of event streams this is no event: comments and blank lines pass. The
+            // beginning of an event does not, where the vendor broke off.
             if !self.has_ended {
                 out.extend_from_slice(event.raw);
             }
             return Ok(());
         }
         if data.starts_with(b":") {
-            // A comment that something on the way wrapped as data: clients choke on it, nobody needs it.
+            // A comment that something on the way wrapped as data: clients choke on it, nobody
+            // needs it.
             return Ok(());
         }
         match self.protocol {
@@ -316,7 +367,12 @@ impl Watch {
         Ok(())
     }
 
-    fn chat_event(&mut self, event: &Event<'_>, data: &[u8], out: &mut Vec<u8>) -> Result<(), Fault> {
+    fn chat_event(
+        &mut self,
+        event: &Event<'_>,
+        data: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(), Fault> {
         if data == b"[DONE]" {
             self.completion.last_event()?;
             if let Some(usage) = self.unreported() {
@@ -342,16 +398,32 @@ impl Watch {
         if self.hide_usage && chunk.is_usage_only() {
             return Ok(());
         }
-        let hidden = chunk.null_usage.filter(|_| self.hide_usage).map(|span| Splice::new(span, ""));
+        let hidden = chunk
+            .null_usage
+            .filter(|_| self.hide_usage)
+            .map(|span| Splice::new(span, ""));
         let restated = match chunk.has_empty_usage() {
             true => Some(self.instead_of_empty_usage(&chunk)),
             false => {
-                let raw = chunk.usage_at.and_then(|at| text(event).get(at.start..at.end)).unwrap_or_default();
-                self.restated(chunk.counters().map(VendorCounters::Chat), raw, self.completion.has_stopped())
+                let raw = chunk
+                    .usage_at
+                    .and_then(|at| text(event).get(at.start..at.end))
+                    .unwrap_or_default();
+                self.restated(
+                    chunk.counters().map(VendorCounters::Chat),
+                    raw,
+                    self.completion.has_stopped(),
+                )
             }
         };
-        let restated = chunk.usage_at.zip(restated.as_deref()).map(|(span, usage)| Splice::new(span, usage));
-        let edits = [chunk.model.map(|span| Splice::new(span, &self.model_json)), hidden.or(restated)];
+        let restated = chunk
+            .usage_at
+            .zip(restated.as_deref())
+            .map(|(span, usage)| Splice::new(span, usage));
+        let edits = [
+            chunk.model.map(|span| Splice::new(span, &self.model_json)),
+            hidden.or(restated),
+        ];
         write(&mut self.split_letters, self.protocol, event, edits, out);
         Ok(())
     }
@@ -360,8 +432,8 @@ impl Watch {
         let Some(seen) = messages::read(text(event)) else {
             return self.pass_unreadable(event, out);
         };
-        // The newest clients go by the JSON's type, all others by the event's name: an error or an end for
-        // either is one.
+        // The newest clients go by the JSON's type, all others by the event's name: an error or an
+        // end for either is one.
         let is = |word: &str| seen.kind.as_deref() == Some(word) || event.name == word.as_bytes();
         if is("error") || (seen.kind.is_none() && seen.has_error) {
             return Err(Fault::told(event.data.unwrap_or_default()));
@@ -377,24 +449,37 @@ impl Watch {
         if self.messages.has_stopped() && seen.generated_bytes > 0 {
             self.completion.withdraw_stop_reason();
         }
-        self.messages.event(&seen, is("message_start"), is("message_delta"));
-        self.completion.set_stop_reason(StopReason::from_bool(self.messages.has_stopped()));
+        self.messages
+            .event(&seen, is("message_start"), is("message_delta"));
+        self.completion
+            .set_stop_reason(StopReason::from_bool(self.messages.has_stopped()));
         if is("message_stop") {
             self.completion.last_event()?;
         }
         let edit = seen.model.filter(|_| is("message_start"));
-        let counters = seen.usage.filter(|_| is("message_start") || is("message_delta")).map(VendorCounters::Messages);
+        let counters = seen
+            .usage
+            .filter(|_| is("message_start") || is("message_delta"))
+            .map(VendorCounters::Messages);
         let has_stopped = self.messages.has_stopped();
         let restated = if is("message_delta") && has_stopped && self.lacks_usage() {
             Some(usage::written(self.protocol, &self.estimated()))
         } else {
-            let raw = seen.usage_at.and_then(|at| text(event).get(at.start..at.end)).unwrap_or_default();
+            let raw = seen
+                .usage_at
+                .and_then(|at| text(event).get(at.start..at.end))
+                .unwrap_or_default();
             self.restated(counters, raw, has_stopped)
         };
         let end = usage::closing_brace(text(event));
         let restated = restated.map(|usage| usage::placed(text(event), seen.usage_at, end, usage));
-        let restated = restated.as_ref().map(|(span, usage)| Splice::new(*span, usage));
-        let edits = [edit.map(|span| Splice::new(span, &self.model_json)), restated];
+        let restated = restated
+            .as_ref()
+            .map(|(span, usage)| Splice::new(*span, usage));
+        let edits = [
+            edit.map(|span| Splice::new(span, &self.model_json)),
+            restated,
+        ];
         write(&mut self.split_letters, self.protocol, event, edits, out);
         Ok(())
     }
@@ -406,7 +491,8 @@ impl Watch {
         self.final_counters().is_none() && !self.messages.refused_free(self.generated_bytes)
     }
 
-    /// What takes the place of a usage in a chunk that counts nothing: the estimate where no other can follow, else null.
+    /// What takes the place of a usage in a chunk that counts nothing: the estimate where no other
+    /// can follow, else null.
     fn instead_of_empty_usage(&mut self, chunk: &chat::Chunk) -> String {
         if !chunk.is_usage_only() || !self.completion.has_stopped() {
             return "null".to_owned();
@@ -423,7 +509,12 @@ impl Watch {
         Ok(())
     }
 
-    fn responses_event(&mut self, event: &Event<'_>, data: &[u8], out: &mut Vec<u8>) -> Result<(), Fault> {
+    fn responses_event(
+        &mut self,
+        event: &Event<'_>,
+        data: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(), Fault> {
         if data == b"[DONE]" {
             // Of chat: no client of this protocol waits for it.
             return Ok(());
@@ -442,7 +533,10 @@ impl Watch {
         self.shows_thinking |= seen.has_reasoning;
         self.responses.event(&seen, text(event));
         if let Some(voice) = &self.voice {
-            voice.heard(self.responses.id_json().trim_matches('"'), self.responses.next_sequence());
+            voice.heard(
+                self.responses.id_json().trim_matches('"'),
+                self.responses.next_sequence(),
+            );
         }
         if is_end {
             // Items may come whole, without pieces.
@@ -453,13 +547,28 @@ impl Watch {
         let restated = if is_end && seen.response.is_given && self.lacks_usage() {
             Some(usage::written(self.protocol, &self.estimated()))
         } else {
-            let raw = seen.response.usage_at.and_then(|at| text(event).get(at.start..at.end)).unwrap_or_default();
-            self.restated(seen.response.counters().map(VendorCounters::Chat), raw, is_end)
+            let raw = seen
+                .response
+                .usage_at
+                .and_then(|at| text(event).get(at.start..at.end))
+                .unwrap_or_default();
+            self.restated(
+                seen.response.counters().map(VendorCounters::Chat),
+                raw,
+                is_end,
+            )
         };
         let (at, end) = (seen.response.usage_at, seen.response.closing_brace);
         let restated = restated.map(|usage| usage::placed(text(event), at, end, usage));
-        let restated = restated.as_ref().map(|(span, usage)| Splice::new(*span, usage));
-        let edits = [seen.response.model.map(|span| Splice::new(span, &self.model_json)), restated];
+        let restated = restated
+            .as_ref()
+            .map(|(span, usage)| Splice::new(*span, usage));
+        let edits = [
+            seen.response
+                .model
+                .map(|span| Splice::new(span, &self.model_json)),
+            restated,
+        ];
         write(&mut self.split_letters, self.protocol, event, edits, out);
         Ok(())
     }
@@ -484,10 +593,17 @@ fn write(
 
 /// The error of an event that holds a response which failed, or that is one.
 fn vendor_error_in(event: &Event<'_>) -> Fault {
-    let data: Option<serde_json::Value> = serde_json::from_slice(event.data.unwrap_or_default()).ok();
-    let failed = data.as_ref().and_then(|data| data.get("response")).map(ToString::to_string);
+    let data: Option<serde_json::Value> =
+        serde_json::from_slice(event.data.unwrap_or_default()).ok();
+    let failed = data
+        .as_ref()
+        .and_then(|data| data.get("response"))
+        .map(ToString::to_string);
     let error = failed.and_then(|response| VendorError::read(response.as_bytes()));
-    error.map_or_else(|| Fault::told(event.data.unwrap_or_default()), Fault::Vendor)
+    error.map_or_else(
+        || Fault::told(event.data.unwrap_or_default()),
+        Fault::Vendor,
+    )
 }
 
 /// The event's data, or nothing if it is not UTF-8, which no JSON reader takes.

@@ -1,9 +1,11 @@
-//! A skipping reader of JSON: one pass that checks the grammar, bounds the depth and hands out keys and spans.
+//! A skipping reader of JSON: one pass that checks the grammar, bounds the depth and hands out keys
+//! and spans.
 //!
 //! It must not build a tree, copy a value or accept anything that `serde_json` would refuse
-//! (`tests/properties.rs` holds the two against each other through `request::read` and `same::whole`).
-//! Why not `serde_json` itself: skipping with `IgnoredAny` neither bounds depth nor tells where a value stood,
-//! and the features of a request must be found by structure in the same pass.
+//! (`tests/properties.rs` holds the two against each other through `request::read` and
+//! `same::whole`). Why not `serde_json` itself: skipping with `IgnoredAny` neither bounds depth nor
+//! tells where a value stood, and the features of a request must be found by structure in the same
+//! pass.
 //!
 //! Read next: `scan/plain.rs`, then `protocol/request.rs` and `protocol/same.rs`, its two callers.
 
@@ -66,21 +68,26 @@ impl<'a> Text<'a> {
         if !self.is_escaped() {
             return Some(Cow::Borrowed(self.raw));
         }
-        serde_json::from_str::<String>(&format!("\"{}\"", self.raw)).ok().map(Cow::Owned)
+        serde_json::from_str::<String>(&format!("\"{}\"", self.raw))
+            .ok()
+            .map(Cow::Owned)
     }
 
-    /// As [`Text::value`]; a string that has no value stays raw, and so equals no name that we look for.
+    /// As [`Text::value`]; a string that has no value stays raw, and so equals no name that we look
+    /// for.
     pub fn name(&self) -> Cow<'a, str> {
         self.value().unwrap_or(Cow::Borrowed(self.raw))
     }
 
-    /// Bytes of the value in UTF-8: what the client sees of it. Half a surrogate pair counts as U+FFFD.
+    /// Bytes of the value in UTF-8: what the client sees of it. Half a surrogate pair counts as
+    /// U+FFFD.
     pub fn decoded_bytes(&self) -> u64 {
         u64::try_from(self.raw.len().saturating_sub(self.saved)).unwrap_or(u64::MAX)
     }
 }
 
-/// The reader. Each method consumes exactly one value, whatever it is asked for; callbacks must do the same.
+/// The reader. Each method consumes exactly one value, whatever it is asked for; callbacks must do
+/// the same.
 pub(crate) struct Scan<'a> {
     text: &'a str,
     ends: Ends<'a>,
@@ -106,7 +113,8 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// The same reader, which refuses a text of more than `values_max` values: members of objects and items of arrays.
+    /// The same reader, which refuses a text of more than `values_max` values: members of objects
+    /// and items of arrays.
     pub fn with_values_max(self, values_max: u64) -> Self {
         Scan { values_max, ..self }
     }
@@ -153,7 +161,10 @@ impl<'a> Scan<'a> {
     }
 
     /// Reads an array; `item` must consume each value.
-    pub fn array<E: From<Broken>>(&mut self, mut item: impl FnMut(&mut Self) -> Result<(), E>) -> Result<Span, E> {
+    pub fn array<E: From<Broken>>(
+        &mut self,
+        mut item: impl FnMut(&mut Self) -> Result<(), E>,
+    ) -> Result<Span, E> {
         let start = self.open(b'[')?;
         if self.peek() == Some(b']') {
             return Ok(self.close(start));
@@ -173,7 +184,8 @@ impl<'a> Scan<'a> {
         self.expect(b'"')?;
         let (bytes, start) = (self.text.as_bytes(), self.at);
         let (mut at, mut saved, mut before) = (start, 0_usize, Half::default());
-        // Of every string of a body each byte comes by here. Nothing overflows: it counts what stands in memory.
+        // Of every string of a body each byte comes by here. Nothing overflows: it counts what
+        // stands in memory.
         loop {
             at = self.ends.after(at);
             let letter = match bytes.get(at) {
@@ -181,11 +193,19 @@ impl<'a> Scan<'a> {
                 Some(b'\\') => bytes.get(at.wrapping_add(1)).copied().unwrap_or_default(),
                 _ => 0,
             };
-            let length = usize::from(ESCAPE_BYTES.get(usize::from(letter)).copied().unwrap_or_default());
+            let length = usize::from(
+                ESCAPE_BYTES
+                    .get(usize::from(letter))
+                    .copied()
+                    .unwrap_or_default(),
+            );
             if length == 2 {
                 saved = saved.wrapping_add(1);
             } else if length > 2
-                && let Some(unit) = bytes.get(at.wrapping_add(2)..).and_then(<[u8]>::first_chunk).and_then(code_unit)
+                && let Some(unit) = bytes
+                    .get(at.wrapping_add(2)..)
+                    .and_then(<[u8]>::first_chunk)
+                    .and_then(code_unit)
             {
                 saved = saved.wrapping_add(before.saved(unit, at));
             } else {
@@ -197,7 +217,14 @@ impl<'a> Scan<'a> {
         let raw = self.text.get(start..at).ok_or(self.broken())?;
         self.at = at + 1;
         self.escape_bytes = self.escape_bytes.wrapping_add(saved);
-        Ok(Text { raw, saved, span: Span { start: start.saturating_sub(1), end: self.at } })
+        Ok(Text {
+            raw,
+            saved,
+            span: Span {
+                start: start.saturating_sub(1),
+                end: self.at,
+            },
+        })
     }
 
     /// Skips one value of any kind.
@@ -221,7 +248,8 @@ impl<'a> Scan<'a> {
         self.skip().map(|_| None)
     }
 
-    /// A count: plain digits, at most 2^53. Anything else (negative, fractional, a string, null) is no count.
+    /// A count: plain digits, at most 2^53. Anything else (negative, fractional, a string, null) is
+    /// no count.
     pub fn count_or_skip(&mut self) -> Result<Option<u64>, Broken> {
         let span = self.skip()?;
         Ok(self.count(span))
@@ -254,7 +282,10 @@ impl<'a> Scan<'a> {
     }
 
     /// Reads the items if the next value is an array (`true`), else skips it.
-    pub fn array_or_skip<E: From<Broken>>(&mut self, item: impl FnMut(&mut Self) -> Result<(), E>) -> Result<bool, E> {
+    pub fn array_or_skip<E: From<Broken>>(
+        &mut self,
+        item: impl FnMut(&mut Self) -> Result<(), E>,
+    ) -> Result<bool, E> {
         if self.kind()? == Kind::Array {
             return self.array(item).map(|_| true);
         }
@@ -279,7 +310,11 @@ impl<'a> Scan<'a> {
 
     fn count_value(&mut self) -> Result<(), Broken> {
         self.values = self.values.wrapping_add(1);
-        if self.values > self.values_max { Err(Broken::TooManyValues) } else { Ok(()) }
+        if self.values > self.values_max {
+            Err(Broken::TooManyValues)
+        } else {
+            Ok(())
+        }
     }
 
     /// Where the next value begins.
@@ -329,7 +364,10 @@ impl<'a> Scan<'a> {
     fn close(&mut self, start: usize) -> Span {
         self.at += 1;
         self.depth = self.depth.saturating_sub(1);
-        Span { start, end: self.at }
+        Span {
+            start,
+            end: self.at,
+        }
     }
 
     fn number(&mut self) -> Result<Span, Broken> {
@@ -400,7 +438,9 @@ const ESCAPE_BYTES: [u8; 256] = {
 
 /// The number that four hexadecimal digits say.
 fn code_unit(digits: &[u8; 4]) -> Option<u32> {
-    digits.iter().try_fold(0, |unit, digit| Some(unit << 4 | char::from(*digit).to_digit(16)?))
+    digits.iter().try_fold(0, |unit, digit| {
+        Some(unit << 4 | char::from(*digit).to_digit(16)?)
+    })
 }
 
 /// Where the first half of a surrogate pair ended last; 0 where there was none.
@@ -417,7 +457,8 @@ impl Half {
         match unit {
             0..0x80 => 5,
             0x80..0x800 => 4,
-            // Of a pair, which takes four bytes in all; the first half was counted as if it were alone.
+            // Of a pair, which takes four bytes in all; the first half was counted as if it were
+            // alone.
             0xdc00..=0xdfff if first == at => 5,
             _ => 3,
         }
@@ -441,10 +482,24 @@ mod tests {
 
     #[test]
     fn what_is_no_escape_is_refused_where_it_begins() {
-        for inside in [r"\x", r"\", r"\u12", r"\u12g4", r"\U0041", r"\ud83d\ude0", "\n", "\u{1f}"] {
+        for inside in [
+            r"\x",
+            r"\",
+            r"\u12",
+            r"\u12g4",
+            r"\U0041",
+            r"\ud83d\ude0",
+            "\n",
+            "\u{1f}",
+        ] {
             let text = format!("\"ab{inside}\"");
-            // The last escape of a text can take its closing quote: then the end of the text is what is wrong.
-            let at = if inside == r"\" { text.len() } else { 3 + inside.rfind('\\').unwrap_or(0) };
+            // The last escape of a text can take its closing quote: then the end of the text is
+            // what is wrong.
+            let at = if inside == r"\" {
+                text.len()
+            } else {
+                3 + inside.rfind('\\').unwrap_or(0)
+            };
             assert_eq!(string(&text).err(), Some(Broken::Syntax { at }), "{text}");
         }
         assert_eq!(string("\"ab").err(), Some(Broken::Syntax { at: 3 }));

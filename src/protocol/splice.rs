@@ -1,6 +1,7 @@
 //! Puts a few edits into bytes and copies the rest as it is.
 //!
-//! It must not look at what it copies. Edits that overlap or lie outside the text are left out, not guessed at.
+//! It must not look at what it copies. Edits that overlap or lie outside the text are left out, not
+//! guessed at.
 //!
 //! Read next: `protocol/same.rs`.
 
@@ -61,11 +62,16 @@ pub(crate) fn event_with(event: &Event<'_>, edits: &mut [Splice<'_>], out: &mut 
     };
     out.extend_from_slice(event.raw.get(..at).unwrap_or_default());
     bytes(data, edits, out);
-    out.extend_from_slice(event.raw.get(at.saturating_add(data.len())..).unwrap_or_default());
+    out.extend_from_slice(
+        event
+            .raw
+            .get(at.saturating_add(data.len())..)
+            .unwrap_or_default(),
+    );
 }
 
-/// An event whose data came in several lines: the edits' places are in the joined text, so that one line is
-/// written. A line end inside JSON is only ever white space between tokens.
+/// An event whose data came in several lines: the edits' places are in the joined text, so that one
+/// line is written. A line end inside JSON is only ever white space between tokens.
 fn rewritten(event: &Event<'_>, data: &[u8], edits: &mut [Splice<'_>], out: &mut Vec<u8>) {
     if !event.name.is_empty() {
         out.extend_from_slice(b"event: ");

@@ -1,8 +1,8 @@
 //! Bytes → server-sent events: incremental, bounded, indifferent to how the bytes were cut.
 //!
-//! It must not know what an event means. Every byte fed belongs to exactly one event's `raw`, in order, so that
-//! whoever passes events on untouched passes the stream on untouched: comments, blank lines, byte order mark
-//! and the vendor's own line ends (LF, CRLF, CR) among it.
+//! It must not know what an event means. Every byte fed belongs to exactly one event's `raw`, in
+//! order, so that whoever passes events on untouched passes the stream on untouched: comments,
+//! blank lines, byte order mark and the vendor's own line ends (LF, CRLF, CR) among it.
 //!
 //! Read next: `protocol/same.rs`.
 
@@ -11,7 +11,8 @@ use std::ops::Range;
 /// The most memory an idle stream keeps for its next event.
 const IDLE_BYTES_MAX: usize = 16 * 1024;
 
-/// One event, or a piece of the stream that is none (a comment, a blank line): then `data` is `None`.
+/// One event, or a piece of the stream that is none (a comment, a blank line): then `data` is
+/// `None`.
 #[derive(Debug)]
 pub struct Event<'a> {
     /// The bytes as they came, with their line ends and the blank line.
@@ -35,7 +36,8 @@ pub struct TooLarge {
 pub struct Decoder {
     event_bytes_max: usize,
     buffer: Vec<u8>,
-    /// Where the current event begins, where its current line begins, how far line ends were looked for.
+    /// Where the current event begins, where its current line begins, how far line ends were looked
+    /// for.
     event_start: usize,
     line_start: usize,
     looked_at: usize,
@@ -101,7 +103,10 @@ impl Decoder {
         }
         let (data, data_at) = match self.data.as_slice() {
             [] => (None, None),
-            [line] => (self.buffer.get(line.clone()), Some(line.start.saturating_sub(raw.start))),
+            [line] => (
+                self.buffer.get(line.clone()),
+                Some(line.start.saturating_sub(raw.start)),
+            ),
             _ => (Some(self.joined.as_slice()), None),
         };
         Ok(Some(Event {
@@ -116,7 +121,8 @@ impl Decoder {
     fn complete(&mut self) -> Result<Option<Range<usize>>, TooLarge> {
         while let Some((line, next_line, line_end)) = self.line() {
             let is_blank = line.is_empty();
-            let is_lone_comment = self.line_start == self.event_start && self.buffer.get(line.start) == Some(&b':');
+            let is_lone_comment =
+                self.line_start == self.event_start && self.buffer.get(line.start) == Some(&b':');
             self.line_start = next_line;
             self.looked_at = next_line;
             self.line_end = line_end;
@@ -137,12 +143,15 @@ impl Decoder {
 
     fn bound(&self, event_bytes: usize) -> Result<(), TooLarge> {
         if event_bytes > self.event_bytes_max {
-            return Err(TooLarge { limit: self.event_bytes_max });
+            return Err(TooLarge {
+                limit: self.event_bytes_max,
+            });
         }
         Ok(())
     }
 
-    /// The next whole line: its bytes, where the next one begins, how it ended. `None`: more bytes are needed.
+    /// The next whole line: its bytes, where the next one begins, how it ended. `None`: more bytes
+    /// are needed.
     fn line(&mut self) -> Option<(Range<usize>, usize, LineEnd)> {
         let from = self.looked_at.max(self.line_start);
         let Some(found) = memchr::memchr2(b'\n', b'\r', self.buffer.get(from..)?) else {
@@ -159,8 +168,8 @@ impl Decoder {
         if self.buffer.get(at) == Some(&b'\n') {
             return Some((line, at + 1, LineEnd::Lf));
         }
-        // After a line that ended in a bare CR a bare CR ends the event, now: the next byte may be long in
-        // coming. Anywhere else an LF right behind a CR belongs to it, and is waited for.
+        // After a line that ended in a bare CR a bare CR ends the event, now: the next byte may be
+        // long in coming. Anywhere else an LF right behind a CR belongs to it, and is waited for.
         if line.is_empty() && self.line_end == LineEnd::Cr {
             return Some((line, at + 1, LineEnd::Cr));
         }
@@ -218,5 +227,9 @@ impl Decoder {
 }
 
 fn byte_order_mark(line: &[u8]) -> usize {
-    if line.starts_with(b"\xef\xbb\xbf") { 3 } else { 0 }
+    if line.starts_with(b"\xef\xbb\xbf") {
+        3
+    } else {
+        0
+    }
 }

@@ -1,6 +1,6 @@
-//! Letters that a vendor split over two deltas: the first half of a surrogate pair (`\ud83d`) ends one text, the second
-//! half begins the next. Most JSON readers refuse half a pair or make a replacement character of it, so the first half
-//! waits for the second.
+//! Letters that a vendor split over two deltas: the first half of a surrogate pair (`\ud83d`) ends
+//! one text, the second half begins the next. Most JSON readers refuse half a pair or make a
+//! replacement character of it, so the first half waits for the second.
 //!
 //! It must not change a text in any other way. A half whose other half never comes is no letter.
 //!
@@ -51,9 +51,22 @@ impl<K: PartialEq> Halves<K> {
 pub(super) fn trailing_half(raw: &str) -> Option<usize> {
     let at = raw.len().checked_sub(HALF_BYTES)?;
     let (before, half) = (raw.as_bytes().get(..at)?, raw.as_bytes().get(at..)?);
-    let is_first = matches!(half, [b'\\', b'u', b'd' | b'D', b'8' | b'9' | b'a' | b'b' | b'A' | b'B', ..]);
+    let is_first = matches!(
+        half,
+        [
+            b'\\',
+            b'u',
+            b'd' | b'D',
+            b'8' | b'9' | b'a' | b'b' | b'A' | b'B',
+            ..
+        ]
+    );
     // Behind an odd number of backslashes this one is itself escaped.
-    let backslashes = before.iter().rev().take_while(|byte| **byte == b'\\').count();
+    let backslashes = before
+        .iter()
+        .rev()
+        .take_while(|byte| **byte == b'\\')
+        .count();
     (is_first && backslashes.is_multiple_of(2)).then_some(at)
 }
 

@@ -1,5 +1,5 @@
-//! A JSON string on its way from one body to another, in the sender's own spelling for as long as nobody must look
-//! inside; and the writing of JSON.
+//! A JSON string on its way from one body to another, in the sender's own spelling for as long as
+//! nobody must look inside; and the writing of JSON.
 //!
 //! It must not normalise: escapes, half surrogate pairs and all else of a token leave as they came.
 //!
@@ -12,7 +12,11 @@ use std::borrow::Cow;
 #[derive(Clone, Debug)]
 pub enum Text<'a> {
     /// What stands between the quotes; the bytes of its value in UTF-8, where they were counted.
-    Token { raw: &'a str, escaped: bool, decoded: Option<u32> },
+    Token {
+        raw: &'a str,
+        escaped: bool,
+        decoded: Option<u32>,
+    },
     /// A value of ours, not yet escaped.
     Made(Cow<'a, str>),
 }
@@ -20,23 +24,38 @@ pub enum Text<'a> {
 impl<'a> Text<'a> {
     /// `raw`: what stands between the quotes of a checked JSON string.
     pub(crate) fn token(raw: &'a str, escaped: bool) -> Self {
-        Text::Token { raw, escaped, decoded: None }
+        Text::Token {
+            raw,
+            escaped,
+            decoded: None,
+        }
     }
 
     /// The same, of which it is known how long its value is.
     pub(crate) fn counted(raw: &'a str, decoded: u32) -> Self {
-        Text::Token { raw, escaped: raw.len() > decoded as usize, decoded: Some(decoded) }
+        Text::Token {
+            raw,
+            escaped: raw.len() > decoded as usize,
+            decoded: Some(decoded),
+        }
     }
 
     pub fn made(text: impl Into<Cow<'a, str>>) -> Self {
         Text::Made(text.into())
     }
 
-    /// What it says. Half a surrogate pair, which no `str` can hold, becomes U+FFFD here (and only here).
+    /// What it says. Half a surrogate pair, which no `str` can hold, becomes U+FFFD here (and only
+    /// here).
     pub fn into_value(self) -> Cow<'a, str> {
         match self {
-            Text::Token { raw, escaped: false, .. } => Cow::Borrowed(raw),
-            Text::Token { raw, escaped: true, .. } => Cow::Owned(unescaped(raw)),
+            Text::Token {
+                raw,
+                escaped: false,
+                ..
+            } => Cow::Borrowed(raw),
+            Text::Token {
+                raw, escaped: true, ..
+            } => Cow::Owned(unescaped(raw)),
             Text::Made(text) => text,
         }
     }
@@ -44,8 +63,14 @@ impl<'a> Text<'a> {
     /// As [`Text::into_value`], of a borrowed text.
     pub fn value(&self) -> Cow<'_, str> {
         match self {
-            Text::Token { raw, escaped: false, .. } => Cow::Borrowed(raw),
-            Text::Token { raw, escaped: true, .. } => Cow::Owned(unescaped(raw)),
+            Text::Token {
+                raw,
+                escaped: false,
+                ..
+            } => Cow::Borrowed(raw),
+            Text::Token {
+                raw, escaped: true, ..
+            } => Cow::Owned(unescaped(raw)),
             Text::Made(text) => Cow::Borrowed(text),
         }
     }
@@ -53,14 +78,26 @@ impl<'a> Text<'a> {
     /// The same text, lent.
     pub fn borrowed(&self) -> Text<'_> {
         match self {
-            Text::Token { raw, escaped, decoded } => Text::Token { raw, escaped: *escaped, decoded: *decoded },
+            Text::Token {
+                raw,
+                escaped,
+                decoded,
+            } => Text::Token {
+                raw,
+                escaped: *escaped,
+                decoded: *decoded,
+            },
             Text::Made(text) => Text::Made(Cow::Borrowed(text)),
         }
     }
 
     pub fn is(&self, wanted: &str) -> bool {
         match self {
-            Text::Token { raw, escaped: false, .. } => *raw == wanted,
+            Text::Token {
+                raw,
+                escaped: false,
+                ..
+            } => *raw == wanted,
             _ => self.value() == wanted,
         }
     }
@@ -78,7 +115,8 @@ impl<'a> Text<'a> {
             Text::Token { raw, .. } => *raw,
             Text::Made(text) => text.as_ref(),
         };
-        // The usual text shows at its first letter; only what begins with an escape or white space needs a look.
+        // The usual text shows at its first letter; only what begins with an escape or white space
+        // needs a look.
         match shown.bytes().next() {
             None => true,
             Some(first) if first.is_ascii_graphic() && first != b'\\' => false,
@@ -115,12 +153,15 @@ impl<'a> Text<'a> {
             }
         }
         match self {
-            Text::Token { raw, escaped, .. } => Text::token(raw.get(..end).unwrap_or(raw), *escaped),
+            Text::Token { raw, escaped, .. } => {
+                Text::token(raw.get(..end).unwrap_or(raw), *escaped)
+            }
             Text::Made(text) => Text::made(text.get(..end).unwrap_or(text).to_owned()),
         }
     }
 
-    /// Appends the string's inside, escaped, without quotes: so texts are joined without being read.
+    /// Appends the string's inside, escaped, without quotes: so texts are joined without being
+    /// read.
     pub fn write_inside(&self, out: &mut Vec<u8>) {
         match self {
             Text::Token { raw, .. } => out.extend_from_slice(raw.as_bytes()),
@@ -135,20 +176,36 @@ impl<'a> Text<'a> {
         out.push(b'"');
     }
 
-    /// The value's letters, read off the token: no memory is taken. Half a surrogate pair is one U+FFFD.
+    /// The value's letters, read off the token: no memory is taken. Half a surrogate pair is one
+    /// U+FFFD.
     pub fn letters(&self) -> Letters<'_> {
         match self {
-            Text::Token { raw, escaped, .. } => Letters { rest: raw.chars(), escaped: *escaped },
-            Text::Made(text) => Letters { rest: text.chars(), escaped: false },
+            Text::Token { raw, escaped, .. } => Letters {
+                rest: raw.chars(),
+                escaped: *escaped,
+            },
+            Text::Made(text) => Letters {
+                rest: text.chars(),
+                escaped: false,
+            },
         }
     }
 
     /// Bytes of the value in UTF-8: for estimates.
     pub fn decoded_bytes(&self) -> u64 {
         let length = match self {
-            Text::Token { decoded: Some(bytes), .. } => *bytes as usize,
-            Text::Token { raw, escaped: false, .. } => raw.len(),
-            Text::Token { raw, escaped: true, .. } => decoded_length(raw),
+            Text::Token {
+                decoded: Some(bytes),
+                ..
+            } => *bytes as usize,
+            Text::Token {
+                raw,
+                escaped: false,
+                ..
+            } => raw.len(),
+            Text::Token {
+                raw, escaped: true, ..
+            } => decoded_length(raw),
             Text::Made(text) => text.len(),
         };
         u64::try_from(length).unwrap_or(u64::MAX)
@@ -157,10 +214,18 @@ impl<'a> Text<'a> {
     /// Unicode code points of the value.
     pub fn code_points(&self) -> u64 {
         let count = match self {
-            Text::Token { raw, escaped: false, .. } => raw.chars().count(),
-            Text::Token { raw, escaped: true, .. } => {
+            Text::Token {
+                raw,
+                escaped: false,
+                ..
+            } => raw.chars().count(),
+            Text::Token {
+                raw, escaped: true, ..
+            } => {
                 let mut count = 0;
-                by_runs(raw, |run, letter| count += run.chars().count() + usize::from(letter.is_some()));
+                by_runs(raw, |run, letter| {
+                    count += run.chars().count() + usize::from(letter.is_some())
+                });
                 count
             }
             Text::Made(text) => text.chars().count(),
@@ -209,10 +274,12 @@ impl Letters<'_> {
         let unit = digits(&mut self.rest);
         if let 0xd800..=0xdbff = unit {
             let mut ahead = self.rest.clone();
-            let low = (ahead.next() == Some('\\') && ahead.next() == Some('u')).then(|| digits(&mut ahead));
+            let low = (ahead.next() == Some('\\') && ahead.next() == Some('u'))
+                .then(|| digits(&mut ahead));
             if let Some(low @ 0xdc00..=0xdfff) = low {
                 self.rest = ahead;
-                return char::from_u32(0x1_0000 + ((unit - 0xd800) << 10) + (low - 0xdc00)).unwrap_or('\u{fffd}');
+                return char::from_u32(0x1_0000 + ((unit - 0xd800) << 10) + (low - 0xdc00))
+                    .unwrap_or('\u{fffd}');
             }
         }
         char::from_u32(unit).unwrap_or('\u{fffd}')
@@ -221,7 +288,9 @@ impl Letters<'_> {
 
 /// Four hexadecimal digits.
 fn digits(letters: &mut std::str::Chars<'_>) -> u32 {
-    letters.by_ref().take(4).fold(0, |unit, digit| (unit << 4) | digit.to_digit(16).unwrap_or(0))
+    letters.by_ref().take(4).fold(0, |unit, digit| {
+        (unit << 4) | digit.to_digit(16).unwrap_or(0)
+    })
 }
 
 /// Texts joined as they came, not read: for what must be kept past its event.
@@ -237,13 +306,19 @@ impl Gathered {
         text.write_inside(&mut self.raw);
         self.escaped |= match text {
             Text::Token { escaped, .. } => *escaped,
-            Text::Made(_) => self.raw.get(before..).is_some_and(|added| added.contains(&b'\\')),
+            Text::Made(_) => self
+                .raw
+                .get(before..)
+                .is_some_and(|added| added.contains(&b'\\')),
         };
     }
 
     pub fn text(&self) -> Text<'_> {
         // Tokens and escaped text are UTF-8, each of them and joined.
-        Text::token(std::str::from_utf8(&self.raw).unwrap_or_default(), self.escaped)
+        Text::token(
+            std::str::from_utf8(&self.raw).unwrap_or_default(),
+            self.escaped,
+        )
     }
 
     /// Bytes held.
@@ -264,7 +339,9 @@ impl Gathered {
 /// Bytes of a token's value.
 fn decoded_length(raw: &str) -> usize {
     let mut length = 0;
-    by_runs(raw, |run, letter| length += run.len() + letter.map_or(0, char::len_utf8));
+    by_runs(raw, |run, letter| {
+        length += run.len() + letter.map_or(0, char::len_utf8)
+    });
     length
 }
 
@@ -278,7 +355,8 @@ fn unescaped(raw: &str) -> String {
     value
 }
 
-/// The inside of a string token as runs without an escape, each with the letter that the escape behind it stands for.
+/// The inside of a string token as runs without an escape, each with the letter that the escape
+/// behind it stands for.
 fn by_runs<'r>(raw: &'r str, mut each: impl FnMut(&'r str, Option<char>)) {
     let (bytes, mut ends, mut at) = (raw.as_bytes(), Ends::of(raw.as_bytes()), 0);
     loop {
@@ -290,7 +368,10 @@ fn by_runs<'r>(raw: &'r str, mut each: impl FnMut(&'r str, Option<char>)) {
                 at = end.saturating_add(2);
             }
             Some([_, ..]) => {
-                let mut letters = Letters { rest: raw.get(end..).unwrap_or_default().chars(), escaped: true };
+                let mut letters = Letters {
+                    rest: raw.get(end..).unwrap_or_default().chars(),
+                    escaped: true,
+                };
                 each(run, letters.next());
                 at = raw.len().saturating_sub(letters.rest.as_str().len());
             }
@@ -356,7 +437,9 @@ pub struct Json {
 
 impl Json {
     pub fn with_capacity(bytes: usize) -> Self {
-        Json { out: Vec::with_capacity(bytes) }
+        Json {
+            out: Vec::with_capacity(bytes),
+        }
     }
 
     /// Appends to bytes that are there: behind `{`, `[` or `:` no comma is put.
@@ -373,7 +456,10 @@ impl Json {
     }
 
     fn comma(&mut self) {
-        if !matches!(self.out.last(), None | Some(b'{' | b'[' | b':' | b' ' | b'\n')) {
+        if !matches!(
+            self.out.last(),
+            None | Some(b'{' | b'[' | b':' | b' ' | b'\n')
+        ) {
             self.out.push(b',');
         }
     }
@@ -460,7 +546,10 @@ impl Json {
     }
 
     /// One string of several texts, joined without being read.
-    pub fn joined<'t, 'a: 't>(&mut self, texts: impl IntoIterator<Item = &'t Text<'a>>) -> &mut Self {
+    pub fn joined<'t, 'a: 't>(
+        &mut self,
+        texts: impl IntoIterator<Item = &'t Text<'a>>,
+    ) -> &mut Self {
         self.comma();
         self.out.push(b'"');
         for text in texts {
@@ -477,7 +566,14 @@ mod tests {
 
     #[test]
     fn letters_are_those_of_the_value_whatever_its_spelling() {
-        for raw in [r"\u00e4\ud83d\ude00\t\u0022\/x", r"\ud83d\u0041", r"\ude00", r"\ud83d", r"a\\n", "größe"] {
+        for raw in [
+            r"\u00e4\ud83d\ude00\t\u0022\/x",
+            r"\ud83d\u0041",
+            r"\ude00",
+            r"\ud83d",
+            r"a\\n",
+            "größe",
+        ] {
             let token = Text::token(raw, raw.contains('\\'));
             let value = token.value();
             assert_eq!(token.letters().collect::<String>(), value, "{raw}");

@@ -1,8 +1,8 @@
-//! From one protocol to the other: the request through the form and out in the vendor's words, the answer back as
-//! events, streamed or folded.
+//! From one protocol to the other: the request through the form and out in the vendor's words, the
+//! answer back as events, streamed or folded.
 //!
-//! It must not know either protocol's fields: it only joins the rooms' doors. It has no clock and no chance of its own:
-//! both come from above.
+//! It must not know either protocol's fields: it only joins the rooms' doors. It has no clock and
+//! no chance of its own: both come from above.
 //!
 //! Read next: `protocol/form.rs`, then the room of the caller's protocol.
 
@@ -18,7 +18,9 @@ use super::surrogates::{Halves, trailing_half};
 use super::text::Text;
 use super::tree::{Nodes, Tree};
 use super::{Protocol, chat, estimate, messages, responses};
-use crate::usage::{MeteredUsage, ServiceTier, Usage, UsageBounds, UsageEstimator, VendorCounters, meter};
+use crate::usage::{
+    MeteredUsage, ServiceTier, Usage, UsageBounds, UsageEstimator, VendorCounters, meter,
+};
 use bytes::Bytes;
 
 /// The deepest nesting of an answer that is read. Requests are bounded more tightly.
@@ -49,8 +51,14 @@ pub struct Asked<'a> {
 
 #[cfg(test)]
 impl<'a> Asked<'a> {
-    /// As the unit tests of the rooms ask it: of the vendor that defined the protocol, without a limit of ours.
-    pub(crate) fn in_test(surface: Protocol, body: &'a [u8], max_output_tokens: u64, accepts: &'a Accepts) -> Self {
+    /// As the unit tests of the rooms ask it: of the vendor that defined the protocol, without a
+    /// limit of ours.
+    pub(crate) fn in_test(
+        surface: Protocol,
+        body: &'a [u8],
+        max_output_tokens: u64,
+        accepts: &'a Accepts,
+    ) -> Self {
         let target = Target {
             upstream_model: "upstream-model",
             public_model: "public-model",
@@ -83,8 +91,8 @@ pub struct Translated {
     pub warnings: Vec<String>,
     /// The vendor is asked for a stream, whether or not the caller did.
     pub streams: bool,
-    /// A thinking configuration or thinking blocks went out, which the vendor may refuse for reasons that only it
-    /// can see.
+    /// A thinking configuration or thinking blocks went out, which the vendor may refuse for
+    /// reasons that only it can see.
     pub carries_thinking: bool,
     /// A thinking budget in it is the caller's own, and was not made here.
     pub budget_is_given: bool,
@@ -110,8 +118,8 @@ pub struct Written {
     pub carries_thinking: bool,
 }
 
-/// What comes of every member of a surface's requests when they are translated. How a path is written stands with each
-/// table.
+/// What comes of every member of a surface's requests when they are translated. How a path is
+/// written stands with each table.
 pub fn fields(surface: Protocol) -> &'static [(&'static str, Outcome)] {
     match surface {
         Protocol::Chat => chat::read_request::FIELDS,
@@ -120,9 +128,9 @@ pub fn fields(surface: Protocol) -> &'static [(&'static str, Outcome)] {
     }
 }
 
-/// Memory for the tree of a request and all that is built from it, for each of its values. Measured by the peak of the
-/// resident memory while 100 000 to 900 000 values were counted: 111 to 144 bytes for short messages, 127 to 180 for short
-/// text blocks, 30 to 41 for numbers.
+/// Memory for the tree of a request and all that is built from it, for each of its values. Measured
+/// by the peak of the resident memory while 100 000 to 900 000 values were counted: 111 to 144
+/// bytes for short messages, 127 to 180 for short text blocks, 30 to 41 for numbers.
 const TREE_BYTES_PER_VALUE: u64 = 160;
 
 /// Memory that translating or counting a request of `values` takes beside its texts.
@@ -139,15 +147,18 @@ pub fn path(vendor: Protocol) -> &'static str {
     }
 }
 
-/// Says a request in the vendor's words. `without_thinking`: again, after the vendor refused its reasoning.
+/// Says a request in the vendor's words. `without_thinking`: again, after the vendor refused its
+/// reasoning.
 ///
 /// # Errors
-/// The request breaks a rule of its surface, or asks for what the model cannot do and must not be done without.
+/// The request breaks a rule of its surface, or asks for what the model cannot do and must not be
+/// done without.
 pub fn request(asked: &Asked<'_>, without_thinking: bool) -> Result<Translated, Failure> {
     let tree = read_tree(asked.body)?;
     let mut warnings = Warnings::default();
     let may_search = asked.target.accepts.may_search();
-    let mut request = read(asked.surface, &tree, may_search, &mut warnings).map_err(|refused| *refused)?;
+    let mut request =
+        read(asked.surface, &tree, may_search, &mut warnings).map_err(|refused| *refused)?;
     let created = (asked.clock)();
     let mut recall = Recall {
         public_model: asked.target.public_model.to_owned(),
@@ -157,19 +168,38 @@ pub fn request(asked: &Asked<'_>, without_thinking: bool) -> Result<Translated, 
         input_estimate: estimate::input_tokens(&request),
         estimator: asked.estimator,
         own_tools: std::mem::take(&mut request.own_tools),
-        output_limit: request.limit.map_or(0, |limit| limit.tokens.min(asked.output_limit.unwrap_or(u64::MAX))),
+        output_limit: request.limit.map_or(0, |limit| {
+            limit.tokens.min(asked.output_limit.unwrap_or(u64::MAX))
+        }),
         ..Recall::default()
     };
     if asked.surface == Protocol::Responses {
-        recall.voice = Some(Voice::new(&request, asked.clock, asked.target.public_model, asked.request_id));
+        recall.voice = Some(Voice::new(
+            &request,
+            asked.clock,
+            asked.target.public_model,
+            asked.request_id,
+        ));
     }
-    let Asked { target, account_id, output_limit, .. } = *asked;
-    let given = Given { target, account_id, output_limit, without_thinking };
+    let Asked {
+        target,
+        account_id,
+        output_limit,
+        ..
+    } = *asked;
+    let given = Given {
+        target,
+        account_id,
+        output_limit,
+        without_thinking,
+    };
     let written = match target.accepts {
         Accepts::Messages(model) => {
             messages::write_request::write(&mut request, model, &given, &mut warnings, &mut recall)
         }
-        Accepts::Chat(model) => chat::write_request::write(&mut request, model, &given, &mut warnings, &mut recall),
+        Accepts::Chat(model) => {
+            chat::write_request::write(&mut request, model, &given, &mut warnings, &mut recall)
+        }
         Accepts::Responses(model) => {
             responses::write_request::write(&mut request, model, &given, &mut warnings, &mut recall)
         }
@@ -182,10 +212,24 @@ pub fn request(asked: &Asked<'_>, without_thinking: bool) -> Result<Translated, 
     let budget_is_given = request.reasoning.is_verbatim;
     let warnings = warnings.into_tokens();
     if let (true, Some(token)) = (asked.strict, warnings.first()) {
-        return Err(Failure::new(Kind::InvalidRequest, format!("Strict mode: {token}")));
+        return Err(Failure::new(
+            Kind::InvalidRequest,
+            format!("Strict mode: {token}"),
+        ));
     }
-    let Written { body, streams, carries_thinking } = written;
-    Ok(Translated { body: body.into(), warnings, streams, carries_thinking, budget_is_given, recall })
+    let Written {
+        body,
+        streams,
+        carries_thinking,
+    } = written;
+    Ok(Translated {
+        body: body.into(),
+        warnings,
+        streams,
+        carries_thinking,
+        budget_is_given,
+        recall,
+    })
 }
 
 /// Input tokens of a request, estimated upwards.
@@ -194,7 +238,8 @@ pub fn request(asked: &Asked<'_>, without_thinking: bool) -> Result<Translated, 
 /// The body breaks a rule of its surface.
 pub fn count_tokens(surface: Protocol, body: &[u8]) -> Result<u64, Failure> {
     let tree = read_tree(body)?;
-    let request = read(surface, &tree, true, &mut Warnings::default()).map_err(|refused| *refused)?;
+    let request =
+        read(surface, &tree, true, &mut Warnings::default()).map_err(|refused| *refused)?;
     Ok(estimate::input_tokens(&request))
 }
 
@@ -275,12 +320,18 @@ impl Sink for Tally {
             Event::Delta { slot, text } => return self.delta(*slot, text),
             Event::Close { slot } => {
                 if let Some(half) = self.halves.take(slot) {
-                    self.pass(Event::Delta { slot: *slot, text: Text::token(&half, true) });
+                    self.pass(Event::Delta {
+                        slot: *slot,
+                        text: Text::token(&half, true),
+                    });
                 }
             }
             Event::Stop(_) | Event::End => {
                 for (slot, half) in self.halves.take_all() {
-                    self.pass(Event::Delta { slot, text: Text::token(&half, true) });
+                    self.pass(Event::Delta {
+                        slot,
+                        text: Text::token(&half, true),
+                    });
                 }
             }
             _ => {}
@@ -293,7 +344,10 @@ impl Tally {
     /// More of a text, with whole letters.
     fn delta(&mut self, slot: u32, text: &Text<'_>) {
         let Text::Token { raw, escaped, .. } = text else {
-            return self.pass(Event::Delta { slot, text: text.borrowed() });
+            return self.pass(Event::Delta {
+                slot,
+                text: text.borrowed(),
+            });
         };
         let joined = self.halves.take(&slot).map(|half| half + raw);
         let raw = joined.as_deref().unwrap_or(raw);
@@ -304,8 +358,14 @@ impl Tally {
         }
         match (joined.is_some() || !half.is_empty(), whole.is_empty()) {
             (_, true) => {}
-            (true, false) => self.pass(Event::Delta { slot, text: Text::token(whole, true) }),
-            (false, false) => self.pass(Event::Delta { slot, text: text.borrowed() }),
+            (true, false) => self.pass(Event::Delta {
+                slot,
+                text: Text::token(whole, true),
+            }),
+            (false, false) => self.pass(Event::Delta {
+                slot,
+                text: text.borrowed(),
+            }),
         }
     }
 
@@ -313,7 +373,10 @@ impl Tally {
         match &event {
             Event::Start(start) => {
                 self.started = true;
-                self.tier = start.tier.as_ref().map(|tier| ServiceTier::said(&tier.value()));
+                self.tier = start
+                    .tier
+                    .as_ref()
+                    .map(|tier| ServiceTier::said(&tier.value()));
             }
             Event::Delta { text, .. } => {
                 self.count(text);
@@ -356,10 +419,18 @@ impl Tally {
         let writer = match (surface, streamed) {
             (Protocol::Chat, true) => Writer::ChatStream(chat::write_stream::Stream::new(recall)),
             (Protocol::Chat, false) => Writer::ChatWhole(chat::write_stream::Whole::new(recall)),
-            (Protocol::Messages, true) => Writer::MessagesStream(messages::write_stream::Stream::new(recall)),
-            (Protocol::Messages, false) => Writer::MessagesWhole(messages::write_stream::Whole::new(recall)),
-            (Protocol::Responses, true) => Writer::ResponsesStream(responses::write_stream::Stream::new(recall)),
-            (Protocol::Responses, false) => Writer::ResponsesWhole(responses::write_stream::Whole::new(recall)),
+            (Protocol::Messages, true) => {
+                Writer::MessagesStream(messages::write_stream::Stream::new(recall))
+            }
+            (Protocol::Messages, false) => {
+                Writer::MessagesWhole(messages::write_stream::Whole::new(recall))
+            }
+            (Protocol::Responses, true) => {
+                Writer::ResponsesStream(responses::write_stream::Stream::new(recall))
+            }
+            (Protocol::Responses, false) => {
+                Writer::ResponsesWhole(responses::write_stream::Whole::new(recall))
+            }
         };
         Tally {
             writer,
@@ -414,18 +485,27 @@ impl Tally {
     fn send_usage(&mut self) {
         let final_usage = self.usage().map(|metered| metered.usage);
         if let Some(usage) = final_usage.or_else(|| self.counted().map(|metered| metered.usage)) {
-            self.write(Event::Usage { usage, is_final: final_usage.is_some() });
+            self.write(Event::Usage {
+                usage,
+                is_final: final_usage.is_some(),
+            });
         }
     }
 
     /// What is counted so far, without any estimate.
     fn counted(&self) -> Option<MeteredUsage> {
-        Some(meter(self.counters.as_ref()?, &self.bounds, &Usage::default()))
+        Some(meter(
+            self.counters.as_ref()?,
+            &self.bounds,
+            &Usage::default(),
+        ))
     }
 
     /// As far as it is known.
     fn learned(&self) -> Option<Usage> {
-        self.counted().map(|metered| metered.usage).or_else(|| self.tier.map(Usage::of_tier))
+        self.counted()
+            .map(|metered| metered.usage)
+            .or_else(|| self.tier.map(Usage::of_tier))
     }
 
     /// What the answer used, once the vendor has counted to the end.
@@ -468,9 +548,15 @@ impl Tally {
 }
 
 impl StreamTranslation {
-    /// `streamed`: the caller wants a stream too; else the answer is folded into one body. `event_bytes_max`: the
-    /// largest event of the vendor that is held.
-    pub fn new(vendor: Protocol, surface: Protocol, recall: Recall, streamed: bool, event_bytes_max: usize) -> Self {
+    /// `streamed`: the caller wants a stream too; else the answer is folded into one body.
+    /// `event_bytes_max`: the largest event of the vendor that is held.
+    pub fn new(
+        vendor: Protocol,
+        surface: Protocol,
+        recall: Recall,
+        streamed: bool,
+        event_bytes_max: usize,
+    ) -> Self {
         let reader = match vendor {
             Protocol::Chat => Reader::Chat(chat::read_stream::Reader::default()),
             Protocol::Messages => Reader::Messages(messages::read_stream::Reader::default()),
@@ -485,9 +571,9 @@ impl StreamTranslation {
         }
     }
 
-    /// Appends to `out` what may be sent on of the vendor's `bytes`. The terminal event's bytes are in `out` when
-    /// [`StreamTranslation::completed`] turns true within this call: the caller journals before it releases `out`.
-    /// After a fault or the terminal event, bytes are dropped.
+    /// Appends to `out` what may be sent on of the vendor's `bytes`. The terminal event's bytes are
+    /// in `out` when [`StreamTranslation::completed`] turns true within this call: the caller
+    /// journals before it releases `out`. After a fault or the terminal event, bytes are dropped.
     ///
     /// # Errors
     /// The stream cannot go on; nothing of the event at fault was passed on.
@@ -505,14 +591,19 @@ impl StreamTranslation {
     /// The vendor's body ended. What is missing of a complete answer's end is added.
     ///
     /// # Errors
-    /// The answer is not complete: the vendor's last words if they are an error, else [`Fault::Cut`]; or
-    /// [`Fault::TooLarge`].
+    /// The answer is not complete: the vendor's last words if they are an error, else
+    /// [`Fault::Cut`]; or [`Fault::TooLarge`].
     pub fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), Fault> {
         if self.is_over {
-            return if self.tally.completed() { Ok(()) } else { Err(Fault::Cut) };
+            return if self.tally.completed() {
+                Ok(())
+            } else {
+                Err(Fault::Cut)
+            };
         }
         self.is_over = true;
-        // Some vendors leave out the last blank line; a line that was cut is not JSON and shows as such.
+        // Some vendors leave out the last blank line; a line that was cut is not JSON and shows as
+        // such.
         self.decoder.close();
         let fault = self.pass().err();
         let outcome = match fault.filter(|fault| matches!(fault, Fault::Vendor(_))) {
@@ -528,7 +619,9 @@ impl StreamTranslation {
         if self.tally.overflowed() {
             return Err(Fault::TooLarge);
         }
-        self.tally.completion.end(self.tally.usage().is_some(), fault)?;
+        self.tally
+            .completion
+            .end(self.tally.usage().is_some(), fault)?;
         match &mut self.reader {
             Reader::Chat(reader) => reader.finish(&mut self.tally),
             Reader::Messages(reader) => reader.finish(&mut self.tally),
@@ -546,7 +639,8 @@ impl StreamTranslation {
                 Err(_) => return Err(Fault::TooLarge),
             };
             let data = event.data.unwrap_or_default().trim_ascii();
-            // By the rules of event streams nothing is no event; a comment wrapped as data is none either.
+            // By the rules of event streams nothing is no event; a comment wrapped as data is none
+            // either.
             if data.is_empty() || data.starts_with(b":") {
                 continue;
             }
@@ -557,7 +651,11 @@ impl StreamTranslation {
                 Reader::Responses(reader) => reader.event(event.name, data, nodes, &mut self.tally),
             };
             // One large event must not make a long stream large for good.
-            self.nodes = if nodes.capacity() > IDLE_NODES_MAX { Nodes::new() } else { nodes };
+            self.nodes = if nodes.capacity() > IDLE_NODES_MAX {
+                Nodes::new()
+            } else {
+                nodes
+            };
             outcome?;
             self.tally.check()?;
         }
@@ -567,7 +665,14 @@ impl StreamTranslation {
     /// Ends the answer here, at the output limit. `usage` is what the caller is told of it.
     pub fn end_at_limit(&mut self, usage: &Usage, out: &mut Vec<u8>) {
         self.tally.is_limited = true;
-        for event in [Event::Stop(Stop::MaxTokens), Event::Usage { usage: *usage, is_final: true }, Event::End] {
+        for event in [
+            Event::Stop(Stop::MaxTokens),
+            Event::Usage {
+                usage: *usage,
+                is_final: true,
+            },
+            Event::End,
+        ] {
             self.tally.event(event);
         }
         self.tally.take(out);
@@ -601,7 +706,9 @@ impl StreamTranslation {
 
     /// Output as the vendor counts it so far, which may be more than the request can use.
     pub fn counted_output(&self) -> u64 {
-        self.tally.counted().map_or(0, |metered| metered.counted_output)
+        self.tally
+            .counted()
+            .map_or(0, |metered| metered.counted_output)
     }
 
     /// The usage so far, as a vendor tells it before its end.
@@ -629,7 +736,13 @@ impl StreamTranslation {
 ///
 /// # Errors
 /// It is none.
-pub fn whole(vendor: Protocol, surface: Protocol, recall: Recall, streamed: bool, body: &[u8]) -> Result<Whole, Fault> {
+pub fn whole(
+    vendor: Protocol,
+    surface: Protocol,
+    recall: Recall,
+    streamed: bool,
+    body: &[u8],
+) -> Result<Whole, Fault> {
     let text = std::str::from_utf8(body).map_err(|_| Fault::NotJson)?;
     let tree = Tree::read(text, ANSWER_DEPTH_MAX, Nodes::new()).map_err(|_| Fault::NotJson)?;
     let mut tally = Tally::new(vendor, surface, recall, streamed);
@@ -639,7 +752,13 @@ pub fn whole(vendor: Protocol, surface: Protocol, recall: Recall, streamed: bool
         Protocol::Responses => responses::read_stream::whole(tree.root(), &mut tally)?,
     }
     // Nothing was cut on its way: the body has no stop reason.
-    tally.check().map_err(|fault| if fault == Fault::Cut { Fault::Empty } else { fault })?;
+    tally.check().map_err(|fault| {
+        if fault == Fault::Cut {
+            Fault::Empty
+        } else {
+            fault
+        }
+    })?;
     let mut out = Vec::with_capacity(body.len());
     tally.take(&mut out);
     Ok(Whole {
@@ -651,11 +770,13 @@ pub fn whole(vendor: Protocol, surface: Protocol, recall: Recall, streamed: bool
     })
 }
 
-/// The vendor refuses the reasoning that came with a request: what only it can check, such as a signature.
+/// The vendor refuses the reasoning that came with a request: what only it can check, such as a
+/// signature.
 pub fn refuses_thinking(error_body: &[u8]) -> bool {
     let error = VendorError::read(error_body).unwrap_or_default();
     let says = |word: &str| error.message.contains(word);
-    let by_messages = says("thinking") && (says("signature") || says("Expected") || says("cannot be modified"));
+    let by_messages =
+        says("thinking") && (says("signature") || says("Expected") || says("cannot be modified"));
     let by_responses = error.code.as_deref() == Some("invalid_encrypted_content")
         || (says("ncrypted content") && says("could not be verified"))
         || (says("Item with id") && says("not found"))
@@ -667,16 +788,30 @@ pub fn refuses_thinking(error_body: &[u8]) -> bool {
 /// A chat vendor's model that reasons had no room to say anything; it calls that an error.
 pub fn means_limit_reached(error_body: &[u8]) -> bool {
     let message = VendorError::read(error_body).unwrap_or_default().message;
-    message.starts_with("Could not finish the message because max_tokens or model output limit was reached")
+    message.starts_with(
+        "Could not finish the message because max_tokens or model output limit was reached",
+    )
 }
 
 /// An answer that ran into its output limit before anything was said.
-pub fn nothing_said(vendor: Protocol, surface: Protocol, recall: Recall, streamed: bool) -> Vec<u8> {
-    let usage = Usage { input: recall.input_estimate, output: recall.output_limit, ..Usage::default() };
+pub fn nothing_said(
+    vendor: Protocol,
+    surface: Protocol,
+    recall: Recall,
+    streamed: bool,
+) -> Vec<u8> {
+    let usage = Usage {
+        input: recall.input_estimate,
+        output: recall.output_limit,
+        ..Usage::default()
+    };
     let mut tally = Tally::new(vendor, surface, recall, streamed);
     tally.event(Event::Start(Start::default()));
     tally.event(Event::Stop(Stop::MaxTokens));
-    tally.event(Event::Usage { usage, is_final: true });
+    tally.event(Event::Usage {
+        usage,
+        is_final: true,
+    });
     tally.event(Event::End);
     let mut out = Vec::new();
     tally.take(&mut out);

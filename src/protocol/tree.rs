@@ -1,8 +1,8 @@
 //! A JSON text as a flat list of borrowed tokens, made in one pass: what the translators read.
 //!
-//! It must not copy, unescape or convert anything by itself: a text, a schema or an image stays the slice that the
-//! sender wrote, and whoever wants to look inside asks for it. Explicit `null` equals absent, as both protocols have
-//! it. Pass-through does without: it needs no tree.
+//! It must not copy, unescape or convert anything by itself: a text, a schema or an image stays the
+//! slice that the sender wrote, and whoever wants to look inside asks for it. Explicit `null`
+//! equals absent, as both protocols have it. Pass-through does without: it needs no tree.
 //!
 //! Read next: `protocol/form.rs`, whose parts point into a tree.
 
@@ -26,15 +26,16 @@ pub struct Node {
     kind: Kind,
     start: u32,
     end: u32,
-    /// Of a string: bytes of its value in UTF-8; as many as stand between the quotes where nothing is escaped.
+    /// Of a string: bytes of its value in UTF-8; as many as stand between the quotes where nothing
+    /// is escaped.
     decoded: u32,
     /// The node behind this one and all that is in it.
     next: u32,
 }
 
 impl<'a> Tree<'a> {
-    /// Reads `text`, which must hold one JSON value, at most `depth_max` levels deep. `nodes` is memory to be used
-    /// again; what was in it is gone.
+    /// Reads `text`, which must hold one JSON value, at most `depth_max` levels deep. `nodes` is
+    /// memory to be used again; what was in it is gone.
     ///
     /// # Errors
     /// The text is no JSON, too deep, or larger than 4 GiB.
@@ -78,13 +79,25 @@ fn value(scan: &mut Scan<'_>, nodes: &mut Nodes) -> Result<(), Broken> {
     };
     let next = index(nodes.len());
     if let Some(node) = nodes.get_mut(at) {
-        *node = Node { kind, start: index(span.start), end: index(span.end), decoded: 0, next };
+        *node = Node {
+            kind,
+            start: index(span.start),
+            end: index(span.end),
+            decoded: 0,
+            next,
+        };
     }
     Ok(())
 }
 
 impl Node {
-    const NULL: Node = Node { kind: Kind::Null, start: 0, end: 0, decoded: 0, next: u32::MAX };
+    const NULL: Node = Node {
+        kind: Kind::Null,
+        start: 0,
+        end: 0,
+        decoded: 0,
+        next: u32::MAX,
+    };
 
     /// The string that becomes the node `at`.
     fn string(text: &scan::Text<'_>, at: usize) -> Self {
@@ -123,11 +136,18 @@ impl std::fmt::Debug for Value<'_> {
 
 impl<'a> Value<'a> {
     fn node(self) -> Node {
-        self.tree.nodes.get(self.at as usize).copied().unwrap_or(Node::NULL)
+        self.tree
+            .nodes
+            .get(self.at as usize)
+            .copied()
+            .unwrap_or(Node::NULL)
     }
 
     fn slice(self, node: Node) -> &'a str {
-        self.tree.text.get(node.start as usize..node.end as usize).unwrap_or("null")
+        self.tree
+            .text
+            .get(node.start as usize..node.end as usize)
+            .unwrap_or("null")
     }
 
     pub(crate) fn kind(self) -> Kind {
@@ -155,14 +175,22 @@ impl<'a> Value<'a> {
         self.kind() == Kind::String
     }
 
-    /// The member of that name, the last one where it is given twice; `None` for null, and for what is no object.
+    /// The member of that name, the last one where it is given twice; `None` for null, and for what
+    /// is no object.
     pub fn get(self, name: &str) -> Option<Value<'a>> {
         // A name without escapes is as long as it is written: most others are told by that.
         let mut found = None;
         let (mut members, bytes) = (self.members(), name.len().saturating_add(2));
         while let Some(key) = members.key() {
-            let may_be = key.bytes() as usize == bytes || key.decoded.saturating_add(2) < key.bytes();
-            let (key, value) = (Value { tree: self.tree, at: members.at }, members.step());
+            let may_be =
+                key.bytes() as usize == bytes || key.decoded.saturating_add(2) < key.bytes();
+            let (key, value) = (
+                Value {
+                    tree: self.tree,
+                    at: members.at,
+                },
+                members.step(),
+            );
             if may_be && key.is(name) {
                 found = Some(value);
             }
@@ -173,15 +201,31 @@ impl<'a> Value<'a> {
     /// The members of an object with their keys, nulls included; nothing for any other value.
     pub fn members(self) -> Members<'a> {
         let node = self.node();
-        let end = if node.kind == Kind::Object { node.next } else { 0 };
-        Members { tree: self.tree, at: self.at.saturating_add(1), end }
+        let end = if node.kind == Kind::Object {
+            node.next
+        } else {
+            0
+        };
+        Members {
+            tree: self.tree,
+            at: self.at.saturating_add(1),
+            end,
+        }
     }
 
     /// The items of an array, nulls included; nothing for any other value.
     pub fn items(self) -> Items<'a> {
         let node = self.node();
-        let end = if node.kind == Kind::Array { node.next } else { 0 };
-        Items { tree: self.tree, at: self.at.saturating_add(1), end }
+        let end = if node.kind == Kind::Array {
+            node.next
+        } else {
+            0
+        };
+        Items {
+            tree: self.tree,
+            at: self.at.saturating_add(1),
+            end,
+        }
     }
 
     /// The string token, if it is one.
@@ -190,7 +234,10 @@ impl<'a> Value<'a> {
         if node.kind != Kind::String {
             return None;
         }
-        let inside = self.tree.text.get(node.start as usize + 1..(node.end as usize).saturating_sub(1));
+        let inside = self
+            .tree
+            .text
+            .get(node.start as usize + 1..(node.end as usize).saturating_sub(1));
         Some(Text::counted(inside.unwrap_or_default(), node.decoded))
     }
 
@@ -221,7 +268,8 @@ impl<'a> Value<'a> {
         raw.parse().ok().filter(|count| *count <= COUNT_MAX)
     }
 
-    /// Any number, as near as a double comes. For rules about ranges; what is sent on is [`Value::raw`].
+    /// Any number, as near as a double comes. For rules about ranges; what is sent on is
+    /// [`Value::raw`].
     pub fn number(self) -> Option<f64> {
         if self.kind() != Kind::Number {
             return None;
@@ -241,12 +289,19 @@ pub struct Members<'a> {
 impl<'a> Members<'a> {
     /// The next member's key.
     fn key(&self) -> Option<&'a Node> {
-        if self.at < self.end { self.tree.nodes.get(self.at as usize) } else { None }
+        if self.at < self.end {
+            self.tree.nodes.get(self.at as usize)
+        } else {
+            None
+        }
     }
 
     /// The next member's value; goes on to the one behind it.
     fn step(&mut self) -> Value<'a> {
-        let value = Value { tree: self.tree, at: self.at.saturating_add(1) };
+        let value = Value {
+            tree: self.tree,
+            at: self.at.saturating_add(1),
+        };
         self.at = value.node().next;
         value
     }
@@ -257,7 +312,11 @@ impl<'a> Iterator for Members<'a> {
 
     fn next(&mut self) -> Option<Self::Item> {
         self.key()?;
-        let key = Value { tree: self.tree, at: self.at }.text()?;
+        let key = Value {
+            tree: self.tree,
+            at: self.at,
+        }
+        .text()?;
         Some((key, self.step()))
     }
 }
@@ -277,7 +336,10 @@ impl<'a> Iterator for Items<'a> {
         if self.at >= self.end {
             return None;
         }
-        let value = Value { tree: self.tree, at: self.at };
+        let value = Value {
+            tree: self.tree,
+            at: self.at,
+        };
         self.at = value.node().next;
         Some(value)
     }

@@ -1,20 +1,21 @@
 //! Sign-up, sign-in and sign-out, and every other place where a password is typed (`try_password`).
 //!
-//! An unknown e-mail and a wrong password get the same answer in the same time. Hashes run two at a time, on blocking
-//! threads. Nobody is sent anywhere but to the dashboard afterwards, whatever the address says. Must not know how a
-//! password is kept.
+//! An unknown e-mail and a wrong password get the same answer in the same time. Hashes run two at a
+//! time, on blocking threads. Nobody is sent anywhere but to the dashboard afterwards, whatever the
+//! address says. Must not know how a password is kept.
 
 use super::App;
 use super::browser;
 use super::page::{Frame, html};
 use super::problem::Problem;
 use super::session::{
-    CallerAddress, SignedForm, UNNAMED, Visitor, blocking, insecure, session_cookie, session_token, site,
+    CallerAddress, SignedForm, UNNAMED, Visitor, blocking, insecure, session_cookie, session_token,
+    site,
 };
 use super::throttle::{Rate, Who};
 use crate::account::{
-    self, Account, AccountError, Origin, PASSWORD_LEAST_CHARS, PASSWORD_MOST_CHARS, SignedUp, Stranger,
-    complete_sign_ups,
+    self, Account, AccountError, Origin, PASSWORD_LEAST_CHARS, PASSWORD_MOST_CHARS, SignedUp,
+    Stranger, complete_sign_ups,
 };
 use crate::address::one_client;
 use crate::clock::now_ms;
@@ -36,10 +37,19 @@ const HASHES_MAX: usize = 2;
 const HASH_PLACES: usize = 34;
 
 /// From one address; `patience.rs` slows it further.
-const SIGN_IN_EMAIL: Rate = Rate { count: 5, window_ms: 60_000 };
+const SIGN_IN_EMAIL: Rate = Rate {
+    count: 5,
+    window_ms: 60_000,
+};
 /// From everywhere: so many that a stranger alone does not keep the holder out.
-const SIGN_IN_EMAIL_ANYWHERE: Rate = Rate { count: 100, window_ms: 60_000 };
-const SIGN_IN_ADDRESS: Rate = Rate { count: 20, window_ms: 60_000 };
+const SIGN_IN_EMAIL_ANYWHERE: Rate = Rate {
+    count: 100,
+    window_ms: 60_000,
+};
+const SIGN_IN_ADDRESS: Rate = Rate {
+    count: 20,
+    window_ms: 60_000,
+};
 
 /// What bounds the hashing of passwords.
 pub struct Hashing {
@@ -49,15 +59,26 @@ pub struct Hashing {
 
 impl Default for Hashing {
     fn default() -> Self {
-        Self { places: Arc::new(Semaphore::new(HASH_PLACES)), running: Arc::new(Semaphore::new(HASHES_MAX)) }
+        Self {
+            places: Arc::new(Semaphore::new(HASH_PLACES)),
+            running: Arc::new(Semaphore::new(HASHES_MAX)),
+        }
     }
 }
 
 impl Hashing {
     /// The permits go with the work: a client that leaves does not make room for a third hash.
-    pub async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
-        let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| Problem::Busy)?;
-        let turn = Arc::clone(&self.running).acquire_owned().await.map_err(|_| Problem::Busy)?;
+    pub async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Problem> {
+        let place = Arc::clone(&self.places)
+            .try_acquire_owned()
+            .map_err(|_| Problem::Busy)?;
+        let turn = Arc::clone(&self.running)
+            .acquire_owned()
+            .await
+            .map_err(|_| Problem::Busy)?;
         blocking(move || {
             let value = work();
             drop((turn, place));
@@ -103,7 +124,10 @@ fn sign_up_form(app: &App, email: &str, fault: Option<String>) -> SignUpPage {
     let settings = app.settings.load();
     let signup = settings.signup;
     SignUpPage {
-        frame: Frame { insecure: insecure(&settings.base_url), ..Frame::public("Sign up") },
+        frame: Frame {
+            insecure: insecure(&settings.base_url),
+            ..Frame::public("Sign up")
+        },
         open: signup.mode != SignupMode::Closed,
         invited: signup.mode == SignupMode::Invite,
         email: email.to_owned(),
@@ -118,16 +142,29 @@ fn sign_up_form(app: &App, email: &str, fault: Option<String>) -> SignUpPage {
 /// What a new account starts with, where the settings give a trial.
 fn trial_of(signup: &Signup) -> Option<String> {
     let some = signup.trial_ms > 0 && signup.trial_credits.is_positive();
-    some.then(|| format!("{} free credits for {}", signup.trial_credits, span(signup.trial_ms)))
+    some.then(|| {
+        format!(
+            "{} free credits for {}",
+            signup.trial_credits,
+            span(signup.trial_ms)
+        )
+    })
 }
 
 /// `7 days`, `36 hours`, `90 seconds`: the largest unit that fits exactly.
 fn span(ms: i64) -> String {
-    let units = [(86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1_000, "second")];
+    let units = [
+        (86_400_000, "day"),
+        (3_600_000, "hour"),
+        (60_000, "minute"),
+        (1_000, "second"),
+    ];
     let (count, unit) = units
         .into_iter()
         .find(|(unit_ms, _)| ms % unit_ms == 0)
-        .map_or((ms / 1_000, "second"), |(unit_ms, name)| (ms / unit_ms, name));
+        .map_or((ms / 1_000, "second"), |(unit_ms, name)| {
+            (ms / unit_ms, name)
+        });
     format!("{count} {unit}{}", if count == 1 { "" } else { "s" })
 }
 
@@ -141,13 +178,21 @@ pub async fn sign_up(
     headers: HeaderMap,
     form: Result<Form<Credentials>, FormRejection>,
 ) -> Result<Response, Problem> {
-    let Form(Credentials { email, password, invite }) = form?;
+    let Form(Credentials {
+        email,
+        password,
+        invite,
+    }) = form?;
     let settings = app.settings.load_full();
     if settings.signup.mode == SignupMode::Closed {
-        return Ok(html(StatusCode::FORBIDDEN, &sign_up_form(&app, &email, None)));
+        return Ok(html(
+            StatusCode::FORBIDDEN,
+            &sign_up_form(&app, &email, None),
+        ));
     }
     let now_ms = now_ms();
-    // Tests and first steps sign up on the machine itself; a proxy there that names nobody brings everybody.
+    // Tests and first steps sign up on the machine itself; a proxy there that names nobody brings
+    // everybody.
     let counted = !address.to_canonical().is_loopback() || headers.contains_key(UNNAMED);
     let who = Who::AddressSigningUp(one_client(address));
     let rate = Rate {
@@ -156,28 +201,49 @@ pub async fn sign_up(
     };
     if counted && let Err(seconds) = app.throttle.take(&who, rate, now_ms) {
         let fault = Some("Too many sign-ups from this address. Try again later.".to_owned());
-        return Ok(with_retry_after(html(StatusCode::TOO_MANY_REQUESTS, &sign_up_form(&app, &email, fault)), seconds));
+        return Ok(with_retry_after(
+            html(
+                StatusCode::TOO_MANY_REQUESTS,
+                &sign_up_form(&app, &email, fault),
+            ),
+            seconds,
+        ));
     }
     let (accounts, billing, signup) = (app.accounts.clone(), app.billing.clone(), settings.signup);
     let (sent, code) = (email.clone(), invite.clone());
     let made = app.hashing.run(move || {
-        let stranger = Stranger { email: &sent, password: &password, invite: &code };
+        let stranger = Stranger {
+            email: &sent,
+            password: &password,
+            invite: &code,
+        };
         account::sign_up(&accounts, &billing, &signup, &stranger, now_ms)
     });
     match made.await? {
         Ok(SignedUp { account, trial }) => {
             let had_one = trial.is_none() && trial_of(&settings.signup).is_some();
-            let to = if had_one { "/dashboard?trial=had" } else { "/dashboard" };
+            let to = if had_one {
+                "/dashboard?trial=had"
+            } else {
+                "/dashboard"
+            };
             signed_in(&app, &account.id, address, &headers, to).await
         }
         Err(error) => {
-            // An account that was made counts, and what tells a stranger something: a guess at an invitation, and an e-mail
-            // that has an account. Else addresses could be tried without end.
+            // An account that was made counts, and what tells a stranger something: a guess at an
+            // invitation, and an e-mail that has an account. Else addresses could be tried without
+            // end.
             if counted && !matches!(error, AccountError::NoInvite | AccountError::EmailTaken) {
                 app.throttle.give_back(&who, rate);
             }
             let (status, fault) = not_signed_up(error)?;
-            let response = html(status, &SignUpPage { invite, ..sign_up_form(&app, &email, Some(fault)) });
+            let response = html(
+                status,
+                &SignUpPage {
+                    invite,
+                    ..sign_up_form(&app, &email, Some(fault))
+                },
+            );
             Ok(if status == StatusCode::TOO_MANY_REQUESTS {
                 with_retry_after(response, to_midnight(now_ms))
             } else {
@@ -190,19 +256,24 @@ pub async fn sign_up(
 /// What a stranger is told; what is no fault of theirs becomes a problem.
 fn not_signed_up(error: AccountError) -> Result<(StatusCode, String), Problem> {
     Ok(match error {
-        AccountError::BadEmail => (StatusCode::UNPROCESSABLE_ENTITY, "That is not an e-mail address.".into()),
+        AccountError::BadEmail => (
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "That is not an e-mail address.".into(),
+        ),
         AccountError::BadPassword => (
             StatusCode::UNPROCESSABLE_ENTITY,
             format!(
                 "A password has {PASSWORD_LEAST_CHARS} to {PASSWORD_MOST_CHARS} characters, and is none that everybody uses."
             ),
         ),
-        AccountError::EmailTaken => {
-            (StatusCode::CONFLICT, "This e-mail has an account already. Sign in instead.".into())
-        }
-        AccountError::NoInvite => {
-            (StatusCode::FORBIDDEN, "This invite code is not known, or it is used or expired.".into())
-        }
+        AccountError::EmailTaken => (
+            StatusCode::CONFLICT,
+            "This e-mail has an account already. Sign in instead.".into(),
+        ),
+        AccountError::NoInvite => (
+            StatusCode::FORBIDDEN,
+            "This invite code is not known, or it is used or expired.".into(),
+        ),
         AccountError::TrialsSpent => {
             let text = "The trials of today are all given. Come back after midnight UTC.";
             (StatusCode::TOO_MANY_REQUESTS, text.into())
@@ -219,7 +290,10 @@ fn to_midnight(now_ms: i64) -> i64 {
 fn sign_in_form(app: &App, email: &str, fault: Option<&str>) -> SignInPage {
     let settings = app.settings.load();
     SignInPage {
-        frame: Frame { insecure: insecure(&settings.base_url), ..Frame::public("Sign in") },
+        frame: Frame {
+            insecure: insecure(&settings.base_url),
+            ..Frame::public("Sign in")
+        },
         email: email.to_owned(),
         fault: fault.map(ToOwned::to_owned),
         open: settings.signup.mode != SignupMode::Closed,
@@ -236,16 +310,23 @@ pub async fn sign_in(
     headers: HeaderMap,
     form: Result<Form<Credentials>, FormRejection>,
 ) -> Result<Response, Problem> {
-    let Form(Credentials { email, password, .. }) = form?;
+    let Form(Credentials {
+        email, password, ..
+    }) = form?;
     match try_password(&app, &email, password, address).await? {
-        Tried::Right(account) => signed_in(&app, &account.id, address, &headers, "/dashboard").await,
+        Tried::Right(account) => {
+            signed_in(&app, &account.id, address, &headers, "/dashboard").await
+        }
         Tried::Wrong => {
             let page = sign_in_form(&app, &email, Some("E-mail or password is wrong."));
             Ok(html(StatusCode::UNAUTHORIZED, &page))
         }
         Tried::TooOften { seconds } => {
             let page = sign_in_form(&app, &email, Some(TOO_OFTEN));
-            Ok(with_retry_after(html(StatusCode::TOO_MANY_REQUESTS, &page), seconds))
+            Ok(with_retry_after(
+                html(StatusCode::TOO_MANY_REQUESTS, &page),
+                seconds,
+            ))
         }
     }
 }
@@ -263,7 +344,12 @@ pub enum Tried {
 }
 
 /// Looks at a password that somebody typed, as often as that may be done.
-async fn try_password(app: &App, email: &str, password: String, address: IpAddr) -> Result<Tried, Problem> {
+async fn try_password(
+    app: &App,
+    email: &str,
+    password: String,
+    address: IpAddr,
+) -> Result<Tried, Problem> {
     let now_ms = now_ms();
     let email = throttled_email(email);
     let (place, account) = (one_client(address), email.clone());
@@ -274,7 +360,11 @@ async fn try_password(app: &App, email: &str, password: String, address: IpAddr)
         return Ok(Tried::TooOften { seconds });
     }
     let accounts = app.accounts.clone();
-    let Some(account) = app.hashing.run(move || accounts.check_password(&account, &password)).await?? else {
+    let Some(account) = app
+        .hashing
+        .run(move || accounts.check_password(&account, &password))
+        .await??
+    else {
         app.patience.failed(&email, place, now_ms);
         return Ok(Tried::Wrong);
     };
@@ -308,31 +398,50 @@ pub async fn confirm(
             blocking(move || accounts.confirm_session(&token, now_ms())).await??;
             Ok(Ok(()))
         }
-        Tried::Right(_) | Tried::Wrong => unconfirmed(StatusCode::FORBIDDEN, "The password is wrong."),
+        Tried::Right(_) | Tried::Wrong => {
+            unconfirmed(StatusCode::FORBIDDEN, "The password is wrong.")
+        }
         Tried::TooOften { .. } => unconfirmed(StatusCode::TOO_MANY_REQUESTS, TOO_OFTEN),
     }
 }
 
 /// As [`confirm`], where the password need not have been typed but within the last minutes.
-pub async fn confirm_again(app: &App, form: &SignedForm, address: IpAddr) -> Result<Result<(), Unconfirmed>, Problem> {
+pub async fn confirm_again(
+    app: &App,
+    form: &SignedForm,
+    address: IpAddr,
+) -> Result<Result<(), Unconfirmed>, Problem> {
     if form.visitor.confirmed {
         return Ok(Ok(()));
     }
     confirm(app, &form.visitor, form.field("password"), address).await
 }
 
-/// As it is counted. Nobody's e-mail is longer: cut, so that the tables' entries have a ceiling too.
+/// As it is counted. Nobody's e-mail is longer: cut, so that the tables' entries have a ceiling
+/// too.
 fn throttled_email(email: &str) -> String {
-    email.trim().chars().take(254).collect::<String>().to_ascii_lowercase()
+    email
+        .trim()
+        .chars()
+        .take(254)
+        .collect::<String>()
+        .to_ascii_lowercase()
 }
 
-/// What a try at signing in counts against. It is counted before the hash, so that many at once gain nothing.
+/// What a try at signing in counts against. It is counted before the hash, so that many at once
+/// gain nothing.
 fn sign_in_counts(email: &str, address: IpAddr) -> [(Who, Rate); 3] {
     let place = one_client(address);
     [
         (Who::AddressSigningIn(place), SIGN_IN_ADDRESS),
-        (Who::EmailSigningInFrom(email.to_owned(), place), SIGN_IN_EMAIL),
-        (Who::EmailSigningIn(email.to_owned()), SIGN_IN_EMAIL_ANYWHERE),
+        (
+            Who::EmailSigningInFrom(email.to_owned(), place),
+            SIGN_IN_EMAIL,
+        ),
+        (
+            Who::EmailSigningIn(email.to_owned()),
+            SIGN_IN_EMAIL_ANYWHERE,
+        ),
     ]
 }
 
@@ -344,11 +453,14 @@ fn count_sign_in(app: &App, email: &str, address: IpAddr, now_ms: i64) -> Result
 }
 
 pub fn with_retry_after(mut response: Response, seconds: i64) -> Response {
-    response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    response
+        .headers_mut()
+        .insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     response
 }
 
-/// A new session, whoever was signed in before: a token that was known before the sign-in opens nothing after it.
+/// A new session, whoever was signed in before: a token that was known before the sign-in opens
+/// nothing after it.
 async fn signed_in(
     app: &App,
     account: &str,
@@ -358,7 +470,11 @@ async fn signed_in(
 ) -> Result<Response, Problem> {
     let site = site(headers, &app.settings.load().base_url);
     let old = session_token(headers, &site);
-    let (accounts, billing, account) = (app.accounts.clone(), app.billing.clone(), account.to_owned());
+    let (accounts, billing, account) = (
+        app.accounts.clone(),
+        app.billing.clone(),
+        account.to_owned(),
+    );
     let (address, browser) = (address.to_canonical().to_string(), browser::name(headers));
     let new = blocking(move || {
         // This may be the account of a sign-up that failed half way.
@@ -366,7 +482,14 @@ async fn signed_in(
         if let Some(old) = old {
             accounts.end_session(&old)?;
         }
-        accounts.create_session_from(&account, Origin { address: &address, browser: &browser }, now_ms())
+        accounts.create_session_from(
+            &account,
+            Origin {
+                address: &address,
+                browser: &browser,
+            },
+            now_ms(),
+        )
     })
     .await??;
     let cookie = session_cookie(&new.token, &site)?;
@@ -377,7 +500,11 @@ pub async fn sign_out(State(app): State<Arc<App>>, form: SignedForm) -> Result<R
     let (accounts, Visitor { token, site, .. }) = (app.accounts.clone(), form.visitor);
     blocking(move || accounts.end_session(&token)).await??;
     let cookie = session_cookie("", &site)?;
-    Ok(([(header::SET_COOKIE, cookie)], Redirect::to("/dashboard/sign-in")).into_response())
+    Ok((
+        [(header::SET_COOKIE, cookie)],
+        Redirect::to("/dashboard/sign-in"),
+    )
+        .into_response())
 }
 
 #[cfg(test)]
@@ -392,10 +519,13 @@ mod tests {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(20), wait).await.unwrap_or_else(|_| panic!("{what}"));
+        tokio::time::timeout(Duration::from_secs(20), wait)
+            .await
+            .unwrap_or_else(|_| panic!("{what}"));
     }
 
-    /// Lets everything go when it goes: a test that fails must not leave threads behind that work for ever.
+    /// Lets everything go when it goes: a test that fails must not leave threads behind that work
+    /// for ever.
     struct Gate(Arc<AtomicBool>);
 
     impl Drop for Gate {
@@ -407,7 +537,10 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn two_passwords_are_hashed_at_one_time_some_wait_and_the_rest_are_sent_away() {
         let hashing = Arc::new(Hashing::default());
-        let (go, running) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let (go, running) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(AtomicUsize::new(0)),
+        );
         let gate = Gate(Arc::clone(&go));
         let work = || {
             let (go, running) = (Arc::clone(&go), Arc::clone(&running));
@@ -426,9 +559,15 @@ mod tests {
                 tokio::spawn(async move { hashing.run(work).await })
             })
             .collect();
-        until("every place is taken", || hashing.places.available_permits() == 0).await;
+        until("every place is taken", || {
+            hashing.places.available_permits() == 0
+        })
+        .await;
         until("two work", || running.load(Ordering::SeqCst) == HASHES_MAX).await;
-        assert!(matches!(hashing.run(work()).await, Err(Problem::Busy)), "one more");
+        assert!(
+            matches!(hashing.run(work()).await, Err(Problem::Busy)),
+            "one more"
+        );
         drop(gate);
         for one in waiting {
             let beside = one.await.unwrap().expect("whoever has a place is served");

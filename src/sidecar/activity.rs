@@ -1,5 +1,5 @@
-//! What was billed: a row per response by filter, the same as a file, and each one's receipt. One account never sees
-//! another's.
+//! What was billed: a row per response by filter, the same as a file, and each one's receipt. One
+//! account never sees another's.
 
 mod download;
 mod receipt;
@@ -89,17 +89,34 @@ impl Asked {
         let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         let day = |text: &str| match text {
             "" => Ok(None),
-            text => day_start_ms(text).map(Some).ok_or("A day is written as 2026-11-21."),
+            text => day_start_ms(text)
+                .map(Some)
+                .ok_or("A day is written as 2026-11-21."),
         };
         let outcome = match self.outcome.as_str() {
             "" => None,
-            name => Some(*Outcome::ALL.iter().find(|outcome| outcome.as_str() == name).ok_or("No such outcome.")?),
+            name => Some(
+                *Outcome::ALL
+                    .iter()
+                    .find(|outcome| outcome.as_str() == name)
+                    .ok_or("No such outcome.")?,
+            ),
         };
-        let (from_ms, to_ms) = (day(&self.from)?, day(&self.to)?.map(|start_ms| start_ms.saturating_add(DAY_MS)));
+        let (from_ms, to_ms) = (
+            day(&self.from)?,
+            day(&self.to)?.map(|start_ms| start_ms.saturating_add(DAY_MS)),
+        );
         if from_ms.zip(to_ms).is_some_and(|(from, to)| from >= to) {
             return Err("The first day is after the last one.");
         }
-        Ok(Filter { model: given(&self.model), key_id: given(&self.key), outcome, conversation: None, from_ms, to_ms })
+        Ok(Filter {
+            model: given(&self.model),
+            key_id: given(&self.key),
+            outcome,
+            conversation: None,
+            from_ms,
+            to_ms,
+        })
     }
 
     fn place(&self) -> Result<Option<Place>, Problem> {
@@ -108,13 +125,18 @@ impl Asked {
         }
         let place = || {
             let (at_ms, seq) = self.before.split_once('.')?;
-            Some(Place { at_ms: at_ms.parse().ok()?, seq: seq.parse().ok()? })
+            Some(Place {
+                at_ms: at_ms.parse().ok()?,
+                seq: seq.parse().ok()?,
+            })
         };
         place().map(Some).ok_or(Problem::NotFound)
     }
 
     fn is_filtered(&self) -> bool {
-        [&self.key, &self.model, &self.outcome, &self.from, &self.to].iter().any(|text| !text.is_empty())
+        [&self.key, &self.model, &self.outcome, &self.from, &self.to]
+            .iter()
+            .any(|text| !text.is_empty())
     }
 }
 
@@ -124,7 +146,12 @@ pub fn rows(receipts: &[Receipt]) -> Vec<Row> {
 
 /// The last few responses.
 pub fn latest(billing: &Billing, account: &str) -> Result<Vec<Row>, StoreError> {
-    Ok(rows(&billing.activity(account, &Filter::default(), None, LATEST)?))
+    Ok(rows(&billing.activity(
+        account,
+        &Filter::default(),
+        None,
+        LATEST,
+    )?))
 }
 
 fn row(receipt: &Receipt) -> Row {
@@ -168,15 +195,24 @@ pub async fn list(
     let account = &visitor.account.id;
     let (status, receipts, fault) = match asked.filter() {
         // One more than is shown tells whether there is another page.
-        Ok(filter) => (StatusCode::OK, app.billing.activity(account, &filter, before, ROWS + 1)?, None),
+        Ok(filter) => (
+            StatusCode::OK,
+            app.billing.activity(account, &filter, before, ROWS + 1)?,
+            None,
+        ),
         Err(fault) => (StatusCode::UNPROCESSABLE_ENTITY, Vec::new(), Some(fault)),
     };
     let page_rows = usize::try_from(ROWS).unwrap_or(usize::MAX);
-    let shown = receipts.get(..page_rows.min(receipts.len())).unwrap_or_default();
-    let older = shown.last().filter(|_| receipts.len() > page_rows).map(|last| {
-        let Place { at_ms, seq } = last.place();
-        format!("{at_ms}.{seq}")
-    });
+    let shown = receipts
+        .get(..page_rows.min(receipts.len()))
+        .unwrap_or_default();
+    let older = shown
+        .last()
+        .filter(|_| receipts.len() > page_rows)
+        .map(|last| {
+            let Place { at_ms, seq } = last.place();
+            format!("{at_ms}.{seq}")
+        });
     let page = ActivityPage {
         frame: Frame::of("Activity", &visitor),
         keys: key_choices(&app, account, &asked.key)?,
@@ -202,14 +238,26 @@ fn key_choices(app: &App, account: &str, chosen: &str) -> Result<Vec<Choice>, Pr
     Ok(keys.into_iter().map(choice).collect())
 }
 
-/// The catalog's, and whatever else was asked for: a model that was taken out of it has been billed all the same.
+/// The catalog's, and whatever else was asked for: a model that was taken out of it has been billed
+/// all the same.
 fn model_choices(app: &App, chosen: &str) -> Vec<Choice> {
     let settings = app.settings.load();
-    let mut ids: Vec<_> = settings.catalog.models().iter().map(|model| model.id.clone()).collect();
+    let mut ids: Vec<_> = settings
+        .catalog
+        .models()
+        .iter()
+        .map(|model| model.id.clone())
+        .collect();
     if !chosen.is_empty() && !ids.iter().any(|id| id == chosen) {
         ids.push(chosen.to_owned());
     }
-    ids.into_iter().map(|id| Choice { chosen: id == chosen, name: id.clone(), value: id }).collect()
+    ids.into_iter()
+        .map(|id| Choice {
+            chosen: id == chosen,
+            name: id.clone(),
+            value: id,
+        })
+        .collect()
 }
 
 fn outcome_choices(chosen: &str) -> Vec<Choice> {
@@ -262,7 +310,10 @@ mod tests {
     #[test]
     fn a_page_begins_at_a_place_or_nowhere() {
         let place = |text: &str| asked(|asked| asked.before = text.into()).place();
-        assert!(matches!(place("17.-3"), Ok(Some(Place { at_ms: 17, seq: -3 }))));
+        assert!(matches!(
+            place("17.-3"),
+            Ok(Some(Place { at_ms: 17, seq: -3 }))
+        ));
         assert!(matches!(place(""), Ok(None)));
         for bad in ["17", "17.", "x.1", "17.1.1", "99999999999999999999.1"] {
             assert!(matches!(place(bad), Err(Problem::NotFound)), "{bad}");

@@ -27,9 +27,16 @@ const SYSTEMS: [(&str, &str); 6] = [
 
 /// `Firefox on Linux`
 pub fn name(headers: &HeaderMap) -> String {
-    let said = headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let find =
-        |names: &[(&str, &'static str)]| names.iter().find(|(mark, _)| said.contains(mark)).map(|(_, name)| *name);
+    let said = headers
+        .get(header::USER_AGENT)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
+    let find = |names: &[(&str, &'static str)]| {
+        names
+            .iter()
+            .find(|(mark, _)| said.contains(mark))
+            .map(|(_, name)| *name)
+    };
     match (find(&BROWSERS), find(&SYSTEMS)) {
         (Some(browser), Some(system)) => format!("{browser} on {system}"),
         (Some(one), None) | (None, Some(one)) => one.to_owned(),
@@ -44,12 +51,19 @@ mod tests {
 
     #[test]
     fn a_browser_is_known_by_name_alone() {
-        let told =
-            |text: &'static str| name(&[(header::USER_AGENT, HeaderValue::from_static(text))].into_iter().collect());
-        let chrome =
-            "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140.0 Safari/537.36";
+        let told = |text: &'static str| {
+            name(
+                &[(header::USER_AGENT, HeaderValue::from_static(text))]
+                    .into_iter()
+                    .collect(),
+            )
+        };
+        let chrome = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140.0 Safari/537.36";
         assert_eq!(told(chrome), "Chrome on Linux");
-        assert_eq!(told("Mozilla/5.0 (Windows NT 10.0) Gecko/20100101 Firefox/140.0"), "Firefox on Windows");
+        assert_eq!(
+            told("Mozilla/5.0 (Windows NT 10.0) Gecko/20100101 Firefox/140.0"),
+            "Firefox on Windows"
+        );
         assert_eq!(told("<script>alert(1)</script>"), "unknown");
         assert_eq!(name(&HeaderMap::new()), "unknown");
     }

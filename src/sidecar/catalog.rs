@@ -1,4 +1,5 @@
-//! The catalog: what can be asked for, at what price, and how to ask; as a page and as JSON. Public.
+//! The catalog: what can be asked for, at what price, and how to ask; as a page and as JSON.
+//! Public.
 
 mod errors;
 mod losses;
@@ -39,7 +40,9 @@ impl Snippets {
         let first = |protocol| {
             let mut models = settings.catalog.models().iter();
             // The surface's own protocol first: nothing is translated there.
-            let own = models.clone().find(|model| door(model, protocol).passes(protocol));
+            let own = models
+                .clone()
+                .find(|model| door(model, protocol).passes(protocol));
             own.or_else(|| models.next()).map(|model| model.id.clone())
         };
         Self {
@@ -57,7 +60,8 @@ fn door(model: &Arc<Model>, surface: Protocol) -> &Arc<Model> {
     model.door(surface, &Outline::default())
 }
 
-/// The surfaces that a model can be reached through: those first where a request is passed on as it is.
+/// The surfaces that a model can be reached through: those first where a request is passed on as it
+/// is.
 fn surfaces(model: &Arc<Model>) -> [Protocol; 3] {
     let mut surfaces = [Protocol::Chat, Protocol::Messages, Protocol::Responses];
     surfaces.sort_by_key(|surface| !door(model, *surface).passes(*surface));
@@ -79,24 +83,37 @@ struct Lost {
 
 /// Where a request is translated.
 fn lost(model: &Arc<Model>) -> Vec<Lost> {
-    let translated = surfaces(model).into_iter().filter(|surface| !door(model, *surface).passes(*surface));
-    let each =
-        translated.map(|surface| Lost { surface, members: losses::losses(surface, &door(model, surface).accepts) });
+    let translated = surfaces(model)
+        .into_iter()
+        .filter(|surface| !door(model, *surface).passes(*surface));
+    let each = translated.map(|surface| Lost {
+        surface,
+        members: losses::losses(surface, &door(model, surface).accepts),
+    });
     each.filter(|lost| !lost.members.is_empty()).collect()
 }
 
 /// Where a request is passed on, and repaired.
 fn repaired(model: &Arc<Model>) -> Vec<Lost> {
-    let own = surfaces(model).into_iter().filter(|surface| door(model, *surface).passes(*surface));
+    let own = surfaces(model)
+        .into_iter()
+        .filter(|surface| door(model, *surface).passes(*surface));
     let each = own.map(|surface| {
         let door = door(model, surface);
-        Lost { surface, members: losses::repaired(&door.accepts, &door.repairs) }
+        Lost {
+            surface,
+            members: losses::repaired(&door.accepts, &door.repairs),
+        }
     });
     each.filter(|lost| !lost.members.is_empty()).collect()
 }
 
 fn words(protocols: impl IntoIterator<Item = Protocol>) -> String {
-    protocols.into_iter().map(Protocol::as_str).collect::<Vec<_>>().join(", ")
+    protocols
+        .into_iter()
+        .map(Protocol::as_str)
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 struct Row {
@@ -159,11 +176,16 @@ fn row(model: &Arc<Model>) -> Row {
         tiers: price
             .tiers
             .iter()
-            .map(|tier| TierRow { above_input_tokens: grouped(tier.above_input_tokens) })
+            .map(|tier| TierRow {
+                above_input_tokens: grouped(tier.above_input_tokens),
+            })
             .collect(),
         classes: classes(price),
         extras: extras(price),
-        lost: [repaired(model), lost(model)].into_iter().flatten().collect(),
+        lost: [repaired(model), lost(model)]
+            .into_iter()
+            .flatten()
+            .collect(),
     }
 }
 
@@ -175,7 +197,9 @@ fn classes(price: &Price) -> Vec<Class> {
         cache_write_1h: price.cache_write_1h,
         output: price.output,
     };
-    let rates: Vec<_> = std::iter::once(usual).chain(price.tiers.iter().map(|tier| tier.rates)).collect();
+    let rates: Vec<_> = std::iter::once(usual)
+        .chain(price.tiers.iter().map(|tier| tier.rates))
+        .collect();
     let class = |name, of: fn(&Rates) -> Micro| Class {
         name,
         prices: rates.iter().map(|rates| of(rates).to_string()).collect(),
@@ -191,8 +215,13 @@ fn classes(price: &Price) -> Vec<Class> {
 
 fn extras(price: &Price) -> Vec<String> {
     let features = &price.features;
-    let audio = [("audio input", features.audio_input), ("audio output", features.audio_output)];
-    let audio = audio.into_iter().filter_map(|(name, price)| Some(format!("{name} {} per 1 000 000 tokens", price?)));
+    let audio = [
+        ("audio input", features.audio_input),
+        ("audio output", features.audio_output),
+    ];
+    let audio = audio
+        .into_iter()
+        .filter_map(|(name, price)| Some(format!("{name} {} per 1 000 000 tokens", price?)));
     let tools = ServerTool::ALL.into_iter().filter_map(|tool| {
         let (name, price) = (tool.key().replace('_', " "), features.of_tool(tool)?);
         Some(match price {
@@ -201,9 +230,15 @@ fn extras(price: &Price) -> Vec<String> {
         })
     });
     let names = ["service tier", "region", "speed"];
-    let factors = features.factors().into_iter().zip(names).flat_map(|((_, factors), name)| {
-        factors.iter().map(move |(word, factor)| format!("{name} {word}: tokens × {factor}"))
-    });
+    let factors = features
+        .factors()
+        .into_iter()
+        .zip(names)
+        .flat_map(|((_, factors), name)| {
+            factors
+                .iter()
+                .map(move |(word, factor)| format!("{name} {word}: tokens × {factor}"))
+        });
     audio.chain(tools).chain(factors).collect()
 }
 
@@ -230,7 +265,13 @@ pub async fn models_json(State(app): State<Arc<App>>) -> Response {
         "server_tool_unit": "credits per 1000 uses",
         "models": models,
     });
-    revalidated(([(header::CONTENT_TYPE, "application/json")], value.to_string()).into_response())
+    revalidated(
+        (
+            [(header::CONTENT_TYPE, "application/json")],
+            value.to_string(),
+        )
+            .into_response(),
+    )
 }
 
 fn model_json(model: &Arc<Model>) -> Value {
@@ -251,6 +292,8 @@ fn model_json(model: &Arc<Model>) -> Value {
 
 /// Prices can change at any time: whoever keeps a copy asks again.
 fn revalidated(mut response: Response) -> Response {
-    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    response
+        .headers_mut()
+        .insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     response
 }

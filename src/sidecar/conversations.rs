@@ -1,5 +1,5 @@
-//! Conversations: a client sends the whole history again with every turn, and here one sees what that comes to, and what
-//! caching takes off it.
+//! Conversations: a client sends the whole history again with every turn, and here one sees what
+//! that comes to, and what caching takes off it.
 //!
 //! A conversation is known by a key that tells nothing of what was said.
 
@@ -109,7 +109,9 @@ pub async fn list(
             Some((last_ms.parse().map_err(|_| Problem::NotFound)?, id))
         }
     };
-    let found = app.billing.conversations(&visitor.account.id, place, ROWS + 1)?;
+    let found = app
+        .billing
+        .conversations(&visitor.account.id, place, ROWS + 1)?;
     let page_rows = usize::try_from(ROWS).unwrap_or(usize::MAX);
     let shown = found.get(..page_rows.min(found.len())).unwrap_or_default();
     let last = shown.last().filter(|_| found.len() > page_rows);
@@ -122,33 +124,68 @@ pub async fn list(
     Ok(html(StatusCode::OK, &page))
 }
 
-pub async fn one(State(app): State<Arc<App>>, visitor: Visitor, Path(id): Path<String>) -> Result<Response, Problem> {
+pub async fn one(
+    State(app): State<Arc<App>>,
+    visitor: Visitor,
+    Path(id): Path<String>,
+) -> Result<Response, Problem> {
     let account = &visitor.account.id;
-    let conversation = app.billing.conversation(account, &id)?.ok_or(Problem::NotFound)?;
-    let filter = Filter { conversation: Some(id), ..Filter::default() };
+    let conversation = app
+        .billing
+        .conversation(account, &id)?
+        .ok_or(Problem::NotFound)?;
+    let filter = Filter {
+        conversation: Some(id),
+        ..Filter::default()
+    };
     let mut receipts = app.billing.activity(account, &filter, None, TURNS)?;
     // What failed was no turn.
     receipts.retain(|receipt| {
-        !matches!(receipt.detail.outcome, Outcome::VendorError | Outcome::VendorCut | Outcome::Interrupted)
+        !matches!(
+            receipt.detail.outcome,
+            Outcome::VendorError | Outcome::VendorCut | Outcome::Interrupted
+        )
     });
     receipts.reverse();
     let frame = Frame::of("Conversations", &visitor).with_charts();
-    Ok(html(StatusCode::OK, &conversation_page(frame, &conversation, &receipts)))
+    Ok(html(
+        StatusCode::OK,
+        &conversation_page(frame, &conversation, &receipts),
+    ))
 }
 
-fn conversation_page(frame: Frame, conversation: &activity::Conversation, receipts: &[Receipt]) -> ConversationPage {
+fn conversation_page(
+    frame: Frame,
+    conversation: &activity::Conversation,
+    receipts: &[Receipt],
+) -> ConversationPage {
     let shown = u64::try_from(receipts.len()).unwrap_or(u64::MAX);
     let before = conversation.sum.responses.saturating_sub(shown);
-    let turns: Vec<_> = receipts.iter().zip(before + 1..).map(|(receipt, number)| turn(number, receipt)).collect();
-    let saved = receipts.iter().fold(Micro::ZERO, |sum, receipt| sum.plus(receipt.saved()));
+    let turns: Vec<_> = receipts
+        .iter()
+        .zip(before + 1..)
+        .map(|(receipt, number)| turn(number, receipt))
+        .collect();
+    let saved = receipts
+        .iter()
+        .fold(Micro::ZERO, |sum, receipt| sum.plus(receipt.saved()));
     let growth = match (turns.first(), turns.last()) {
-        (Some(first), Some(last)) if turns.len() > 1 && first.sent > 0 && last.sent > first.sent => {
+        (Some(first), Some(last))
+            if turns.len() > 1 && first.sent > 0 && last.sent > first.sent =>
+        {
             let tenths = u128::from(last.sent) * 10 / u128::from(first.sent);
             Some(format!("{}.{}", tenths / 10, tenths % 10))
         }
         _ => None,
     };
-    ConversationPage { frame, row: row(conversation), is_cut: before > 0, turns, growth, saved: saved.to_string() }
+    ConversationPage {
+        frame,
+        row: row(conversation),
+        is_cut: before > 0,
+        turns,
+        growth,
+        saved: saved.to_string(),
+    }
 }
 
 fn turn(number: u64, receipt: &Receipt) -> Turn {

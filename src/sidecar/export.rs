@@ -1,7 +1,8 @@
-//! A copy of everything that an account has here, as one JSON document, written as it is read: however long the ledger,
-//! one page of it is in memory.
+//! A copy of everything that an account has here, as one JSON document, written as it is read:
+//! however long the ledger, one page of it is in memory.
 //!
-//! No secret is in it: of a key, what the account holder is shown anyway; of a password and a session token, nothing.
+//! No secret is in it: of a key, what the account holder is shown anyway; of a password and a
+//! session token, nothing.
 
 use super::App;
 use super::problem::Problem;
@@ -36,10 +37,19 @@ pub async fn export(State(app): State<Arc<App>>, visitor: Visitor) -> Result<Res
     // The entries are the last member, and the document ends with them.
     head.pop();
     head += ",\"entries\":[";
-    let entries = Entries { app, account: account.id, part: Part::Head(head), before: None, is_first: true };
+    let entries = Entries {
+        app,
+        account: account.id,
+        part: Part::Head(head),
+        before: None,
+        is_first: true,
+    };
     let headers = [
         (header::CONTENT_TYPE, "application/json"),
-        (header::CONTENT_DISPOSITION, "attachment; filename=\"model-gateway-account.json\""),
+        (
+            header::CONTENT_DISPOSITION,
+            "attachment; filename=\"model-gateway-account.json\"",
+        ),
     ];
     Ok((headers, Body::from_stream(entries)).into_response())
 }

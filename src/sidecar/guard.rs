@@ -1,5 +1,5 @@
-//! What every request and every answer goes through: no change asked for by another site's page, and headers that
-//! leave an injected script nothing to do.
+//! What every request and every answer goes through: no change asked for by another site's page,
+//! and headers that leave an injected script nothing to do.
 
 use super::App;
 use super::problem::Problem;
@@ -18,8 +18,14 @@ const HEADERS: [(HeaderName, &str); 5] = [
     ),
     (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
     (header::REFERRER_POLICY, "no-referrer"),
-    (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
-    (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    (
+        HeaderName::from_static("cross-origin-opener-policy"),
+        "same-origin",
+    ),
+    (
+        HeaderName::from_static("cross-origin-resource-policy"),
+        "same-origin",
+    ),
 ];
 
 /// Puts the security headers on; an answer that says nothing about caching is not to be stored.
@@ -29,31 +35,50 @@ pub async fn hardened(State(app): State<Arc<App>>, request: Request, next: Next)
     for (name, value) in HEADERS {
         headers.insert(name, HeaderValue::from_static(value));
     }
-    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    headers
+        .entry(header::CACHE_CONTROL)
+        .or_insert(HeaderValue::from_static("no-store"));
     if app.settings.load().base_url.starts_with("https://") {
-        headers.insert(header::STRICT_TRANSPORT_SECURITY, HeaderValue::from_static("max-age=31536000"));
+        headers.insert(
+            header::STRICT_TRANSPORT_SECURITY,
+            HeaderValue::from_static("max-age=31536000"),
+        );
     }
     response
 }
 
 /// Refuses a change that another site's page asks for in a visitor's name.
-pub async fn same_origin_only(State(app): State<Arc<App>>, request: Request, next: Next) -> Result<Response, Problem> {
-    let safe = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
+pub async fn same_origin_only(
+    State(app): State<Arc<App>>,
+    request: Request,
+    next: Next,
+) -> Result<Response, Problem> {
+    let safe = matches!(
+        *request.method(),
+        Method::GET | Method::HEAD | Method::OPTIONS
+    );
     if !safe && !same_origin(request.headers(), &app.settings.load().base_url) {
         return Err(Problem::CrossSite);
     }
     Ok(next.run(request).await)
 }
 
-/// Browsers say where a request comes from: `Sec-Fetch-Site` on https and loopback, `Origin` on every POST. What says
-/// neither is no browser, so nobody's cookie is being misused; a signed-in form needs its token all the same.
+/// Browsers say where a request comes from: `Sec-Fetch-Site` on https and loopback, `Origin` on
+/// every POST. What says neither is no browser, so nobody's cookie is being misused; a signed-in
+/// form needs its token all the same.
 fn same_origin(headers: &HeaderMap, base_url: &str) -> bool {
     if let Some(site) = headers.get("sec-fetch-site") {
         return site == "same-origin" || site == "none";
     }
-    let Some(origin) = headers.get(header::ORIGIN) else { return true };
-    let Ok(origin) = origin.to_str() else { return false };
-    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let Some(origin) = headers.get(header::ORIGIN) else {
+        return true;
+    };
+    let Ok(origin) = origin.to_str() else {
+        return false;
+    };
+    let host = headers
+        .get(header::HOST)
+        .and_then(|host| host.to_str().ok());
     let own_host = origin.split_once("://").map(|(_, authority)| authority);
     origin.eq_ignore_ascii_case(origin_of(base_url))
         || matches!((own_host, host), (Some(own), Some(host)) if own.eq_ignore_ascii_case(host))
@@ -62,7 +87,10 @@ fn same_origin(headers: &HeaderMap, base_url: &str) -> bool {
 /// Scheme and authority of an address.
 fn origin_of(url: &str) -> &str {
     let start = url.find("://").map_or(0, |index| index + 3);
-    let end = url.get(start..).and_then(|rest| rest.find('/')).map_or(url.len(), |index| start + index);
+    let end = url
+        .get(start..)
+        .and_then(|rest| rest.find('/'))
+        .map_or(url.len(), |index| start + index);
     url.get(..end).unwrap_or(url)
 }
 
@@ -75,18 +103,38 @@ mod tests {
         let judge = |pairs: &[(&'static str, &'static str)]| {
             let headers = pairs
                 .iter()
-                .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)))
+                .map(|(name, value)| {
+                    (
+                        HeaderName::from_static(name),
+                        HeaderValue::from_static(value),
+                    )
+                })
                 .collect();
             same_origin(&headers, "https://gw.example/base")
         };
-        assert!(judge(&[("sec-fetch-site", "same-origin"), ("origin", "null")]));
+        assert!(judge(&[
+            ("sec-fetch-site", "same-origin"),
+            ("origin", "null")
+        ]));
         assert!(judge(&[("origin", "https://gw.example")]));
-        assert!(judge(&[("origin", "http://10.0.0.1:8080"), ("host", "10.0.0.1:8080")]));
+        assert!(judge(&[
+            ("origin", "http://10.0.0.1:8080"),
+            ("host", "10.0.0.1:8080")
+        ]));
         assert!(judge(&[]));
         for bad in ["cross-site", "same-site", ""] {
-            assert!(!judge(&[("sec-fetch-site", bad), ("origin", "https://gw.example")]), "{bad}");
+            assert!(
+                !judge(&[("sec-fetch-site", bad), ("origin", "https://gw.example")]),
+                "{bad}"
+            );
         }
-        for bad in ["https://evil.example", "null", "http://gw.example", "https://gw.example.evil.example", ""] {
+        for bad in [
+            "https://evil.example",
+            "null",
+            "http://gw.example",
+            "https://gw.example.evil.example",
+            "",
+        ] {
             assert!(!judge(&[("origin", bad), ("host", "10.0.0.1")]), "{bad}");
         }
     }

@@ -1,8 +1,9 @@
-//! API keys: making one (shown once, with ready-to-paste set-up), listing what each has spent and may, and the page of one:
-//! its settings, a pause, its successor, its end.
+//! API keys: making one (shown once, with ready-to-paste set-up), listing what each has spent and
+//! may, and the page of one: its settings, a pause, its successor, its end.
 //!
-//! A key in the clear is in the answers to `create` and `rotate` alone, which are never stored by a cache. An
-//! administrator's key moves money: it is made with the password at hand. Must not decide what a setting means.
+//! A key in the clear is in the answers to `create` and `rotate` alone, which are never stored by a
+//! cache. An administrator's key moves money: it is made with the password at hand. Must not decide
+//! what a setting means.
 
 mod settings;
 
@@ -85,19 +86,32 @@ struct RevokePage {
 }
 
 /// How long a key may work on beside its successor.
-const OVERLAPS: [(&str, &str); 4] = [("0", "not at all"), ("1", "1 hour"), ("24", "24 hours"), ("168", "7 days")];
+const OVERLAPS: [(&str, &str); 4] = [
+    ("0", "not at all"),
+    ("1", "1 hour"),
+    ("24", "24 hours"),
+    ("168", "7 days"),
+];
 
 const HOUR_MS: i64 = 3_600_000;
 
 fn row(app: &App, key: Key) -> Result<Row, Problem> {
     let now_ms = now_ms();
     let limit = key.settings.spend_limit;
-    let spend = app.billing.key_spend(&key.id, limit.map_or(Period::Total, |limit| limit.period), now_ms)?;
+    let spend = app.billing.key_spend(
+        &key.id,
+        limit.map_or(Period::Total, |limit| limit.period),
+        now_ms,
+    )?;
     let live = key.status != KeyStatus::Revoked;
     let expired = live && key.settings.has_expired(now_ms);
     Ok(Row {
         limits: settings::in_words(&key.settings, limit.map(|_| spend.spent)),
-        status: if expired { "expired" } else { key.status.name() },
+        status: if expired {
+            "expired"
+        } else {
+            key.status.name()
+        },
         live,
         disabled: key.status == KeyStatus::Disabled,
         created: when(key.created_at_ms),
@@ -111,7 +125,11 @@ fn row(app: &App, key: Key) -> Result<Row, Problem> {
 }
 
 fn rows(app: &App, visitor: &Visitor) -> Result<Vec<Row>, Problem> {
-    app.accounts.keys(&visitor.account.id)?.into_iter().map(|key| row(app, key)).collect()
+    app.accounts
+        .keys(&visitor.account.id)?
+        .into_iter()
+        .map(|key| row(app, key))
+        .collect()
 }
 
 fn asks_password(visitor: &Visitor) -> bool {
@@ -136,7 +154,8 @@ pub async fn list(State(app): State<Arc<App>>, visitor: Visitor) -> Result<Respo
     Ok(html(StatusCode::OK, &page(&app, &visitor)?))
 }
 
-/// Answers with the page itself, not with a redirect to it: the key is nowhere to be read from again.
+/// Answers with the page itself, not with a redirect to it: the key is nowhere to be read from
+/// again.
 pub async fn create(
     State(app): State<Arc<App>>,
     CallerAddress(address): CallerAddress,
@@ -146,7 +165,15 @@ pub async fn create(
     let typed = Typed::of(&form);
     let refused = |status, fault: String, name: String, visitor: &Visitor| {
         let choices = Choices::new(&app, &typed);
-        Ok(html(status, &KeysPage { fault: Some(fault), name, choices, ..page(&app, visitor)? }))
+        Ok(html(
+            status,
+            &KeysPage {
+                fault: Some(fault),
+                name,
+                choices,
+                ..page(&app, visitor)?
+            },
+        ))
     };
     let set = match typed.settings(&app, &[], now_ms()) {
         Ok(set) => set,
@@ -157,8 +184,15 @@ pub async fn create(
     {
         return refused(status, fault.to_owned(), name, &form.visitor);
     }
-    let visitor = Visitor { confirmed: true, ..form.visitor };
-    let (accounts, account, wanted) = (app.accounts.clone(), visitor.account.id.clone(), name.clone());
+    let visitor = Visitor {
+        confirmed: true,
+        ..form.visitor
+    };
+    let (accounts, account, wanted) = (
+        app.accounts.clone(),
+        visitor.account.id.clone(),
+        name.clone(),
+    );
     match blocking(move || accounts.create_key_with(&account, &wanted, &set, now_ms())).await? {
         Ok(new) => shown_once(&app, &visitor, new, None),
         Err(error) => {
@@ -168,22 +202,43 @@ pub async fn create(
     }
 }
 
-fn shown_once(app: &App, visitor: &Visitor, new: NewKey, old_until: Option<String>) -> Result<Response, Problem> {
+fn shown_once(
+    app: &App,
+    visitor: &Visitor,
+    new: NewKey,
+    old_until: Option<String>,
+) -> Result<Response, Problem> {
     let snippets = Snippets::new(&app.settings.load(), Some(&new.key));
-    let made = Some(Made { name: new.name, key: new.key, snippets, old_until });
-    Ok(html(StatusCode::CREATED, &KeysPage { made, ..page(app, visitor)? }))
+    let made = Some(Made {
+        name: new.name,
+        key: new.key,
+        snippets,
+        old_until,
+    });
+    Ok(html(
+        StatusCode::CREATED,
+        &KeysPage {
+            made,
+            ..page(app, visitor)?
+        },
+    ))
 }
 
 /// What a holder is told; what is no fault of theirs becomes a problem.
 fn not_made(error: AccountError) -> Result<(StatusCode, String), Problem> {
     Ok(match error {
-        AccountError::BadKeyName => {
-            (StatusCode::UNPROCESSABLE_ENTITY, format!("A name has 1 to {KEY_NAME_CHARS_MAX} characters."))
-        }
-        error @ (AccountError::BadModels | AccountError::BadRate) => {
-            (StatusCode::UNPROCESSABLE_ENTITY, format!("Not possible: {error}."))
-        }
-        AccountError::TooManyKeys => (StatusCode::CONFLICT, format!("{}.", AccountError::TooManyKeys)),
+        AccountError::BadKeyName => (
+            StatusCode::UNPROCESSABLE_ENTITY,
+            format!("A name has 1 to {KEY_NAME_CHARS_MAX} characters."),
+        ),
+        error @ (AccountError::BadModels | AccountError::BadRate) => (
+            StatusCode::UNPROCESSABLE_ENTITY,
+            format!("Not possible: {error}."),
+        ),
+        AccountError::TooManyKeys => (
+            StatusCode::CONFLICT,
+            format!("{}.", AccountError::TooManyKeys),
+        ),
         AccountError::NoKey => return Err(Problem::NotFound),
         other => return Err(other.into()),
     })
@@ -191,8 +246,13 @@ fn not_made(error: AccountError) -> Result<(StatusCode, String), Problem> {
 
 /// A live key of the visitor's own.
 fn own(app: &App, visitor: &Visitor, id: &str) -> Result<Key, Problem> {
-    let found = app.accounts.key(Some(&visitor.account.id), id)?.map(|(_, key)| key);
-    found.filter(|key| key.status != KeyStatus::Revoked).ok_or(Problem::NotFound)
+    let found = app
+        .accounts
+        .key(Some(&visitor.account.id), id)?
+        .map(|(_, key)| key);
+    found
+        .filter(|key| key.status != KeyStatus::Revoked)
+        .ok_or(Problem::NotFound)
 }
 
 fn key_page(app: &App, visitor: &Visitor, id: &str) -> Result<KeyPage, Problem> {
@@ -209,7 +269,11 @@ fn key_page(app: &App, visitor: &Visitor, id: &str) -> Result<KeyPage, Problem> 
     })
 }
 
-pub async fn show(State(app): State<Arc<App>>, visitor: Visitor, Path(id): Path<String>) -> Result<Response, Problem> {
+pub async fn show(
+    State(app): State<Arc<App>>,
+    visitor: Visitor,
+    Path(id): Path<String>,
+) -> Result<Response, Problem> {
     Ok(html(StatusCode::OK, &key_page(&app, &visitor, &id)?))
 }
 
@@ -223,17 +287,33 @@ pub async fn change(
     let typed = Typed::of(&form);
     let refused = |status, fault: String| {
         let choices = Choices::new(&app, &typed);
-        Ok(html(status, &KeyPage { fault: Some(fault), choices, ..key_page(&app, &form.visitor, &id)? }))
+        Ok(html(
+            status,
+            &KeyPage {
+                fault: Some(fault),
+                choices,
+                ..key_page(&app, &form.visitor, &id)?
+            },
+        ))
     };
     let set = match typed.settings(&app, &before.settings.allowed_models, now_ms()) {
         Ok(set) => set,
         Err(fault) => return refused(StatusCode::UNPROCESSABLE_ENTITY, fault),
     };
-    let (accounts, account, key) = (app.accounts.clone(), form.visitor.account.id.clone(), id.clone());
+    let (accounts, account, key) = (
+        app.accounts.clone(),
+        form.visitor.account.id.clone(),
+        id.clone(),
+    );
     let keeps_expiry = typed.keeps_expiry();
     let work = move || {
         accounts.change_key(Some(&account), &key, |settings| {
-            let KeySettings { expires_at_ms, spend_limit, allowed_models, .. } = set;
+            let KeySettings {
+                expires_at_ms,
+                spend_limit,
+                allowed_models,
+                ..
+            } = set;
             if !keeps_expiry {
                 settings.expires_at_ms = expires_at_ms;
             }
@@ -245,14 +325,28 @@ pub async fn change(
         let (status, fault) = not_made(error)?;
         return refused(status, fault);
     }
-    Ok(html(StatusCode::OK, &KeyPage { done: Some("Saved."), ..key_page(&app, &form.visitor, &id)? }))
+    Ok(html(
+        StatusCode::OK,
+        &KeyPage {
+            done: Some("Saved."),
+            ..key_page(&app, &form.visitor, &id)?
+        },
+    ))
 }
 
-pub async fn enable(app: State<Arc<App>>, id: Path<String>, form: SignedForm) -> Result<Response, Problem> {
+pub async fn enable(
+    app: State<Arc<App>>,
+    id: Path<String>,
+    form: SignedForm,
+) -> Result<Response, Problem> {
     set_enabled(app, id, form, true).await
 }
 
-pub async fn disable(app: State<Arc<App>>, id: Path<String>, form: SignedForm) -> Result<Response, Problem> {
+pub async fn disable(
+    app: State<Arc<App>>,
+    id: Path<String>,
+    form: SignedForm,
+) -> Result<Response, Problem> {
     set_enabled(app, id, form, false).await
 }
 
@@ -264,10 +358,15 @@ async fn set_enabled(
 ) -> Result<Response, Problem> {
     let (accounts, account, key) = (app.accounts.clone(), form.visitor.account.id, id.clone());
     let is_set = blocking(move || accounts.set_own_key_enabled(&account, &key, enabled)).await??;
-    if is_set { Ok(Redirect::to(&format!("/dashboard/keys/{id}")).into_response()) } else { Err(Problem::NotFound) }
+    if is_set {
+        Ok(Redirect::to(&format!("/dashboard/keys/{id}")).into_response())
+    } else {
+        Err(Problem::NotFound)
+    }
 }
 
-/// A new key with the same name and settings; the old one works on for the overlap, so that nobody is cut off.
+/// A new key with the same name and settings; the old one works on for the overlap, so that nobody
+/// is cut off.
 pub async fn rotate(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
@@ -276,9 +375,17 @@ pub async fn rotate(
 ) -> Result<Response, Problem> {
     own(&app, &form.visitor, &id)?;
     let refused = |status, fault: String, visitor: &Visitor| {
-        Ok(html(status, &KeyPage { fault: Some(fault), ..key_page(&app, visitor, &id)? }))
+        Ok(html(
+            status,
+            &KeyPage {
+                fault: Some(fault),
+                ..key_page(&app, visitor, &id)?
+            },
+        ))
     };
-    let chosen = OVERLAPS.iter().find(|(hours, _)| *hours == form.field("overlap_hours"));
+    let chosen = OVERLAPS
+        .iter()
+        .find(|(hours, _)| *hours == form.field("overlap_hours"));
     let Some(hours) = chosen.and_then(|(hours, _)| hours.parse::<i64>().ok()) else {
         return refused(
             StatusCode::UNPROCESSABLE_ENTITY,
@@ -291,13 +398,20 @@ pub async fn rotate(
     {
         return refused(status, fault.to_owned(), &form.visitor);
     }
-    let visitor = Visitor { confirmed: true, ..form.visitor };
+    let visitor = Visitor {
+        confirmed: true,
+        ..form.visitor
+    };
     let (accounts, account, key) = (app.accounts.clone(), visitor.account.id.clone(), id.clone());
     let now_ms = now_ms();
-    match blocking(move || accounts.rotate_key(Some(&account), &key, hours * HOUR_MS, now_ms)).await? {
+    match blocking(move || accounts.rotate_key(Some(&account), &key, hours * HOUR_MS, now_ms))
+        .await?
+    {
         Ok(new) => {
             let old = app.accounts.key(Some(&visitor.account.id), &id)?;
-            let until = old.and_then(|(_, old)| old.settings.expires_at_ms).map(when);
+            let until = old
+                .and_then(|(_, old)| old.settings.expires_at_ms)
+                .map(when);
             shown_once(&app, &visitor, new, until)
         }
         Err(error) => {
@@ -313,7 +427,11 @@ pub async fn confirm_revoke(
     Path(id): Path<String>,
 ) -> Result<Response, Problem> {
     let key = row(&app, own(&app, &visitor, &id)?)?;
-    let page = RevokePage { frame: Frame::of("Keys", &visitor), csrf: visitor.csrf.clone(), key };
+    let page = RevokePage {
+        frame: Frame::of("Keys", &visitor),
+        csrf: visitor.csrf.clone(),
+        key,
+    };
     Ok(html(StatusCode::OK, &page))
 }
 
@@ -324,5 +442,9 @@ pub async fn revoke(
 ) -> Result<Response, Problem> {
     let (accounts, account) = (app.accounts.clone(), form.visitor.account.id);
     let revoked = blocking(move || accounts.revoke_key(Some(&account), &id, now_ms())).await??;
-    if revoked { Ok(Redirect::to("/dashboard/keys").into_response()) } else { Err(Problem::NotFound) }
+    if revoked {
+        Ok(Redirect::to("/dashboard/keys").into_response())
+    } else {
+        Err(Problem::NotFound)
+    }
 }

@@ -14,7 +14,8 @@ use tokio::net::TcpListener;
 #[derive(Debug, Clone, Copy)]
 pub struct PeerAddress(pub SocketAddr);
 
-const EDGE_OF_THIS_PROCESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+const EDGE_OF_THIS_PROCESS: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 pub struct PageListener {
     tcp: TcpListener,

@@ -1,7 +1,9 @@
-//! The live overview: a stream of events that says the balance and the latest responses whenever they change.
+//! The live overview: a stream of events that says the balance and the latest responses whenever
+//! they change.
 //!
-//! Each stream reads the balance four times a second (microseconds each), so a debit by any process is seen within a
-//! second. Streams are counted, end with their session, and end when the sidecar closes.
+//! Each stream reads the balance four times a second (microseconds each), so a debit by any process
+//! is seen within a second. Streams are counted, end with their session, and end when the sidecar
+//! closes.
 
 use super::App;
 use super::activity::{Row, latest};
@@ -38,7 +40,8 @@ const READS_PER_SESSION_CHECK: u64 = 8;
 /// What was spent is added up anew every so many reads: each second.
 const READS_PER_SUM: u64 = 4;
 
-/// After so many reads without an event a beat is sent: 5 s. The page calls its numbers old after 12 s of silence.
+/// After so many reads without an event a beat is sent: 5 s. The page calls its numbers old after
+/// 12 s of silence.
 const READS_PER_BEAT: u64 = 20;
 
 /// What the overview shows of an account, ready to be read.
@@ -61,7 +64,10 @@ pub struct Reading {
 impl Reading {
     pub fn of(billing: &Billing, account: &str, now_ms: i64) -> Result<Self, StoreError> {
         let spent = billing.spent(account, Pace::from_hour(now_ms))?;
-        Ok(Self { granted: billing.trial_granted(account)?, pace: Pace::of(&spent, now_ms) })
+        Ok(Self {
+            granted: billing.trial_granted(account)?,
+            pace: Pace::of(&spent, now_ms),
+        })
     }
 
     pub fn shown(&self, balance: &Balance, now_ms: i64) -> Shown {
@@ -120,13 +126,20 @@ impl Place {
             return None;
         }
         open.insert(account.to_owned(), count + 1);
-        Some(Self { streams: Arc::clone(streams), account: account.to_owned() })
+        Some(Self {
+            streams: Arc::clone(streams),
+            account: account.to_owned(),
+        })
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut open = self.streams.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self
+            .streams
+            .open
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = open.get_mut(&self.account) {
             *count -= 1;
             if *count == 0 {
@@ -161,17 +174,25 @@ impl Live {
         let failed = |error| log::warn!("sidecar: live balance: {error}");
         if self.reads.is_multiple_of(READS_PER_SESSION_CHECK) {
             // Being watched does not keep a session alive.
-            let session = self.app.accounts.find_session(&self.token, now_ms).map_err(failed)?;
+            let session = self
+                .app
+                .accounts
+                .find_session(&self.token, now_ms)
+                .map_err(failed)?;
             session.ok_or(())?;
         }
         if self.reading.is_none() || self.reads.is_multiple_of(READS_PER_SUM) {
-            self.reading = Some(Reading::of(&self.app.billing, &self.place.account, now_ms).map_err(failed)?);
+            self.reading =
+                Some(Reading::of(&self.app.billing, &self.place.account, now_ms).map_err(failed)?);
         }
         self.reads += 1;
         self.silent += 1;
         let event = match self.balance(now_ms).map_err(failed)? {
             Some(shown) => Some(Event::default().event("balance").json_data(shown)),
-            None => self.responses().map_err(failed)?.map(|rows| Event::default().event("responses").json_data(rows)),
+            None => self
+                .responses()
+                .map_err(failed)?
+                .map(|rows| Event::default().event("responses").json_data(rows)),
         };
         let event = event.or_else(|| {
             // Whoever hears nothing for longer knows that what is shown is old.
@@ -183,7 +204,9 @@ impl Live {
 
     fn balance(&mut self, now_ms: i64) -> Result<Option<&Shown>, StoreError> {
         let balance = self.app.billing.balance(&self.place.account, now_ms)?;
-        let Some(reading) = &self.reading else { return Ok(None) };
+        let Some(reading) = &self.reading else {
+            return Ok(None);
+        };
         let shown = reading.shown(&balance, now_ms);
         if self.last.as_ref() == Some(&shown) {
             return Ok(None);
@@ -191,13 +214,16 @@ impl Live {
         Ok(Some(self.last.insert(shown)))
     }
 
-    /// The latest responses, once there is another one. Markup of ours, in which all that is not is escaped.
+    /// The latest responses, once there is another one. Markup of ours, in which all that is not is
+    /// escaped.
     fn responses(&mut self) -> Result<Option<String>, StoreError> {
         let last = self.app.billing.last_ending(&self.place.account)?;
         if self.last_ending.replace(last) == Some(last) || last == 0 {
             return Ok(None);
         }
-        let rows = Rows { rows: latest(&self.app.billing, &self.place.account)? };
+        let rows = Rows {
+            rows: latest(&self.app.billing, &self.place.account)?,
+        };
         Ok(rows.render().ok())
     }
 }
@@ -218,7 +244,12 @@ impl Stream for Live {
 }
 
 pub async fn live(State(app): State<Arc<App>>, visitor: Visitor) -> Result<Response, Problem> {
-    let place = Place::take(&app.streams, &visitor.account.id, &app.settings.load().limits).ok_or(Problem::Busy)?;
+    let place = Place::take(
+        &app.streams,
+        &visitor.account.id,
+        &app.settings.load().limits,
+    )
+    .ok_or(Problem::Busy)?;
     let mut ticks = interval(Duration::from_millis(READ_EVERY_MS));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let closing = app.closing.clone();
@@ -234,10 +265,14 @@ pub async fn live(State(app): State<Arc<App>>, visitor: Visitor) -> Result<Respo
         last_ending: None,
         silent: 0,
     };
-    let mut response = Sse::new(live).keep_alive(KeepAlive::default()).into_response();
+    let mut response = Sse::new(live)
+        .keep_alive(KeepAlive::default())
+        .into_response();
     // For a proxy in front that would otherwise collect the events.
     let name = HeaderName::from_static("x-accel-buffering");
-    response.headers_mut().insert(name, HeaderValue::from_static("no"));
+    response
+        .headers_mut()
+        .insert(name, HeaderValue::from_static("no"));
     Ok(response)
 }
 
@@ -248,7 +283,11 @@ mod tests {
     #[test]
     fn an_account_and_everybody_have_a_number_of_streams_and_places_are_given_back() {
         let streams = Arc::new(Streams::default());
-        let limits = Limits { live_streams_per_account: 8, live_streams: 9, ..Limits::default() };
+        let limits = Limits {
+            live_streams_per_account: 8,
+            live_streams: 9,
+            ..Limits::default()
+        };
         let take = |account| Place::take(&streams, account, &limits);
         let places: Vec<_> = (0..8).map(|_| take("a").unwrap()).collect();
         assert!(take("a").is_none());
@@ -256,6 +295,9 @@ mod tests {
         assert!(take("c").is_none(), "nine are all there may be");
         drop((places, other));
         assert!(take("a").is_some());
-        assert!(streams.open.lock().unwrap().is_empty(), "nothing is left behind");
+        assert!(
+            streams.open.lock().unwrap().is_empty(),
+            "nothing is left behind"
+        );
     }
 }

@@ -1,8 +1,9 @@
 //! The operator's view: accounts to look at and to act upon, in an administrator's name.
 //!
-//! This file finds accounts; `operator/account.rs` shows one and acts on it, `operator/service.rs` shows what the gateway
-//! does, `operator/invites.rs` invites, `operator/log.rs` shows what administrators did. Every handler takes an
-//! `Operator` or an `OperatorForm` (`role.rs`): to everybody else there is no such page.
+//! This file finds accounts; `operator/account.rs` shows one and acts on it, `operator/service.rs`
+//! shows what the gateway does, `operator/invites.rs` invites, `operator/log.rs` shows what
+//! administrators did. Every handler takes an `Operator` or an `OperatorForm` (`role.rs`): to
+//! everybody else there is no such page.
 
 pub mod account;
 pub mod invites;
@@ -50,7 +51,11 @@ impl From<Account> for Row {
     fn from(account: Account) -> Self {
         Self {
             status: account.status.name(),
-            role: if account.role == Role::Member { "" } else { account.role.name() },
+            role: if account.role == Role::Member {
+                ""
+            } else {
+                account.role.name()
+            },
             created: when(account.created_at_ms),
             id: account.id,
             email: account.email,

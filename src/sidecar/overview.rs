@@ -1,4 +1,5 @@
-//! The first page of the dashboard: the balance as it falls, the trial, what was spent, and the latest responses.
+//! The first page of the dashboard: the balance as it falls, the trial, what was spent, and the
+//! latest responses.
 
 use super::App;
 use super::activity::{Row, latest};
@@ -42,8 +43,12 @@ pub async fn overview(
     visitor: Visitor,
     said: Result<Query<Said>, QueryRejection>,
 ) -> Result<Response, Problem> {
-    // Nobody else's words are shown, and what is said is so: an account with a trial is not told that it has none.
-    let said = said.ok().and_then(|Query(said)| said.trial).is_some_and(|word| word == "had");
+    // Nobody else's words are shown, and what is said is so: an account with a trial is not told
+    // that it has none.
+    let said = said
+        .ok()
+        .and_then(|Query(said)| said.trial)
+        .is_some_and(|word| word == "had");
     let account = &visitor.account.id;
     let now_ms = now_ms();
     let keys = app.accounts.keys(account)?;
@@ -60,7 +65,11 @@ pub async fn overview(
         over,
         has_key: keys.iter().any(|key| key.status == KeyStatus::Active),
         rows: latest(&app.billing, account)?,
-        month: spending::month(&app.billing.spent(account, spending::month_from_hour(now_ms))?, now_ms),
+        month: spending::month(
+            &app.billing
+                .spent(account, spending::month_from_hour(now_ms))?,
+            now_ms,
+        ),
         had_trial: said && balance.trial.is_none(),
         base_url: app.settings.load().base_url.clone(),
     };

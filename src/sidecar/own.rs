@@ -1,7 +1,9 @@
-//! What edges ask for their account holders: credits and receipts, which the ledger here knows and they do not.
+//! What edges ask for their account holders: credits and receipts, which the ledger here knows and
+//! they do not.
 //!
-//! The edge has judged the key, and says in a header whose account it is; it passes no client's such header on, and
-//! nobody else reaches this address. Must not be served where edge and ledger are one process.
+//! The edge has judged the key, and says in a header whose account it is; it passes no client's
+//! such header on, and nobody else reaches this address. Must not be served where edge and ledger
+//! are one process.
 
 use super::Sidecar;
 use crate::billing::shown;
@@ -18,19 +20,30 @@ use serde_json::{Value, json};
 pub const ACCOUNT: &str = "x-gateway-account";
 
 pub fn router(state: Sidecar) -> Router {
-    Router::new().route("/v1/credits", get(credits)).route("/v1/receipts/{request_id}", get(receipt)).with_state(state)
+    Router::new()
+        .route("/v1/credits", get(credits))
+        .route("/v1/receipts/{request_id}", get(receipt))
+        .with_state(state)
 }
 
 async fn credits(State(state): State<Sidecar>, headers: HeaderMap) -> Response {
-    let Some(account) = account(&headers) else { return nobody() };
+    let Some(account) = account(&headers) else {
+        return nobody();
+    };
     match state.billing.balance(account, clock::now_ms()) {
         Ok(balance) => found(&shown::credits(&balance)),
         Err(error) => failed(&error),
     }
 }
 
-async fn receipt(State(state): State<Sidecar>, Path(request_id): Path<String>, headers: HeaderMap) -> Response {
-    let Some(account) = account(&headers) else { return nobody() };
+async fn receipt(
+    State(state): State<Sidecar>,
+    Path(request_id): Path<String>,
+    headers: HeaderMap,
+) -> Response {
+    let Some(account) = account(&headers) else {
+        return nobody();
+    };
     match shown::awaited(|| state.billing.receipt(account, &request_id), &request_id).await {
         Ok(Some(receipt)) => found(&shown::receipt(&receipt)),
         Ok(None) => {
@@ -42,7 +55,9 @@ async fn receipt(State(state): State<Sidecar>, Path(request_id): Path<String>, h
 }
 
 fn account(headers: &HeaderMap) -> Option<&str> {
-    headers.get(ACCOUNT).and_then(|account| account.to_str().ok())
+    headers
+        .get(ACCOUNT)
+        .and_then(|account| account.to_str().ok())
 }
 
 fn found(value: &Value) -> Response {
@@ -51,12 +66,20 @@ fn found(value: &Value) -> Response {
 
 fn nobody() -> Response {
     let message = format!("{ACCOUNT} must say whose account this is about");
-    (StatusCode::BAD_REQUEST, Json(json!({"error": {"message": message}}))).into_response()
+    (
+        StatusCode::BAD_REQUEST,
+        Json(json!({"error": {"message": message}})),
+    )
+        .into_response()
 }
 
 fn failed(error: &StoreError) -> Response {
     log::error!("answer an edge about an account: {error}");
     let message = "The ledger cannot be read.";
-    (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "2")], Json(json!({"error": {"message": message}})))
+    (
+        StatusCode::SERVICE_UNAVAILABLE,
+        [(header::RETRY_AFTER, "2")],
+        Json(json!({"error": {"message": message}})),
+    )
         .into_response()
 }

@@ -12,7 +12,8 @@ use axum::response::{Html, IntoResponse, Redirect, Response};
 use sha2::{Digest, Sha256};
 use std::sync::LazyLock;
 
-/// A file that pages refer to, under a name that changes with what it says, so that it can be kept for ever.
+/// A file that pages refer to, under a name that changes with what it says, so that it can be kept
+/// for ever.
 struct Asset {
     name: String,
     etag: String,
@@ -23,17 +24,35 @@ struct Asset {
 impl Asset {
     fn new(stem: &str, extension: &str, content_type: &'static str, bytes: &'static [u8]) -> Self {
         let digest = Sha256::digest(bytes);
-        let hash = digest.iter().take(8).fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
-        Self { name: format!("{stem}-{hash}.{extension}"), etag: format!("\"{hash}\""), content_type, bytes }
+        let hash = digest
+            .iter()
+            .take(8)
+            .fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
+        Self {
+            name: format!("{stem}-{hash}.{extension}"),
+            etag: format!("\"{hash}\""),
+            content_type,
+            bytes,
+        }
     }
 }
 
 /// Constants, but for their hashes.
 static STYLE: LazyLock<Asset> = LazyLock::new(|| {
-    Asset::new("style", "css", "text/css; charset=utf-8", include_bytes!("../../dashboard/static/style.css"))
+    Asset::new(
+        "style",
+        "css",
+        "text/css; charset=utf-8",
+        include_bytes!("../../dashboard/static/style.css"),
+    )
 });
 static SCRIPT: LazyLock<Asset> = LazyLock::new(|| {
-    Asset::new("app", "js", "text/javascript; charset=utf-8", include_bytes!("../../dashboard/static/app.js"))
+    Asset::new(
+        "app",
+        "js",
+        "text/javascript; charset=utf-8",
+        include_bytes!("../../dashboard/static/app.js"),
+    )
 });
 /// Vendored: `uplot-LICENSE` lies beside them.
 static CHART_STYLE: LazyLock<Asset> = LazyLock::new(|| {
@@ -68,7 +87,14 @@ pub struct Viewer {
 
 impl Frame {
     pub fn public(title: &'static str) -> Self {
-        Self { title, style: &STYLE.name, script: &SCRIPT.name, charts: None, viewer: None, insecure: false }
+        Self {
+            title,
+            style: &STYLE.name,
+            script: &SCRIPT.name,
+            charts: None,
+            viewer: None,
+            insecure: false,
+        }
     }
 
     pub fn of(title: &'static str, visitor: &Visitor) -> Self {
@@ -78,12 +104,19 @@ impl Frame {
             suspended: visitor.account.status == Status::Suspended,
             operator: may_look(&visitor.account),
         };
-        Self { viewer: Some(viewer), insecure: visitor.insecure, ..Self::public(title) }
+        Self {
+            viewer: Some(viewer),
+            insecure: visitor.insecure,
+            ..Self::public(title)
+        }
     }
 
     #[must_use]
     pub fn with_charts(self) -> Self {
-        Self { charts: Some((&CHART_STYLE.name, &CHART_SCRIPT.name)), ..self }
+        Self {
+            charts: Some((&CHART_STYLE.name, &CHART_SCRIPT.name)),
+            ..self
+        }
     }
 
     /// True for the part of the dashboard that is being shown.
@@ -120,7 +153,10 @@ pub fn grouped(number: u64) -> String {
 /// `2026-11-21 12:00:00 UTC`.
 pub fn when(ms: i64) -> String {
     let text = rfc3339(ms);
-    text.get(..19).map_or_else(|| text.clone(), |start| format!("{} UTC", start.replace('T', " ")))
+    text.get(..19).map_or_else(
+        || text.clone(),
+        |start| format!("{} UTC", start.replace('T', " ")),
+    )
 }
 
 pub async fn front_door() -> Redirect {
@@ -129,17 +165,25 @@ pub async fn front_door() -> Redirect {
 
 pub async fn asset(Path(file): Path<String>, headers: HeaderMap) -> Result<Response, Problem> {
     let assets = [&STYLE, &SCRIPT, &CHART_STYLE, &CHART_SCRIPT];
-    let asset = assets.into_iter().find(|asset| asset.name == file).ok_or(Problem::NotFound)?;
-    let known = headers.get(header::IF_NONE_MATCH).is_some_and(|etag| etag.as_bytes() == asset.etag.as_bytes());
+    let asset = assets
+        .into_iter()
+        .find(|asset| asset.name == file)
+        .ok_or(Problem::NotFound)?;
+    let known = headers
+        .get(header::IF_NONE_MATCH)
+        .is_some_and(|etag| etag.as_bytes() == asset.etag.as_bytes());
     let mut response = if known {
         StatusCode::NOT_MODIFIED.into_response()
     } else {
         ([(header::CONTENT_TYPE, asset.content_type)], asset.bytes).into_response()
     };
-    let etag = HeaderValue::from_str(&asset.etag).map_err(|error| Problem::Inside(error.to_string()))?;
+    let etag =
+        HeaderValue::from_str(&asset.etag).map_err(|error| Problem::Inside(error.to_string()))?;
     response.headers_mut().insert(header::ETAG, etag);
     let forever = HeaderValue::from_static("public, max-age=31536000, immutable");
-    response.headers_mut().insert(header::CACHE_CONTROL, forever);
+    response
+        .headers_mut()
+        .insert(header::CACHE_CONTROL, forever);
     Ok(response)
 }
 
@@ -156,12 +200,21 @@ mod tests {
 
     #[test]
     fn what_draws_the_charts_is_the_release_that_it_says_it_is() {
-        let sha256 =
-            |bytes: &[u8]| Sha256::digest(bytes).iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
+        let sha256 = |bytes: &[u8]| {
+            Sha256::digest(bytes)
+                .iter()
+                .fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
+        };
         let script = include_bytes!("../../dashboard/static/vendor/uplot-1.6.32.js");
         let style = include_bytes!("../../dashboard/static/vendor/uplot-1.6.32.css");
         // `dist/uPlot.iife.min.js` and `dist/uPlot.min.css` of uplot 1.6.32 in the npm registry.
-        assert_eq!(sha256(script), "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f");
-        assert_eq!(sha256(style), "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04");
+        assert_eq!(
+            sha256(script),
+            "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f"
+        );
+        assert_eq!(
+            sha256(style),
+            "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04"
+        );
     }
 }

@@ -1,9 +1,10 @@
-//! How long somebody who types one wrong password after another waits: twice as long after each, up to a quarter of an
-//! hour.
+//! How long somebody who types one wrong password after another waits: twice as long after each, up
+//! to a quarter of an hour.
 //!
-//! It is counted for an account and an address together, so that a stranger who guesses cannot keep an account's holder
-//! out from elsewhere; how often an account may be tried from everywhere is `throttle.rs`. Nobody is locked out: a wait
-//! ends by itself, tries that come too early do not lengthen it, and the right password ends it.
+//! It is counted for an account and an address together, so that a stranger who guesses cannot keep
+//! an account's holder out from elsewhere; how often an account may be tried from everywhere is
+//! `throttle.rs`. Nobody is locked out: a wait ends by itself, tries that come too early do not
+//! lengthen it, and the right password ends it.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -30,7 +31,13 @@ struct Streak {
 impl Streak {
     fn wait_ms(self) -> i64 {
         let doublings = self.wrong.saturating_sub(FREE);
-        if self.wrong < FREE { 0 } else { WAIT_LEAST_MS.saturating_mul(1 << doublings.min(20)).min(WAIT_MOST_MS) }
+        if self.wrong < FREE {
+            0
+        } else {
+            WAIT_LEAST_MS
+                .saturating_mul(1 << doublings.min(20))
+                .min(WAIT_MOST_MS)
+        }
     }
 }
 
@@ -45,8 +52,14 @@ impl Patience {
         let streaks = self.streaks.lock().unwrap_or_else(PoisonError::into_inner);
         let streak = streaks.get(&(email.to_owned(), address));
         // No longer than the whole wait, though the clock was put back.
-        let wait_ms = streak.map_or(0, |streak| (streak.last_ms + streak.wait_ms() - now_ms).min(streak.wait_ms()));
-        if wait_ms > 0 { Err((wait_ms + 999) / 1_000) } else { Ok(()) }
+        let wait_ms = streak.map_or(0, |streak| {
+            (streak.last_ms + streak.wait_ms() - now_ms).min(streak.wait_ms())
+        });
+        if wait_ms > 0 {
+            Err((wait_ms + 999) / 1_000)
+        } else {
+            Ok(())
+        }
     }
 
     pub fn failed(&self, email: &str, address: IpAddr, now_ms: i64) {
@@ -55,20 +68,36 @@ impl Patience {
         if streaks.len() >= ENTRIES_MAX && !streaks.contains_key(&who) {
             make_room(&mut streaks, now_ms);
         }
-        let streak = streaks.entry(who).or_insert(Streak { wrong: 0, last_ms: now_ms });
+        let streak = streaks.entry(who).or_insert(Streak {
+            wrong: 0,
+            last_ms: now_ms,
+        });
         let is_old = now_ms - streak.last_ms >= FORGOTTEN_AFTER_MS;
-        *streak = Streak { wrong: if is_old { 1 } else { streak.wrong.saturating_add(1) }, last_ms: now_ms };
+        *streak = Streak {
+            wrong: if is_old {
+                1
+            } else {
+                streak.wrong.saturating_add(1)
+            },
+            last_ms: now_ms,
+        };
     }
 
     pub fn succeeded(&self, email: &str, address: IpAddr) {
-        self.streaks.lock().unwrap_or_else(PoisonError::into_inner).remove(&(email.to_owned(), address));
+        self.streaks
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&(email.to_owned(), address));
     }
 }
 
 fn make_room(streaks: &mut HashMap<(String, IpAddr), Streak>, now_ms: i64) {
     streaks.retain(|_, streak| now_ms - streak.last_ms < FORGOTTEN_AFTER_MS);
     if streaks.len() >= ENTRIES_MAX
-        && let Some(oldest) = streaks.iter().min_by_key(|(_, streak)| streak.last_ms).map(|(who, _)| who.clone())
+        && let Some(oldest) = streaks
+            .iter()
+            .min_by_key(|(_, streak)| streak.last_ms)
+            .map(|(who, _)| who.clone())
     {
         streaks.remove(&oldest);
     }
@@ -99,14 +128,26 @@ mod tests {
         for _ in 0..20 {
             waits.push(patience.may("a", HERE, now_ms).err().unwrap_or(0));
             now_ms += waits.last().unwrap() * 1_000;
-            assert_eq!(patience.may("a", HERE, now_ms), Ok(()), "a wait ends by itself");
+            assert_eq!(
+                patience.may("a", HERE, now_ms),
+                Ok(()),
+                "a wait ends by itself"
+            );
             patience.failed("a", HERE, now_ms);
         }
         assert_eq!(waits[..10], [0, 0, 0, 0, 0, 2, 4, 8, 16, 32]);
         assert_eq!(waits[19], 900, "never longer than a quarter of an hour");
         assert_eq!(patience.may("a", HERE, now_ms), Err(900));
-        assert_eq!(patience.may("a", HERE, now_ms), Err(900), "asking does not lengthen it");
-        assert_eq!(patience.may("a", THERE, now_ms), Ok(()), "the holder is not kept out from elsewhere");
+        assert_eq!(
+            patience.may("a", HERE, now_ms),
+            Err(900),
+            "asking does not lengthen it"
+        );
+        assert_eq!(
+            patience.may("a", THERE, now_ms),
+            Ok(()),
+            "the holder is not kept out from elsewhere"
+        );
         assert_eq!(patience.may("b", HERE, now_ms), Ok(()));
         patience.succeeded("a", HERE);
         assert_eq!(patience.may("a", HERE, now_ms), Ok(()));

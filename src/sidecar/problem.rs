@@ -1,5 +1,5 @@
-//! The only place where a failure of the sidecar becomes an answer: a page that says what to do, and nothing of the
-//! inside. What went wrong inside is logged here, once.
+//! The only place where a failure of the sidecar becomes an answer: a page that says what to do,
+//! and nothing of the inside. What went wrong inside is logged here, once.
 
 use super::App;
 use super::page::{Frame, html};
@@ -49,39 +49,64 @@ impl IntoResponse for Problem {
         let (status, heading, text) = match self {
             Self::SignIn => return Redirect::to("/dashboard/sign-in").into_response(),
             Self::NotFound => (StatusCode::NOT_FOUND, "Not found", "There is no such page."),
-            Self::MethodNotAllowed => {
-                (StatusCode::METHOD_NOT_ALLOWED, "Not possible", "This page cannot be asked for in that way.")
-            }
-            Self::CrossSite => {
-                (StatusCode::FORBIDDEN, "Refused", "This change was asked for by a page of another site.")
-            }
+            Self::MethodNotAllowed => (
+                StatusCode::METHOD_NOT_ALLOWED,
+                "Not possible",
+                "This page cannot be asked for in that way.",
+            ),
+            Self::CrossSite => (
+                StatusCode::FORBIDDEN,
+                "Refused",
+                "This change was asked for by a page of another site.",
+            ),
             Self::StaleForm => (
                 StatusCode::FORBIDDEN,
                 "This form is out of date",
                 "You signed in again since it was loaded. Go back, reload the page and send it again.",
             ),
-            Self::BadForm => {
-                (StatusCode::BAD_REQUEST, "Not understood", "The form was not sent as this page sends it.")
-            }
-            Self::ViewerOnly => {
-                (StatusCode::FORBIDDEN, "Refused", "You may look at this, and not act: that is for administrators.")
-            }
+            Self::BadForm => (
+                StatusCode::BAD_REQUEST,
+                "Not understood",
+                "The form was not sent as this page sends it.",
+            ),
+            Self::ViewerOnly => (
+                StatusCode::FORBIDDEN,
+                "Refused",
+                "You may look at this, and not act: that is for administrators.",
+            ),
             Self::OwnDoor => (
                 StatusCode::CONFLICT,
                 "Refused",
                 "You would lock yourself out. Another administrator can suspend this account.",
             ),
-            Self::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "Too large", "A form has at most 64 KiB."),
-            Self::Busy => (StatusCode::SERVICE_UNAVAILABLE, "Busy", "Too many at one time. Try again in a moment."),
+            Self::TooLarge => (
+                StatusCode::PAYLOAD_TOO_LARGE,
+                "Too large",
+                "A form has at most 64 KiB.",
+            ),
+            Self::Busy => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "Busy",
+                "Too many at one time. Try again in a moment.",
+            ),
             Self::Inside(what) => {
                 log::error!("sidecar: {what}");
                 let text = "Something failed on our side. Nothing was changed that is not shown. Try again.";
                 (StatusCode::INTERNAL_SERVER_ERROR, "Something failed", text)
             }
         };
-        let mut response = html(status, &ProblemPage { frame: Frame::public(heading), heading, text });
+        let mut response = html(
+            status,
+            &ProblemPage {
+                frame: Frame::public(heading),
+                heading,
+                text,
+            },
+        );
         if status == StatusCode::SERVICE_UNAVAILABLE {
-            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("2"));
+            response
+                .headers_mut()
+                .insert(header::RETRY_AFTER, HeaderValue::from_static("2"));
         }
         response
     }
@@ -108,17 +133,30 @@ impl From<FormRejection> for Problem {
     }
 }
 
-/// No such page. A client of the API that has a wrong base address is told so, in words that it can read.
-pub async fn not_found(State(app): State<Arc<App>>, method: Method, uri: Uri, headers: HeaderMap) -> Response {
+/// No such page. A client of the API that has a wrong base address is told so, in words that it can
+/// read.
+pub async fn not_found(
+    State(app): State<Arc<App>>,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Response {
     if !is_api_client(&headers) {
         return Problem::NotFound.into_response();
     }
     let settings = app.settings.load();
-    let surface = match settings.version_headers.iter().any(|name| headers.contains_key(name)) {
+    let surface = match settings
+        .version_headers
+        .iter()
+        .any(|name| headers.contains_key(name))
+    {
         true => Protocol::Messages,
         false => Protocol::Chat,
     };
-    let request_id = headers.get("x-request-id").and_then(|id| id.to_str().ok()).unwrap_or_default();
+    let request_id = headers
+        .get("x-request-id")
+        .and_then(|id| id.to_str().ok())
+        .unwrap_or_default();
     let failure = Failure::unknown_path(method.as_str(), uri.path(), &settings.base_url);
     let rendered = failure.render(surface, request_id);
     let mut response = Response::new(rendered.body.into());
@@ -134,7 +172,10 @@ pub async fn not_found(State(app): State<Arc<App>>, method: Method, uri: Uri, he
 /// Whether a program asks: it sends a key or JSON, or wants JSON and no page.
 fn is_api_client(headers: &HeaderMap) -> bool {
     let says = |name: header::HeaderName, kind: &str| {
-        headers.get(name).and_then(|value| value.to_str().ok()).is_some_and(|value| value.contains(kind))
+        headers
+            .get(name)
+            .and_then(|value| value.to_str().ok())
+            .is_some_and(|value| value.contains(kind))
     };
     let wants_json = says(header::ACCEPT, "application/json") && !says(header::ACCEPT, "text/html");
     let has_key = headers.contains_key(header::AUTHORIZATION) || headers.contains_key("x-api-key");

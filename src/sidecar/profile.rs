@@ -1,6 +1,8 @@
-//! The account page: who one is here, where one is signed in, a new password, a copy of everything, and the end.
+//! The account page: who one is here, where one is signed in, a new password, a copy of everything,
+//! and the end.
 //!
-//! What cannot be taken back, or would lock the holder out, asks for the password. Must not know how it is kept.
+//! What cannot be taken back, or would lock the holder out, asks for the password. Must not know
+//! how it is kept.
 
 use super::App;
 use super::account::{Unconfirmed, confirm};
@@ -9,7 +11,8 @@ use super::page::{Frame, html, when};
 use super::problem::Problem;
 use super::session::{CallerAddress, SignedForm, Visitor, blocking, session_cookie};
 use crate::account::{
-    AccountError, By, Closed, Origin, OwnSession, PASSWORD_LEAST_CHARS, PASSWORD_MOST_CHARS, Status, session_id,
+    AccountError, By, Closed, Origin, OwnSession, PASSWORD_LEAST_CHARS, PASSWORD_MOST_CHARS,
+    Status, session_id,
 };
 use crate::clock::now_ms;
 use askama::Template;
@@ -54,7 +57,10 @@ impl AccountPage {
     }
 
     fn fault_of(&self, form: Form) -> Option<&str> {
-        self.fault.as_ref().filter(|(of, _)| *of == form).map(|(_, text)| text.as_str())
+        self.fault
+            .as_ref()
+            .filter(|(of, _)| *of == form)
+            .map(|(_, text)| text.as_str())
     }
 }
 
@@ -89,7 +95,13 @@ fn done(said: Option<&str>) -> Option<&'static str> {
 }
 
 fn row(session: OwnSession, this: &str) -> Row {
-    let shown = |text: String| if text.is_empty() { "unknown".to_owned() } else { text };
+    let shown = |text: String| {
+        if text.is_empty() {
+            "unknown".to_owned()
+        } else {
+            text
+        }
+    };
     Row {
         is_this: session.id == this,
         id: session.id,
@@ -103,8 +115,12 @@ fn row(session: OwnSession, this: &str) -> Row {
 fn page(app: &App, visitor: &Visitor) -> Result<AccountPage, Problem> {
     let this = session_id(&visitor.token);
     let account = &visitor.account;
-    let sessions: Vec<_> =
-        app.accounts.sessions(&account.id, now_ms())?.into_iter().map(|session| row(session, &this)).collect();
+    let sessions: Vec<_> = app
+        .accounts
+        .sessions(&account.id, now_ms())?
+        .into_iter()
+        .map(|session| row(session, &this))
+        .collect();
     Ok(AccountPage {
         frame: Frame::of("Account", visitor),
         csrf: visitor.csrf.clone(),
@@ -127,7 +143,13 @@ pub async fn show(
     said: Result<Query<Said>, QueryRejection>,
 ) -> Result<Response, Problem> {
     let done = said.ok().and_then(|Query(said)| done(said.done.as_deref()));
-    Ok(html(StatusCode::OK, &AccountPage { done, ..page(&app, &visitor)? }))
+    Ok(html(
+        StatusCode::OK,
+        &AccountPage {
+            done,
+            ..page(&app, &visitor)?
+        },
+    ))
 }
 
 pub async fn end_session(
@@ -137,48 +159,93 @@ pub async fn end_session(
 ) -> Result<Response, Problem> {
     let (accounts, account) = (app.accounts.clone(), form.visitor.account.id);
     let ended = blocking(move || accounts.end_own_session(&account, &id)).await??;
-    if ended { Ok(Redirect::to("/dashboard/account?done=session").into_response()) } else { Err(Problem::NotFound) }
+    if ended {
+        Ok(Redirect::to("/dashboard/account?done=session").into_response())
+    } else {
+        Err(Problem::NotFound)
+    }
 }
 
-pub async fn end_others(State(app): State<Arc<App>>, form: SignedForm) -> Result<Response, Problem> {
+pub async fn end_others(
+    State(app): State<Arc<App>>,
+    form: SignedForm,
+) -> Result<Response, Problem> {
     let (accounts, Visitor { account, token, .. }) = (app.accounts.clone(), form.visitor);
     blocking(move || accounts.end_other_sessions(&account.id, &token)).await??;
     Ok(Redirect::to("/dashboard/account?done=others").into_response())
 }
 
-fn faulty(app: &App, visitor: &Visitor, form: Form, status: StatusCode, fault: &str) -> Result<Response, Problem> {
-    Ok(html(status, &AccountPage { fault: Some((form, fault.to_owned())), ..page(app, visitor)? }))
+fn faulty(
+    app: &App,
+    visitor: &Visitor,
+    form: Form,
+    status: StatusCode,
+    fault: &str,
+) -> Result<Response, Problem> {
+    Ok(html(
+        status,
+        &AccountPage {
+            fault: Some((form, fault.to_owned())),
+            ..page(app, visitor)?
+        },
+    ))
 }
 
-/// Ends every session and begins a new one: whoever knows the old password, or has a stolen cookie, is out.
+/// Ends every session and begins a new one: whoever knows the old password, or has a stolen cookie,
+/// is out.
 pub async fn change_password(
     State(app): State<Arc<App>>,
     CallerAddress(address): CallerAddress,
     headers: HeaderMap,
     form: SignedForm,
 ) -> Result<Response, Problem> {
-    let (old, new) = (form.field("password").to_owned(), form.field("new_password").to_owned());
+    let (old, new) = (
+        form.field("password").to_owned(),
+        form.field("new_password").to_owned(),
+    );
     let visitor = form.visitor;
     if let Err(Unconfirmed { status, fault }) = confirm(&app, &visitor, &old, address).await? {
         return faulty(&app, &visitor, Form::Password, status, fault);
     }
     let (accounts, account) = (app.accounts.clone(), visitor.account.id.clone());
-    match app.hashing.run(move || accounts.replace_password(&account, &new)).await? {
+    match app
+        .hashing
+        .run(move || accounts.replace_password(&account, &new))
+        .await?
+    {
         Ok(()) => {}
         Err(AccountError::BadPassword) => {
             let fault = format!(
                 "A password has {PASSWORD_LEAST_CHARS} to {PASSWORD_MOST_CHARS} characters, and is none that everybody uses."
             );
-            return faulty(&app, &visitor, Form::Password, StatusCode::UNPROCESSABLE_ENTITY, &fault);
+            return faulty(
+                &app,
+                &visitor,
+                Form::Password,
+                StatusCode::UNPROCESSABLE_ENTITY,
+                &fault,
+            );
         }
         Err(other) => return Err(other.into()),
     }
     let (accounts, account, site) = (app.accounts.clone(), visitor.account.id, visitor.site);
     let (address, browser) = (address.to_canonical().to_string(), browser::name(&headers));
-    let origin =
-        move || accounts.create_session_from(&account, Origin { address: &address, browser: &browser }, now_ms());
+    let origin = move || {
+        accounts.create_session_from(
+            &account,
+            Origin {
+                address: &address,
+                browser: &browser,
+            },
+            now_ms(),
+        )
+    };
     let cookie = session_cookie(&blocking(origin).await??.token, &site)?;
-    Ok(([(header::SET_COOKIE, cookie)], Redirect::to("/dashboard/account?done=password")).into_response())
+    Ok((
+        [(header::SET_COOKIE, cookie)],
+        Redirect::to("/dashboard/account?done=password"),
+    )
+        .into_response())
 }
 
 /// Asks for the password, and for the e-mail to be typed, so that it happens to nobody by a slip.
@@ -188,18 +255,33 @@ pub async fn delete(
     form: SignedForm,
 ) -> Result<Response, Problem> {
     let visitor = &form.visitor;
-    if !form.field("confirmation").trim().eq_ignore_ascii_case(&visitor.account.email) {
+    if !form
+        .field("confirmation")
+        .trim()
+        .eq_ignore_ascii_case(&visitor.account.email)
+    {
         let fault = "Type your e-mail as it stands above.";
-        return faulty(&app, visitor, Form::Delete, StatusCode::UNPROCESSABLE_ENTITY, fault);
+        return faulty(
+            &app,
+            visitor,
+            Form::Delete,
+            StatusCode::UNPROCESSABLE_ENTITY,
+            fault,
+        );
     }
-    if let Err(Unconfirmed { status, fault }) = confirm(&app, visitor, form.field("password"), address).await? {
+    if let Err(Unconfirmed { status, fault }) =
+        confirm(&app, visitor, form.field("password"), address).await?
+    {
         return faulty(&app, visitor, Form::Delete, status, fault);
     }
     if visitor.account.status == Status::Suspended {
         let fault = "A suspended account cannot be deleted: it could come back with another trial.";
         return faulty(&app, visitor, Form::Delete, StatusCode::CONFLICT, fault);
     }
-    let by = By { actor: visitor.account.id.clone(), address: address.to_canonical().to_string() };
+    let by = By {
+        actor: visitor.account.id.clone(),
+        address: address.to_canonical().to_string(),
+    };
     let accounts = app.accounts.clone();
     match blocking(move || accounts.delete(&by, now_ms())).await?? {
         Closed::Done => {}
@@ -211,6 +293,11 @@ pub async fn delete(
         }
     }
     let cookie = session_cookie("", &visitor.site)?;
-    let page = html(StatusCode::OK, &FarewellPage { frame: Frame::public("Account deleted") });
+    let page = html(
+        StatusCode::OK,
+        &FarewellPage {
+            frame: Frame::public("Account deleted"),
+        },
+    );
     Ok(([(header::SET_COOKIE, cookie)], page).into_response())
 }

@@ -1,7 +1,8 @@
 //! Who may look at the operator's view, and who may act there; nobody else learns of it.
 //!
-//! A handler below `/dashboard/operator` takes an [`Operator`] (a viewer or an administrator) or, for what changes
-//! something, an [`OperatorForm`] (an administrator alone). To everybody else who is signed in there is no such page.
+//! A handler below `/dashboard/operator` takes an [`Operator`] (a viewer or an administrator) or,
+//! for what changes something, an [`OperatorForm`] (an administrator alone). To everybody else who
+//! is signed in there is no such page.
 
 use super::App;
 use super::problem::Problem;
@@ -36,7 +37,11 @@ impl FromRequestParts<Arc<App>> for Operator {
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
         let visitor = Visitor::from_request_parts(parts, app).await?;
-        if may_look(&visitor.account) { Ok(Self(visitor)) } else { Err(Problem::NotFound) }
+        if may_look(&visitor.account) {
+            Ok(Self(visitor))
+        } else {
+            Err(Problem::NotFound)
+        }
     }
 }
 
@@ -50,7 +55,10 @@ impl FromRequest<Arc<App>> for OperatorForm {
             return Err(Problem::ViewerOnly);
         }
         let Ok(CallerAddress(address)) = CallerAddress::from_request_parts(&mut parts, app).await;
-        let by = By { actor: visitor.account.id.clone(), address: address.to_canonical().to_string() };
+        let by = By {
+            actor: visitor.account.id.clone(),
+            address: address.to_canonical().to_string(),
+        };
         let form = SignedForm::of(visitor, Request::from_parts(parts, body), app).await?;
         Ok(Self { form, by })
     }

@@ -1,7 +1,8 @@
-//! Who is asking: the session cookie, and the two things a handler can ask for, a [`Visitor`] or a [`SignedForm`].
+//! Who is asking: the session cookie, and the two things a handler can ask for, a [`Visitor`] or a
+//! [`SignedForm`].
 //!
-//! A handler that changes something takes a `SignedForm`: it does not exist without a live session and the form's own
-//! token. Must not know what sessions are kept in.
+//! A handler that changes something takes a `SignedForm`: it does not exist without a live session
+//! and the form's own token. Must not know what sessions are kept in.
 
 use super::App;
 use super::listener::PeerAddress;
@@ -43,10 +44,15 @@ impl SignedForm {
         self.fields.get(name).map_or("", String::as_str)
     }
 
-    /// What stands behind `prefix` in the names of the fields that were sent, in order: ticked boxes.
+    /// What stands behind `prefix` in the names of the fields that were sent, in order: ticked
+    /// boxes.
     pub fn ticked(&self, prefix: &str) -> Vec<String> {
-        let mut names: Vec<_> =
-            self.fields.keys().filter_map(|name| name.strip_prefix(prefix)).map(ToOwned::to_owned).collect();
+        let mut names: Vec<_> = self
+            .fields
+            .keys()
+            .filter_map(|name| name.strip_prefix(prefix))
+            .map(ToOwned::to_owned)
+            .collect();
         names.sort();
         names
     }
@@ -55,7 +61,8 @@ impl SignedForm {
 /// Where the edge says so, the caller's address is a trusted proxy's, which named nobody.
 pub const UNNAMED: &str = "x-gateway-unnamed";
 
-/// Where a request comes from: what the edge says (it strips what the client says), else the connection.
+/// Where a request comes from: what the edge says (it strips what the client says), else the
+/// connection.
 pub struct CallerAddress(pub IpAddr);
 
 impl FromRequestParts<Arc<App>> for Visitor {
@@ -65,13 +72,23 @@ impl FromRequestParts<Arc<App>> for Visitor {
         let site = site(&parts.headers, &app.settings.load().base_url);
         let token = session_token(&parts.headers, &site).ok_or(Problem::SignIn)?;
         let now_ms = now_ms();
-        let session = app.accounts.find_session(&token, now_ms)?.ok_or(Problem::SignIn)?;
+        let session = app
+            .accounts
+            .find_session(&token, now_ms)?
+            .ok_or(Problem::SignIn)?;
         if session.touch_due(now_ms) {
             let (accounts, token) = (app.accounts.clone(), token.clone());
             blocking(move || accounts.touch_session(&token, now_ms)).await??;
         }
         let (csrf, confirmed) = (csrf_token(&token), session.is_confirmed(now_ms));
-        Ok(Self { account: session.account, token, csrf, insecure: insecure(&site), site, confirmed })
+        Ok(Self {
+            account: session.account,
+            token,
+            csrf,
+            insecure: insecure(&site),
+            site,
+            confirmed,
+        })
     }
 }
 
@@ -101,22 +118,39 @@ impl<S: Sync> FromRequestParts<S> for CallerAddress {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
-        let told = parts.headers.get("x-forwarded-for").and_then(|value| value.to_str().ok());
+        let told = parts
+            .headers
+            .get("x-forwarded-for")
+            .and_then(|value| value.to_str().ok());
         let told = told.and_then(|list| list.rsplit(',').next()?.trim().parse().ok());
-        let seen = || parts.extensions.get::<ConnectInfo<PeerAddress>>().map(|info| info.0.0.ip());
-        Ok(Self(told.or_else(seen).unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED))))
+        let seen = || {
+            parts
+                .extensions
+                .get::<ConnectInfo<PeerAddress>>()
+                .map(|info| info.0.0.ip())
+        };
+        Ok(Self(
+            told.or_else(seen)
+                .unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
+        ))
     }
 }
 
 /// Runs what may wait for the disk or for another process's lock, away from the threads that serve.
-pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
-    tokio::task::spawn_blocking(work).await.map_err(|error| Problem::Inside(error.to_string()))
+pub async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Problem> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|error| Problem::Inside(error.to_string()))
 }
 
-/// The address under which a visitor is here: the configured one, by https where the edge says that they came by it (it
-/// believes trusted proxies alone, and strips what clients say).
+/// The address under which a visitor is here: the configured one, by https where the edge says that
+/// they came by it (it believes trusted proxies alone, and strips what clients say).
 pub fn site(headers: &HeaderMap, base_url: &str) -> String {
-    let by_https = headers.get("x-forwarded-proto").is_some_and(|proto| proto == "https");
+    let by_https = headers
+        .get("x-forwarded-proto")
+        .is_some_and(|proto| proto == "https");
     match base_url.strip_prefix("http://") {
         Some(rest) if by_https => format!("https://{rest}"),
         _ => base_url.to_owned(),
@@ -144,21 +178,39 @@ pub fn session_cookie(token: &str, site: &str) -> Result<HeaderValue, Problem> {
         .path("/")
         .secure(site.starts_with("https://"));
     // Without an age of its own it ends with the browser, or here after 7 days.
-    let cookie = if token.is_empty() { cookie.max_age(cookie::time::Duration::ZERO) } else { cookie };
-    HeaderValue::from_str(&cookie.build().to_string()).map_err(|error| Problem::Inside(error.to_string()))
+    let cookie = if token.is_empty() {
+        cookie.max_age(cookie::time::Duration::ZERO)
+    } else {
+        cookie
+    };
+    HeaderValue::from_str(&cookie.build().to_string())
+        .map_err(|error| Problem::Inside(error.to_string()))
 }
 
 /// The prefix binds the cookie to this host and to https; plain HTTP cannot have it.
 fn cookie_name(site: &str) -> &'static str {
-    if site.starts_with("https://") { "__Host-gw" } else { "gw-session" }
+    if site.starts_with("https://") {
+        "__Host-gw"
+    } else {
+        "gw-session"
+    }
 }
 
 /// Plain HTTP to an address that is not this machine's: what is typed can be read on the way.
 pub fn insecure(base_url: &str) -> bool {
-    let Some(authority) = base_url.strip_prefix("http://") else { return false };
+    let Some(authority) = base_url.strip_prefix("http://") else {
+        return false;
+    };
     let uri = authority.parse::<axum::http::Uri>().ok();
-    let host = uri.as_ref().and_then(|uri| uri.host()).unwrap_or(authority).trim_matches(['[', ']']);
-    host != "localhost" && !host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    let host = uri
+        .as_ref()
+        .and_then(|uri| uri.host())
+        .unwrap_or(authority)
+        .trim_matches(['[', ']']);
+    host != "localhost"
+        && !host
+            .parse::<IpAddr>()
+            .is_ok_and(|address| address.is_loopback())
 }
 
 #[cfg(test)]
@@ -168,7 +220,10 @@ mod tests {
     #[test]
     fn the_cookie_is_bound_to_https_where_there_is_https() {
         let cookie = session_cookie("abc", "https://gw.example").unwrap();
-        assert_eq!(cookie, "__Host-gw=abc; HttpOnly; SameSite=Lax; Secure; Path=/");
+        assert_eq!(
+            cookie,
+            "__Host-gw=abc; HttpOnly; SameSite=Lax; Secure; Path=/"
+        );
         let cookie = session_cookie("abc", "http://127.0.0.1:8080").unwrap();
         assert_eq!(cookie, "gw-session=abc; HttpOnly; SameSite=Lax; Path=/");
     }
@@ -178,18 +233,37 @@ mod tests {
         let by = |proto: &'static str| {
             HeaderMap::from_iter([("x-forwarded-proto".parse().unwrap(), proto.parse().unwrap())])
         };
-        assert_eq!(site(&by("https"), "http://gw.example"), "https://gw.example");
+        assert_eq!(
+            site(&by("https"), "http://gw.example"),
+            "https://gw.example"
+        );
         assert_eq!(site(&by("http"), "http://gw.example"), "http://gw.example");
-        assert_eq!(site(&HeaderMap::new(), "http://gw.example"), "http://gw.example");
-        assert_eq!(site(&by("http"), "https://gw.example"), "https://gw.example", "what is configured is never less");
+        assert_eq!(
+            site(&HeaderMap::new(), "http://gw.example"),
+            "http://gw.example"
+        );
+        assert_eq!(
+            site(&by("http"), "https://gw.example"),
+            "https://gw.example",
+            "what is configured is never less"
+        );
     }
 
     #[test]
     fn plain_http_is_insecure_but_on_this_machine() {
-        for fine in ["https://gw.example", "http://127.0.0.1:8080", "http://[::1]:8080", "http://localhost:8080"] {
+        for fine in [
+            "https://gw.example",
+            "http://127.0.0.1:8080",
+            "http://[::1]:8080",
+            "http://localhost:8080",
+        ] {
             assert!(!insecure(fine), "{fine}");
         }
-        for bad in ["http://gw.example", "http://10.0.0.1:8080", "http://localhost.evil.example"] {
+        for bad in [
+            "http://gw.example",
+            "http://10.0.0.1:8080",
+            "http://localhost.evil.example",
+        ] {
             assert!(insecure(bad), "{bad}");
         }
     }

@@ -1,4 +1,5 @@
-//! What was spent: today, of late and at what pace, by day and by model. All times are UTC, which the pages say.
+//! What was spent: today, of late and at what pace, by day and by model. All times are UTC, which
+//! the pages say.
 //!
 //! Must not read the ledger row by row: it is given sums by the hour.
 
@@ -52,12 +53,23 @@ impl Pace {
             return format!("Nothing spent since {since} UTC");
         }
         // To the minute: else the words would change with every look at the clock.
-        let minutes = i128::from(now_ms.saturating_sub(self.since_ms).div_euclid(MINUTE_MS).max(1));
+        let minutes = i128::from(
+            now_ms
+                .saturating_sub(self.since_ms)
+                .div_euclid(MINUTE_MS)
+                .max(1),
+        );
         let recent = i128::from(self.recent.get());
         let an_hour = Micro::new(i64::try_from(recent * 60 / minutes).unwrap_or(i64::MAX));
         let left = i128::from(available.or_zero().get()) * minutes / recent;
-        let left = i64::try_from(left).unwrap_or(i64::MAX).saturating_mul(MINUTE_MS);
-        format!("{} credits an hour since {since} UTC; at that pace it lasts {}", rounded(an_hour), span(left))
+        let left = i64::try_from(left)
+            .unwrap_or(i64::MAX)
+            .saturating_mul(MINUTE_MS);
+        format!(
+            "{} credits an hour since {since} UTC; at that pace it lasts {}",
+            rounded(an_hour),
+            span(left)
+        )
     }
 }
 
@@ -128,32 +140,60 @@ pub fn month(spent: &[Spent], now_ms: i64) -> Month {
             None => sums.push((model.clone(), *sum)),
         }
     }
-    sums.sort_by(|(a_name, a), (b_name, b)| b.credits.cmp(&a.credits).then_with(|| a_name.cmp(b_name)));
+    sums.sort_by(|(a_name, a), (b_name, b)| {
+        b.credits.cmp(&a.credits).then_with(|| a_name.cmp(b_name))
+    });
     let others = sums.split_off(sums.len().min(MODELS_MAX));
     if !others.is_empty() {
-        let all = others.iter().fold(Sum::default(), |all, (_, sum)| all.plus(*sum));
+        let all = others
+            .iter()
+            .fold(Sum::default(), |all, (_, sum)| all.plus(*sum));
         sums.push((format!("{} others", others.len()), all));
     }
-    let total = sums.iter().fold(Micro::ZERO, |total, (_, sum)| total.plus(sum.credits));
-    let column = |model: &str| sums.iter().position(|(name, _)| name == model).unwrap_or(MODELS_MAX);
+    let total = sums
+        .iter()
+        .fold(Micro::ZERO, |total, (_, sum)| total.plus(sum.credits));
+    let column = |model: &str| {
+        sums.iter()
+            .position(|(name, _)| name == model)
+            .unwrap_or(MODELS_MAX)
+    };
     let first_day = month_from_hour(now_ms) / DAY_HOURS;
-    let mut days: Vec<_> = (first_day..first_day + DAYS).map(|day| empty_day(day, sums.len())).collect();
+    let mut days: Vec<_> = (first_day..first_day + DAYS)
+        .map(|day| empty_day(day, sums.len()))
+        .collect();
     for Spent { hour, model, sum } in spent {
-        let day = usize::try_from(hour / DAY_HOURS - first_day).ok().and_then(|index| days.get_mut(index));
+        let day = usize::try_from(hour / DAY_HOURS - first_day)
+            .ok()
+            .and_then(|index| days.get_mut(index));
         let Some(day) = day else { continue };
         day.total = day.total.plus(sum.credits);
         if let Some(credits) = day.credits.get_mut(column(model)) {
             *credits = credits.plus(sum.credits);
         }
     }
-    let models = sums.iter().zip(1..).map(|((model, sum), colour)| model_sum(model, sum, total, colour)).collect();
-    Month { models, days, total: total.to_string(), is_empty: spent.is_empty() }
+    let models = sums
+        .iter()
+        .zip(1..)
+        .map(|((model, sum), colour)| model_sum(model, sum, total, colour))
+        .collect();
+    Month {
+        models,
+        days,
+        total: total.to_string(),
+        is_empty: spent.is_empty(),
+    }
 }
 
 fn empty_day(day: i64, models: usize) -> Day {
     let at_ms = day.saturating_mul(DAY_HOURS * HOUR_MS);
     let date = rfc3339(at_ms).get(..10).unwrap_or_default().to_owned();
-    Day { date, at_s: at_ms / 1_000, credits: vec![Micro::ZERO; models], total: Micro::ZERO }
+    Day {
+        date,
+        at_s: at_ms / 1_000,
+        credits: vec![Micro::ZERO; models],
+        total: Micro::ZERO,
+    }
 }
 
 fn model_sum(model: &str, sum: &Sum, total: Micro, colour: usize) -> ModelSum {
@@ -185,14 +225,29 @@ mod tests {
     const HOUR: i64 = NOW / HOUR_MS;
 
     fn spent(hour: i64, model: &str, credits: i64) -> Spent {
-        let sum = Sum { responses: 1, credits: Micro::new(credits * 1_000_000), input: 40, cache_read: 30, output: 5 };
-        Spent { hour, model: model.into(), sum }
+        let sum = Sum {
+            responses: 1,
+            credits: Micro::new(credits * 1_000_000),
+            input: 40,
+            cache_read: 30,
+            output: 5,
+        };
+        Spent {
+            hour,
+            model: model.into(),
+            sum,
+        }
     }
 
     #[test]
     fn the_pace_is_of_the_last_full_hour_and_this_one() {
         assert_eq!(rfc3339(NOW), "2027-01-15T08:00:00.000Z");
-        let rows = [spent(HOUR - 9, "a", 50), spent(HOUR - 7, "a", 4), spent(HOUR - 1, "a", 2), spent(HOUR, "b", 1)];
+        let rows = [
+            spent(HOUR - 9, "a", 50),
+            spent(HOUR - 7, "a", 4),
+            spent(HOUR - 1, "a", 2),
+            spent(HOUR, "b", 1),
+        ];
         let now_ms = NOW + 30 * MINUTE_MS;
         let pace = Pace::of(&rows, now_ms);
         assert_eq!(pace.today.to_string(), "7", "yesterday is not today");
@@ -200,17 +255,30 @@ mod tests {
         let ten = Micro::new(10_000_000);
         let words = "2 credits an hour since 07:00 UTC; at that pace it lasts 5 h 0 min";
         assert_eq!(pace.words(ten, now_ms), words);
-        assert_eq!(pace.words(ten, now_ms + 59_999), words, "the words change by the minute");
-        assert_eq!(Pace::of(&rows[..2], now_ms).words(ten, now_ms), "Nothing spent since 07:00 UTC");
         assert_eq!(
-            Pace::of(&rows, now_ms).words(Micro::ZERO, now_ms).split("lasts ").last(),
+            pace.words(ten, now_ms + 59_999),
+            words,
+            "the words change by the minute"
+        );
+        assert_eq!(
+            Pace::of(&rows[..2], now_ms).words(ten, now_ms),
+            "Nothing spent since 07:00 UTC"
+        );
+        assert_eq!(
+            Pace::of(&rows, now_ms)
+                .words(Micro::ZERO, now_ms)
+                .split("lasts ")
+                .last(),
             Some("less than a minute")
         );
         // Just after midnight the hour before counts for the pace, not for today.
         let midnight = HOUR - 8;
         assert_eq!(Pace::from_hour(midnight * HOUR_MS), midnight - 1);
         let early = Pace::of(&[spent(midnight - 1, "a", 6)], midnight * HOUR_MS);
-        assert_eq!((early.today, early.recent), (Micro::ZERO, Micro::new(6_000_000)));
+        assert_eq!(
+            (early.today, early.recent),
+            (Micro::ZERO, Micro::new(6_000_000))
+        );
     }
 
     #[test]
@@ -235,21 +303,45 @@ mod tests {
     #[test]
     fn a_month_has_every_day_and_the_dearest_models_first() {
         let first = month_from_hour(NOW);
-        let mut rows = vec![spent(first, "a", 1), spent(HOUR, "a", 1), spent(HOUR, "b", 6)];
+        let mut rows = vec![
+            spent(first, "a", 1),
+            spent(HOUR, "a", 1),
+            spent(HOUR, "b", 6),
+        ];
         let shown = month(&rows, NOW);
-        assert_eq!((shown.days.len(), shown.total.as_str(), shown.is_empty), (30, "8", false));
-        let models: Vec<_> =
-            shown.models.iter().map(|sum| (sum.model.as_str(), sum.percent, sum.cached_percent)).collect();
+        assert_eq!(
+            (shown.days.len(), shown.total.as_str(), shown.is_empty),
+            (30, "8", false)
+        );
+        let models: Vec<_> = shown
+            .models
+            .iter()
+            .map(|sum| (sum.model.as_str(), sum.percent, sum.cached_percent))
+            .collect();
         assert_eq!(models, [("b", 75, 75), ("a", 25, 75)]);
-        let day = |index: usize| (shown.days[index].date.as_str(), shown.days[index].total.get() / 1_000_000);
-        assert_eq!((day(0), day(1), day(29)), (("2026-12-17", 1), ("2026-12-18", 0), ("2027-01-15", 7)));
+        let day = |index: usize| {
+            (
+                shown.days[index].date.as_str(),
+                shown.days[index].total.get() / 1_000_000,
+            )
+        };
+        assert_eq!(
+            (day(0), day(1), day(29)),
+            (("2026-12-17", 1), ("2026-12-18", 0), ("2027-01-15", 7))
+        );
         // More models than colours: what is left is one column, and nothing is lost.
         rows.extend((0..20).map(|n| spent(HOUR, &format!("m{n:02}"), 1)));
         let shown = month(&rows, NOW);
-        assert_eq!((shown.models.len(), shown.models[MODELS_MAX].model.as_str()), (MODELS_MAX + 1, "15 others"));
-        assert!(
-            shown.days.iter().all(|day| day.credits.iter().fold(Micro::ZERO, |sum, one| sum.plus(*one)) == day.total)
+        assert_eq!(
+            (shown.models.len(), shown.models[MODELS_MAX].model.as_str()),
+            (MODELS_MAX + 1, "15 others")
         );
+        assert!(shown.days.iter().all(|day| {
+            day.credits
+                .iter()
+                .fold(Micro::ZERO, |sum, one| sum.plus(*one))
+                == day.total
+        }));
         assert!(month(&[], NOW).is_empty);
     }
 }

@@ -1,4 +1,5 @@
-//! The sidecar over real connections: what a browser sees, and what another site's page must not get.
+//! The sidecar over real connections: what a browser sees, and what another site's page must not
+//! get.
 
 mod operator;
 mod people;
@@ -36,16 +37,27 @@ struct Answer {
 impl Answer {
     /// The value of the form token on the page.
     fn csrf(&self) -> String {
-        let start = self.body.find("name=\"csrf\" value=\"").expect("a form token") + 19;
+        let start = self
+            .body
+            .find("name=\"csrf\" value=\"")
+            .expect("a form token")
+            + 19;
         self.body[start..start + 64].to_owned()
     }
 
     fn cookie(&self) -> String {
-        self.headers["set-cookie"].split(';').next().unwrap().to_owned()
+        self.headers["set-cookie"]
+            .split(';')
+            .next()
+            .unwrap()
+            .to_owned()
     }
 
     fn inside(&self, test_id: &str) -> &str {
-        let start = self.body.find(&format!("data-testid=\"{test_id}\"")).expect(test_id);
+        let start = self
+            .body
+            .find(&format!("data-testid=\"{test_id}\""))
+            .expect(test_id);
         let text = self.body[start..].split_once('>').unwrap().1;
         text.split_once('<').unwrap().0
     }
@@ -61,14 +73,25 @@ async fn world(change: &[(&str, &str)]) -> World {
     let settings = config::parse(&text, &|_| None).unwrap();
     let accounts = Accounts::open(folder.path()).unwrap();
     let billing = Billing::open(folder.path()).unwrap();
-    let state = Sidecar::new(accounts.clone(), billing.clone(), Arc::new(ArcSwap::from_pointee(settings)));
+    let state = Sidecar::new(
+        accounts.clone(),
+        billing.clone(),
+        Arc::new(ArcSwap::from_pointee(settings)),
+    );
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (close, closed) = oneshot::channel::<()>();
     let served = tokio::spawn(serve(listener, None, state, async {
         let _ = closed.await;
     }));
-    World { folder, address, accounts, billing, close: Some(close), served }
+    World {
+        folder,
+        address,
+        accounts,
+        billing,
+        close: Some(close),
+        served,
+    }
 }
 
 impl World {
@@ -78,7 +101,10 @@ impl World {
     }
 
     async fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
-        let mut request = format!("{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n", self.address);
+        let mut request = format!(
+            "{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n",
+            self.address
+        );
         for (name, value) in headers {
             request += &format!("{name}: {value}\r\n");
         }
@@ -87,16 +113,32 @@ impl World {
             request += &format!("Content-Type: {kind}\r\nContent-Length: {}\r\n", body.len());
         }
         let mut stream = TcpStream::connect(self.address).await.unwrap();
-        stream.write_all(format!("{request}\r\n{body}").as_bytes()).await.unwrap();
+        stream
+            .write_all(format!("{request}\r\n{body}").as_bytes())
+            .await
+            .unwrap();
         let mut text = Vec::new();
         // A server that refuses a body may reset the connection after its answer.
         let _ = stream.read_to_end(&mut text).await;
         let text = String::from_utf8(text).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         let mut lines = head.lines();
-        let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
-        let headers = lines.filter_map(|line| line.split_once(": ")).map(|(name, value)| (name.into(), value.into()));
-        Answer { status, headers: headers.collect(), body: body.to_owned() }
+        let status = lines
+            .next()
+            .unwrap()
+            .split(' ')
+            .nth(1)
+            .unwrap()
+            .parse()
+            .unwrap();
+        let headers = lines
+            .filter_map(|line| line.split_once(": "))
+            .map(|(name, value)| (name.into(), value.into()));
+        Answer {
+            status,
+            headers: headers.collect(),
+            body: body.to_owned(),
+        }
     }
 
     async fn get(&self, path: &str, cookie: &str) -> Answer {
@@ -105,12 +147,24 @@ impl World {
 
     async fn post(&self, path: &str, cookie: &str, body: &str) -> Answer {
         let origin = format!("http://{}", self.address);
-        self.ask("POST", path, &[("cookie", cookie), ("origin", &origin)], body).await
+        self.ask(
+            "POST",
+            path,
+            &[("cookie", cookie), ("origin", &origin)],
+            body,
+        )
+        .await
     }
 
     /// Signs a new account up; gives its cookie.
     async fn visitor(&self, email: &str) -> String {
-        let answer = self.post("/dashboard/sign-up", "", &format!("email={email}&password={PASSWORD}")).await;
+        let answer = self
+            .post(
+                "/dashboard/sign-up",
+                "",
+                &format!("email={email}&password={PASSWORD}"),
+            )
+            .await;
         assert_eq!(answer.status, 303, "{}", answer.body);
         answer.cookie()
     }
@@ -124,34 +178,83 @@ async fn a_visitor_signs_up_makes_a_key_sees_it_once_and_revokes_it() {
     assert_eq!(overview.status, 200);
     assert_eq!(overview.inside("balance"), "300");
     let trial = overview.inside("trial");
-    assert!(trial.starts_with("Trial: 6 days 23 h left, 300 of 300 credits, until "), "{trial}");
+    assert!(
+        trial.starts_with("Trial: 6 days 23 h left, 300 of 300 credits, until "),
+        "{trial}"
+    );
 
     let csrf = world.get("/dashboard/keys", &cookie).await.csrf();
     let name = "%3Cscript%3Ealert(1)%3C%2Fscript%3E";
-    let made = world.post("/dashboard/keys", &cookie, &format!("name={name}&csrf={csrf}")).await;
+    let made = world
+        .post(
+            "/dashboard/keys",
+            &cookie,
+            &format!("name={name}&csrf={csrf}"),
+        )
+        .await;
     assert_eq!(made.status, 201);
-    assert!(!made.body.contains("<script>alert"), "a key's name was not escaped");
+    assert!(
+        !made.body.contains("<script>alert"),
+        "a key's name was not escaped"
+    );
     let key = made.inside("new-key").to_owned();
-    assert_eq!(made.body.matches(&key).count(), 16, "the key and its set-up");
-    let paste = format!("curl http://127.0.0.1:8080/v1/messages \\\n  -H &#34;x-api-key: {key}&#34; \\\n");
-    assert!(made.body.replace('"', "&#34;").contains(&paste), "{}", made.body);
+    assert_eq!(
+        made.body.matches(&key).count(),
+        16,
+        "the key and its set-up"
+    );
+    let paste =
+        format!("curl http://127.0.0.1:8080/v1/messages \\\n  -H &#34;x-api-key: {key}&#34; \\\n");
+    assert!(
+        made.body.replace('"', "&#34;").contains(&paste),
+        "{}",
+        made.body
+    );
     assert!(world.accounts.authenticate(&key, now_ms()).is_ok());
     let listed = world.get("/dashboard/keys", &cookie).await;
-    assert!(!listed.body.contains(&key) && !listed.body.contains("new-key"), "shown a second time");
+    assert!(
+        !listed.body.contains(&key) && !listed.body.contains("new-key"),
+        "shown a second time"
+    );
 
-    let id = listed.body.split_once("/dashboard/keys/key_").unwrap().1.split(['/', '"']).next().unwrap();
+    let id = listed
+        .body
+        .split_once("/dashboard/keys/key_")
+        .unwrap()
+        .1
+        .split(['/', '"'])
+        .next()
+        .unwrap();
     let path = format!("/dashboard/keys/key_{id}/revoke");
     let question = world.get(&path, &cookie).await;
     assert_eq!(question.status, 200);
-    assert!(world.accounts.authenticate(&key, now_ms()).is_ok(), "asking does not revoke");
+    assert!(
+        world.accounts.authenticate(&key, now_ms()).is_ok(),
+        "asking does not revoke"
+    );
 
     let stranger = world.visitor("b@example.com").await;
     let own = world.get("/dashboard/keys", &stranger).await.csrf();
     assert_eq!(world.get(&path, &stranger).await.status, 404);
-    assert_eq!(world.post(&path, &stranger, &format!("csrf={own}")).await.status, 404);
-    assert!(world.accounts.authenticate(&key, now_ms()).is_ok(), "a stranger revoked a key");
+    assert_eq!(
+        world
+            .post(&path, &stranger, &format!("csrf={own}"))
+            .await
+            .status,
+        404
+    );
+    assert!(
+        world.accounts.authenticate(&key, now_ms()).is_ok(),
+        "a stranger revoked a key"
+    );
 
-    assert_eq!(world.post(&path, &cookie, &format!("csrf={csrf}")).await.status, 303);
+    assert_eq!(
+        world
+            .post(&path, &cookie, &format!("csrf={csrf}"))
+            .await
+            .status,
+        303
+    );
     assert!(world.accounts.authenticate(&key, now_ms()).is_err());
 }
 
@@ -161,15 +264,37 @@ async fn a_change_needs_our_own_page_a_session_and_its_token() {
     let cookie = world.visitor("a@example.com").await;
     let csrf = world.get("/dashboard/keys", &cookie).await.csrf();
     let body = format!("name=k&csrf={csrf}");
-    for (name, value) in [("origin", "https://evil.example"), ("origin", "null"), ("sec-fetch-site", "cross-site")] {
-        let answer = world.ask("POST", "/dashboard/keys", &[("cookie", &cookie), (name, value)], &body).await;
+    for (name, value) in [
+        ("origin", "https://evil.example"),
+        ("origin", "null"),
+        ("sec-fetch-site", "cross-site"),
+    ] {
+        let answer = world
+            .ask(
+                "POST",
+                "/dashboard/keys",
+                &[("cookie", &cookie), (name, value)],
+                &body,
+            )
+            .await;
         assert_eq!(answer.status, 403, "{name}: {value}");
     }
-    for bad in ["name=k", "name=k&csrf=", &format!("name=k&csrf={}", "0".repeat(64))] {
-        assert_eq!(world.post("/dashboard/keys", &cookie, bad).await.status, 403, "{bad}");
+    for bad in [
+        "name=k",
+        "name=k&csrf=",
+        &format!("name=k&csrf={}", "0".repeat(64)),
+    ] {
+        assert_eq!(
+            world.post("/dashboard/keys", &cookie, bad).await.status,
+            403,
+            "{bad}"
+        );
     }
     let unsigned = world.post("/dashboard/keys", "", &body).await;
-    assert_eq!((unsigned.status, unsigned.headers["location"].as_str()), (303, "/dashboard/sign-in"));
+    assert_eq!(
+        (unsigned.status, unsigned.headers["location"].as_str()),
+        (303, "/dashboard/sign-in")
+    );
     for page in [
         "/dashboard",
         "/dashboard/keys",
@@ -182,8 +307,18 @@ async fn a_change_needs_our_own_page_a_session_and_its_token() {
     ] {
         assert_eq!(world.get(page, "gw-session=0").await.status, 303, "{page}");
     }
-    assert_eq!(world.post("/dashboard/sign-out", &cookie, &format!("csrf={csrf}")).await.status, 303);
-    assert_eq!(world.get("/dashboard", &cookie).await.status, 303, "signed out");
+    assert_eq!(
+        world
+            .post("/dashboard/sign-out", &cookie, &format!("csrf={csrf}"))
+            .await
+            .status,
+        303
+    );
+    assert_eq!(
+        world.get("/dashboard", &cookie).await.status,
+        303,
+        "signed out"
+    );
 }
 
 #[tokio::test]
@@ -192,46 +327,115 @@ async fn a_sign_in_gives_a_new_session_and_a_wrong_one_tells_nothing() {
     let old = world.visitor("a@example.com").await;
     let good = format!("email=A@example.com&password={PASSWORD}");
     let new = world.post("/dashboard/sign-in", &old, &good).await;
-    assert_eq!((new.status, new.headers["location"].as_str()), (303, "/dashboard"));
+    assert_eq!(
+        (new.status, new.headers["location"].as_str()),
+        (303, "/dashboard")
+    );
     assert_ne!(new.cookie(), old);
-    assert_eq!(world.get("/dashboard", &old).await.status, 303, "the old session lives on");
+    assert_eq!(
+        world.get("/dashboard", &old).await.status,
+        303,
+        "the old session lives on"
+    );
     assert_eq!(world.get("/dashboard", &new.cookie()).await.status, 200);
     let attributes = new.headers["set-cookie"].split_once("; ").unwrap().1;
     assert_eq!(attributes, "HttpOnly; SameSite=Lax; Path=/");
 
-    let wrong = world.post("/dashboard/sign-in", "", "email=a@example.com&password=wrong-password").await;
-    let unknown = world.post("/dashboard/sign-in", "", "email=x@example.com&password=wrong-password").await;
+    let wrong = world
+        .post(
+            "/dashboard/sign-in",
+            "",
+            "email=a@example.com&password=wrong-password",
+        )
+        .await;
+    let unknown = world
+        .post(
+            "/dashboard/sign-in",
+            "",
+            "email=x@example.com&password=wrong-password",
+        )
+        .await;
     assert_eq!((wrong.status, unknown.status), (401, 401));
-    assert_eq!(wrong.body.replace("a@example.com", "x@example.com"), unknown.body);
+    assert_eq!(
+        wrong.body.replace("a@example.com", "x@example.com"),
+        unknown.body
+    );
     for _ in 0..4 {
-        assert_eq!(world.post("/dashboard/sign-in", "", "email=x@example.com&password=wrong").await.status, 401);
+        assert_eq!(
+            world
+                .post(
+                    "/dashboard/sign-in",
+                    "",
+                    "email=x@example.com&password=wrong"
+                )
+                .await
+                .status,
+            401
+        );
     }
-    let slowed = world.post("/dashboard/sign-in", "", "email=x@example.com&password=wrong").await;
+    let slowed = world
+        .post(
+            "/dashboard/sign-in",
+            "",
+            "email=x@example.com&password=wrong",
+        )
+        .await;
     assert_eq!(slowed.status, 429);
     // Twelve seconds, less what the six tries took.
     let wait: u64 = slowed.headers["retry-after"].parse().unwrap();
     assert!((1..=12).contains(&wait), "{wait}");
-    assert_eq!(world.post("/dashboard/sign-in", "", &good).await.status, 303, "another e-mail is not slowed");
+    assert_eq!(
+        world.post("/dashboard/sign-in", "", &good).await.status,
+        303,
+        "another e-mail is not slowed"
+    );
 }
 
 #[tokio::test]
 async fn sign_up_says_what_is_wrong_and_is_counted_by_address() {
     let world = world(&[]).await;
-    assert!(world.get("/dashboard/sign-up", "").await.body.contains("300 free credits for 7 days"));
+    assert!(
+        world
+            .get("/dashboard/sign-up", "")
+            .await
+            .body
+            .contains("300 free credits for 7 days")
+    );
     world.visitor("a@example.com").await;
     for (body, status) in [
         (format!("email=A@example.com&password={PASSWORD}"), 409),
         (format!("email=nonsense&password={PASSWORD}"), 422),
         ("email=b@example.com&password=short".to_owned(), 422),
         ("email=b@example.com".to_owned(), 400),
-        (format!("email=b@example.com&password={}", "x".repeat(70_000)), 413),
+        (
+            format!("email=b@example.com&password={}", "x".repeat(70_000)),
+            413,
+        ),
     ] {
-        assert_eq!(world.post("/dashboard/sign-up", "", &body).await.status, status, "{:.60}", body);
+        assert_eq!(
+            world.post("/dashboard/sign-up", "", &body).await.status,
+            status,
+            "{:.60}",
+            body
+        );
     }
     let from = |address: &'static str, index: usize| {
-        let body = format!("email=c{index}-{}@example.com&password={PASSWORD}", address.len());
+        let body = format!(
+            "email=c{index}-{}@example.com&password={PASSWORD}",
+            address.len()
+        );
         let world = &world;
-        async move { world.ask("POST", "/dashboard/sign-up", &[("x-forwarded-for", address)], &body).await.status }
+        async move {
+            world
+                .ask(
+                    "POST",
+                    "/dashboard/sign-up",
+                    &[("x-forwarded-for", address)],
+                    &body,
+                )
+                .await
+                .status
+        }
     };
     for index in 0..3 {
         assert_eq!(from("192.0.2.1", index).await, 303);
@@ -247,18 +451,29 @@ async fn closed_sign_up_is_said_and_held() {
     assert_eq!(page.status, 200);
     assert!(page.body.contains("Sign-up is closed") && !page.body.contains("<form"));
     let body = format!("email=a@example.com&password={PASSWORD}");
-    assert_eq!(world.post("/dashboard/sign-up", "", &body).await.status, 403);
+    assert_eq!(
+        world.post("/dashboard/sign-up", "", &body).await.status,
+        403
+    );
     assert!(world.accounts.list().unwrap().is_empty());
 }
 
 #[tokio::test]
 async fn every_answer_is_hardened_and_unknown_paths_are_pages() {
     let world = world(&[]).await;
-    for (path, status) in [("/", 303), ("/docs", 200), ("/nothing", 404), ("/dashboard/sign-out", 405)] {
+    for (path, status) in [
+        ("/", 303),
+        ("/docs", 200),
+        ("/nothing", 404),
+        ("/dashboard/sign-out", 405),
+    ] {
         let answer = world.get(path, "").await;
         assert_eq!(answer.status, status, "{path}");
         let csp = &answer.headers["content-security-policy"];
-        assert!(csp.starts_with("default-src 'none'; script-src 'self';") && !csp.contains("unsafe"), "{csp}");
+        assert!(
+            csp.starts_with("default-src 'none'; script-src 'self';") && !csp.contains("unsafe"),
+            "{csp}"
+        );
         for (name, value) in [
             ("x-content-type-options", "nosniff"),
             ("referrer-policy", "no-referrer"),
@@ -267,12 +482,24 @@ async fn every_answer_is_hardened_and_unknown_paths_are_pages() {
         ] {
             assert_eq!(answer.headers[name], value, "{path}");
         }
-        assert!(!answer.headers.contains_key("strict-transport-security"), "plain HTTP");
-        assert!(status == 303 || answer.body.starts_with("<!doctype html>"), "{path}");
-        assert!(!answer.body.contains("style=") && !answer.body.contains("onclick"), "{path}: inline");
+        assert!(
+            !answer.headers.contains_key("strict-transport-security"),
+            "plain HTTP"
+        );
+        assert!(
+            status == 303 || answer.body.starts_with("<!doctype html>"),
+            "{path}"
+        );
+        assert!(
+            !answer.body.contains("style=") && !answer.body.contains("onclick"),
+            "{path}: inline"
+        );
     }
     let cookie = world.visitor("a@example.com").await;
-    assert_eq!(world.get("/dashboard", &cookie).await.headers["cache-control"], "no-store");
+    assert_eq!(
+        world.get("/dashboard", &cookie).await.headers["cache-control"],
+        "no-store"
+    );
 }
 
 #[tokio::test]
@@ -280,7 +507,13 @@ async fn the_catalog_is_public_and_its_files_are_kept() {
     let world = world(&[]).await;
     let docs = world.get("/docs", "").await;
     assert!(docs.body.contains("id=\"models\""));
-    for id in ["alpha-opus-4-7", "alpha-sonnet-4-6", "alpha-haiku-4-5-20251001", "beta-5.2", "beta-5.5"] {
+    for id in [
+        "alpha-opus-4-7",
+        "alpha-sonnet-4-6",
+        "alpha-haiku-4-5-20251001",
+        "beta-5.2",
+        "beta-5.5",
+    ] {
         assert!(docs.body.contains(&format!("<code>{id}</code>")), "{id}");
     }
     let twin = world.get("/docs/models.json", "").await;
@@ -292,10 +525,23 @@ async fn the_catalog_is_public_and_its_files_are_kept() {
     let path = docs.body[start..].split_once('"').unwrap().0;
     let style = world.get(path, "").await;
     assert_eq!(style.headers["content-type"], "text/css; charset=utf-8");
-    assert_eq!(style.headers["cache-control"], "public, max-age=31536000, immutable");
-    let again = world.ask("GET", path, &[("if-none-match", &style.headers["etag"])], "").await;
+    assert_eq!(
+        style.headers["cache-control"],
+        "public, max-age=31536000, immutable"
+    );
+    let again = world
+        .ask(
+            "GET",
+            path,
+            &[("if-none-match", &style.headers["etag"])],
+            "",
+        )
+        .await;
     assert_eq!(again.status, 304);
-    assert_eq!(world.get("/dashboard/static/style-0.css", "").await.status, 404);
+    assert_eq!(
+        world.get("/dashboard/static/style-0.css", "").await.status,
+        404
+    );
 }
 
 #[tokio::test]
@@ -307,40 +553,85 @@ async fn the_catalog_tells_how_a_model_is_reached_and_who_answers_in_its_place()
     let twin: serde_json::Value = serde_json::from_str(&twin.body).unwrap();
     let surfaces_of = |model: &serde_json::Value, list: &str| {
         let lost = model[list].as_array().unwrap().clone();
-        lost.iter().map(|lost| lost["surface"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        lost.iter()
+            .map(|lost| lost["surface"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
     };
     let alpha = &twin["models"][0];
-    assert_eq!(alpha["surfaces"], serde_json::json!(["messages", "chat", "responses"]));
-    assert_eq!(surfaces_of(alpha, "lost_in_translation"), ["chat", "responses"]);
+    assert_eq!(
+        alpha["surfaces"],
+        serde_json::json!(["messages", "chat", "responses"])
+    );
+    assert_eq!(
+        surfaces_of(alpha, "lost_in_translation"),
+        ["chat", "responses"]
+    );
     assert_eq!(surfaces_of(alpha, "repaired"), ["messages"]);
     let both = &twin["models"][4];
-    assert_eq!(both["vendor_protocols"], serde_json::json!(["chat", "responses"]));
-    assert_eq!(both["surfaces"], serde_json::json!(["chat", "responses", "messages"]));
+    assert_eq!(
+        both["vendor_protocols"],
+        serde_json::json!(["chat", "responses"])
+    );
+    assert_eq!(
+        both["surfaces"],
+        serde_json::json!(["chat", "responses", "messages"])
+    );
     assert_eq!(both["fallback"], serde_json::json!(["alpha-opus-4-7"]));
     assert_eq!(surfaces_of(both, "lost_in_translation"), ["messages"]);
     assert_eq!(surfaces_of(both, "repaired"), ["chat", "responses"]);
     let page = world.get("/docs", "").await.body;
-    assert!(page.contains("Where it does not answer") && page.contains("<dd>chat, responses</dd>"), "{page}");
-    assert!(page.contains("/v1/responses") && page.contains("through the responses surface"), "{page}");
+    assert!(
+        page.contains("Where it does not answer") && page.contains("<dd>chat, responses</dd>"),
+        "{page}"
+    );
+    assert!(
+        page.contains("/v1/responses") && page.contains("through the responses surface"),
+        "{page}"
+    );
 }
 
 /// A gateway's ledger with `count` debits of one account, which is returned.
 fn spend(world: &World, email: &str, count: u32) -> String {
     use crate::store::ledger::{Detail, Ending, Ledger, Outcome};
-    let account = world.accounts.list().unwrap().into_iter().find(|account| account.email == email).unwrap().id;
+    let account = world
+        .accounts
+        .list()
+        .unwrap()
+        .into_iter()
+        .find(|account| account.email == email)
+        .unwrap()
+        .id;
     let price = world.price();
     let ledger = Ledger::open(world.folder.path()).unwrap();
     ledger.keep_price(&price, 0).unwrap();
-    let usage = crate::usage::Usage { input: 1_000, cache_read: 1_000, output: 10, ..Default::default() };
+    let usage = crate::usage::Usage {
+        input: 1_000,
+        cache_read: 1_000,
+        output: 10,
+        ..Default::default()
+    };
     let now_ms = crate::clock::now_ms();
     let ending = |n: u32| {
-        let outcome = if n == 3 { Outcome::ClientLeft } else { Outcome::Completed };
-        let plain = Ending::in_test(&format!("req_{n:032x}"), &account, now_ms - i64::from(n), outcome);
+        let outcome = if n == 3 {
+            Outcome::ClientLeft
+        } else {
+            Outcome::Completed
+        };
+        let plain = Ending::in_test(
+            &format!("req_{n:032x}"),
+            &account,
+            now_ms - i64::from(n),
+            outcome,
+        );
         Ending {
             trial: crate::money::Micro::new(1_000),
             detail: Detail {
                 key_shown: "gw-sk-Ab12…wxyz".into(),
-                model: if n.is_multiple_of(2) { "even<b>".into() } else { "=odd".into() },
+                model: if n.is_multiple_of(2) {
+                    "even<b>".into()
+                } else {
+                    "=odd".into()
+                },
                 usage,
                 price_version: price.version.clone(),
                 estimated: n == 3,
@@ -353,7 +644,10 @@ fn spend(world: &World, email: &str, count: u32) -> String {
         }
     };
     let endings: Vec<_> = (1..=count).map(ending).collect();
-    let pairs: Vec<_> = endings.iter().map(|ending| (ending, Default::default())).collect();
+    let pairs: Vec<_> = endings
+        .iter()
+        .map(|ending| (ending, Default::default()))
+        .collect();
     assert_eq!(ledger.end_requests(&pairs, "").unwrap(), pairs.len());
     account
 }
@@ -370,62 +664,131 @@ async fn activity_comes_in_pages_of_fifty_and_whole_as_a_file_and_never_to_a_str
     loop {
         let page = world.get(&path, &cookie).await;
         assert_eq!(page.status, 200);
-        assert!(!page.body.contains("even<b>") && !page.body.contains("=odd"), "escaped, and nothing but the filter's");
+        assert!(
+            !page.body.contains("even<b>") && !page.body.contains("=odd"),
+            "escaped, and nothing but the filter's"
+        );
         seen += rows(&page);
         pages += 1;
-        let Some((before, _)) = page.body.split_once("\" rel=\"next\"") else { break };
-        path = before.rsplit_once("href=\"").unwrap().1.replace("&amp;", "&");
+        let Some((before, _)) = page.body.split_once("\" rel=\"next\"") else {
+            break;
+        };
+        path = before
+            .rsplit_once("href=\"")
+            .unwrap()
+            .1
+            .replace("&amp;", "&");
     }
     assert_eq!((seen, pages), (560, 12));
 
     let file = world.get("/dashboard/activity.csv", &cookie).await;
     assert_eq!(file.headers["content-type"], "text/csv; charset=utf-8");
-    let lines: Vec<_> =
-        file.body.lines().filter(|line| line.contains(",\"req_") || line.starts_with("time,")).collect();
-    assert_eq!(lines.len(), 1_121, "a head and every row, over several reads");
-    assert!(lines[1].contains("\"'=odd\"") && lines[3].contains("\"client left\",yes,1000,1000,"), "{}", lines[1]);
-    let some = world.get("/dashboard/activity.csv?outcome=client_left", &cookie).await;
+    let lines: Vec<_> = file
+        .body
+        .lines()
+        .filter(|line| line.contains(",\"req_") || line.starts_with("time,"))
+        .collect();
+    assert_eq!(
+        lines.len(),
+        1_121,
+        "a head and every row, over several reads"
+    );
+    assert!(
+        lines[1].contains("\"'=odd\"") && lines[3].contains("\"client left\",yes,1000,1000,"),
+        "{}",
+        lines[1]
+    );
+    let some = world
+        .get("/dashboard/activity.csv?outcome=client_left", &cookie)
+        .await;
     assert_eq!(some.body.matches("\"req_").count(), 1);
 
-    for path in ["/dashboard/activity?outcome=lost", "/dashboard/activity?from=2026-02-30"] {
+    for path in [
+        "/dashboard/activity?outcome=lost",
+        "/dashboard/activity?from=2026-02-30",
+    ] {
         assert_eq!(world.get(path, &cookie).await.status, 422, "{path}");
     }
-    for path in ["/dashboard/activity?before=x", "/dashboard/activity.csv?from=x", "/dashboard/conversations?before=x"]
-    {
+    for path in [
+        "/dashboard/activity?before=x",
+        "/dashboard/activity.csv?from=x",
+        "/dashboard/conversations?before=x",
+    ] {
         assert_eq!(world.get(path, &cookie).await.status, 404, "{path}");
     }
     assert_eq!(rows(&world.get("/dashboard/activity", &stranger).await), 0);
-    assert_eq!(world.get("/dashboard/activity.csv", &stranger).await.body.matches("\"req_").count(), 0);
-    assert_eq!(world.get("/dashboard/conversations/c1", &stranger).await.status, 404);
+    assert_eq!(
+        world
+            .get("/dashboard/activity.csv", &stranger)
+            .await
+            .body
+            .matches("\"req_")
+            .count(),
+        0
+    );
+    assert_eq!(
+        world
+            .get("/dashboard/conversations/c1", &stranger)
+            .await
+            .status,
+        404
+    );
     let mine = world.get("/dashboard/conversations/c1", &cookie).await;
     assert_eq!(mine.body.matches("Receipt of turn ").count(), 60);
-    assert!(mine.body.contains("aria-label=\"Receipt of turn 60, ") && !mine.body.contains("even<b>"));
+    assert!(
+        mine.body.contains("aria-label=\"Receipt of turn 60, ") && !mine.body.contains("even<b>")
+    );
     let list = world.get("/dashboard/conversations", &cookie).await;
     assert_eq!(list.body.matches("Conversation of ").count(), 19);
     let overview = world.get("/dashboard", &cookie).await;
-    assert_eq!((overview.inside("month"), overview.inside("balance")), ("1.12", "298.88"));
+    assert_eq!(
+        (overview.inside("month"), overview.inside("balance")),
+        ("1.12", "298.88")
+    );
     assert_eq!(rows(&overview), 5);
 }
 
 #[tokio::test]
 async fn https_binds_the_cookie_to_the_host() {
-    let world = world(&[("base_url: \"http://127.0.0.1:8080\"", "base_url: \"https://gw.example\"")]).await;
+    let world = world(&[(
+        "base_url: \"http://127.0.0.1:8080\"",
+        "base_url: \"https://gw.example\"",
+    )])
+    .await;
     let cookie = world.visitor("a@example.com").await;
     assert!(cookie.starts_with("__Host-gw="));
     let overview = world.get("/dashboard", &cookie).await;
-    assert_eq!(overview.headers["strict-transport-security"], "max-age=31536000");
-    assert_eq!(world.get("/dashboard", &cookie.replace("__Host-gw", "gw-session")).await.status, 303);
+    assert_eq!(
+        overview.headers["strict-transport-security"],
+        "max-age=31536000"
+    );
+    assert_eq!(
+        world
+            .get("/dashboard", &cookie.replace("__Host-gw", "gw-session"))
+            .await
+            .status,
+        303
+    );
 }
 
 #[tokio::test]
 async fn the_live_stream_says_each_balance_and_ends_with_its_session_and_with_the_sidecar() {
     let mut world = world(&[]).await;
     let now_ms = crate::clock::now_ms();
-    let new = NewAccount { email: "a@example.com", password: None, role: Role::Member, trial: None };
+    let new = NewAccount {
+        email: "a@example.com",
+        password: None,
+        role: Role::Member,
+        trial: None,
+    };
     let account = sign_up_with(&world.accounts, &world.billing, &new, now_ms).unwrap();
     let mut streams = Vec::new();
     for _ in 0..2 {
-        let token = world.accounts.create_session(&account.id, now_ms).unwrap().token;
+        let token = world
+            .accounts
+            .create_session(&account.id, now_ms)
+            .unwrap()
+            .token;
         let mut stream = TcpStream::connect(world.address).await.unwrap();
         let head = "GET /dashboard/live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n";
         let request = format!("{head}Cookie: gw-session={token}\r\n\r\n");
@@ -434,7 +797,10 @@ async fn the_live_stream_says_each_balance_and_ends_with_its_session_and_with_th
         assert_eq!(next_balance(&mut lines).await, "0");
         streams.push((token, lines));
     }
-    world.billing.grant(&account.id, "12.5".parse().unwrap(), "invoice 1", now_ms).unwrap();
+    world
+        .billing
+        .grant(&account.id, "12.5".parse().unwrap(), "invoice 1", now_ms)
+        .unwrap();
     for (_, lines) in &mut streams {
         assert_eq!(next_balance(lines).await, "12.5");
     }
@@ -443,7 +809,11 @@ async fn the_live_stream_says_each_balance_and_ends_with_its_session_and_with_th
     ends(first.1).await;
     world.close.take().unwrap().send(()).unwrap();
     ends(second.1).await;
-    tokio::time::timeout(Duration::from_secs(10), world.served).await.expect("the sidecar ends").unwrap().unwrap();
+    tokio::time::timeout(Duration::from_secs(10), world.served)
+        .await
+        .expect("the sidecar ends")
+        .unwrap()
+        .unwrap();
 }
 
 type Lines = tokio::io::Lines<BufReader<TcpStream>>;
@@ -451,28 +821,48 @@ type Lines = tokio::io::Lines<BufReader<TcpStream>>;
 async fn next_balance(lines: &mut Lines) -> String {
     let event = async {
         loop {
-            let line = lines.next_line().await.unwrap().expect("an event before the end");
-            let data =
-                line.strip_prefix("data: ").and_then(|data| serde_json::from_str::<serde_json::Value>(data).ok());
+            let line = lines
+                .next_line()
+                .await
+                .unwrap()
+                .expect("an event before the end");
+            let data = line
+                .strip_prefix("data: ")
+                .and_then(|data| serde_json::from_str::<serde_json::Value>(data).ok());
             if let Some(balance) = data.as_ref().and_then(|data| data["balance"].as_str()) {
                 return balance.to_owned();
             }
         }
     };
-    tokio::time::timeout(Duration::from_secs(10), event).await.expect("an event")
+    tokio::time::timeout(Duration::from_secs(10), event)
+        .await
+        .expect("an event")
 }
 
 async fn ends(mut lines: Lines) {
     let end = async { while let Ok(Some(_)) = lines.next_line().await {} };
-    tokio::time::timeout(Duration::from_secs(10), end).await.expect("the stream ends");
+    tokio::time::timeout(Duration::from_secs(10), end)
+        .await
+        .expect("the stream ends");
 }
 
 #[tokio::test]
 async fn a_sign_up_that_was_cut_in_two_is_finished_at_sign_in() {
     let world = world(&[]).await;
-    let new = NewAccount { email: "a@example.com", password: Some(PASSWORD), role: Role::Member, trial: None };
-    world.accounts.create_account(&new, crate::clock::now_ms()).unwrap();
+    let new = NewAccount {
+        email: "a@example.com",
+        password: Some(PASSWORD),
+        role: Role::Member,
+        trial: None,
+    };
+    world
+        .accounts
+        .create_account(&new, crate::clock::now_ms())
+        .unwrap();
     let body = format!("email=a@example.com&password={PASSWORD}");
     let cookie = world.post("/dashboard/sign-in", "", &body).await.cookie();
-    assert_eq!(world.get("/dashboard", &cookie).await.inside("balance"), "0");
+    assert_eq!(
+        world.get("/dashboard", &cookie).await.inside("balance"),
+        "0"
+    );
 }

@@ -1,7 +1,7 @@
 //! How often one e-mail and one address may try: a bounded table of "not before" times.
 //!
-//! Each entry is one number, the time at which its credit is whole again (GCRA): with 5 a minute, five tries may come
-//! at once and one more every 12 s. Must not know what is being tried.
+//! Each entry is one number, the time at which its credit is whole again (GCRA): with 5 a minute,
+//! five tries may come at once and one more every 12 s. Must not know what is being tried.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -40,11 +40,18 @@ pub struct Throttle {
 impl Throttle {
     /// Counts a try. Where it is one too many, says in how many seconds to come again.
     pub fn take(&self, who: &Who, rate: Rate, now_ms: i64) -> Result<(), i64> {
-        let mut table = self.whole_at_ms.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self
+            .whole_at_ms
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let step = rate.step_ms();
         let all = step.saturating_mul(rate.count.max(1));
-        // Later than all of it being used up it is only where the clock was put back: it says nothing then.
-        let known = table.get(who).copied().filter(|at| *at <= now_ms.saturating_add(all));
+        // Later than all of it being used up it is only where the clock was put back: it says
+        // nothing then.
+        let known = table
+            .get(who)
+            .copied()
+            .filter(|at| *at <= now_ms.saturating_add(all));
         let whole_at = known.unwrap_or(now_ms).max(now_ms) + step;
         let wait_ms = whole_at - now_ms - all;
         if wait_ms > 0 {
@@ -59,7 +66,10 @@ impl Throttle {
 
     /// Takes a counted try back: it was a good one.
     pub fn give_back(&self, who: &Who, rate: Rate) {
-        let mut table = self.whole_at_ms.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self
+            .whole_at_ms
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if let Some(whole_at) = table.get_mut(who) {
             *whole_at -= rate.step_ms();
         }
@@ -69,7 +79,10 @@ impl Throttle {
 fn make_room(table: &mut HashMap<Who, i64>, now_ms: i64) {
     table.retain(|_, whole_at| *whole_at > now_ms);
     if table.len() >= ENTRIES_MAX
-        && let Some(first) = table.iter().min_by_key(|(_, whole_at)| **whole_at).map(|(who, _)| who.clone())
+        && let Some(first) = table
+            .iter()
+            .min_by_key(|(_, whole_at)| **whole_at)
+            .map(|(who, _)| who.clone())
     {
         table.remove(&first);
     }
@@ -79,7 +92,10 @@ fn make_room(table: &mut HashMap<Who, i64>, now_ms: i64) {
 mod tests {
     use super::*;
 
-    const RATE: Rate = Rate { count: 5, window_ms: 60_000 };
+    const RATE: Rate = Rate {
+        count: 5,
+        window_ms: 60_000,
+    };
 
     #[test]
     fn five_tries_at_once_then_one_every_twelve_seconds() {
@@ -92,8 +108,15 @@ mod tests {
         assert_eq!(throttle.take(&who, RATE, 13_000), Ok(()));
         assert_eq!(throttle.take(&who, RATE, 13_000), Err(12));
         throttle.give_back(&who, RATE);
-        assert_eq!(throttle.take(&who, RATE, 13_000), Ok(()), "a good try does not count");
-        assert_eq!(throttle.take(&Who::EmailSigningIn("b@example.com".into()), RATE, 13_000), Ok(()));
+        assert_eq!(
+            throttle.take(&who, RATE, 13_000),
+            Ok(()),
+            "a good try does not count"
+        );
+        assert_eq!(
+            throttle.take(&Who::EmailSigningIn("b@example.com".into()), RATE, 13_000),
+            Ok(())
+        );
     }
 
     #[test]
@@ -113,7 +136,9 @@ mod tests {
     fn the_table_has_a_ceiling() {
         let throttle = Throttle::default();
         for index in 0..ENTRIES_MAX + 500 {
-            throttle.take(&Who::EmailSigningIn(index.to_string()), RATE, 1_000).unwrap();
+            throttle
+                .take(&Who::EmailSigningIn(index.to_string()), RATE, 1_000)
+                .unwrap();
         }
         assert_eq!(throttle.whole_at_ms.lock().unwrap().len(), ENTRIES_MAX);
     }

@@ -37,7 +37,10 @@ impl Answer {
                 thought.omitted |= behaviour.omitted.unwrap_or(turn.omits_thinking);
             }
         }
-        let searches = parts.iter().filter(|part| matches!(part, Part::Search(_))).count();
+        let searches = parts
+            .iter()
+            .filter(|part| matches!(part, Part::Search(_)))
+            .count();
         let mut answer = Self {
             parts,
             refuses: behaviour.refusal != Refusal::No,
@@ -51,7 +54,9 @@ impl Answer {
                 write_1h: behaviour.write_1h,
                 output: 0,
                 reasoning: 0,
-                searches: behaviour.searches.unwrap_or(u64::try_from(searches).unwrap_or(u64::MAX)),
+                searches: behaviour
+                    .searches
+                    .unwrap_or(u64::try_from(searches).unwrap_or(u64::MAX)),
                 audio_input: behaviour.audio_input,
                 audio_output: behaviour.audio_output,
             },
@@ -60,23 +65,34 @@ impl Answer {
         let choices = u64::try_from(turn.choices).unwrap_or(1);
         let produced = produced.saturating_mul(choices);
         answer.usage.output = behaviour.output.unwrap_or(produced);
-        let thought = answer.parts.iter().filter(|part| matches!(part, Part::Thinking(_)));
+        let thought = answer
+            .parts
+            .iter()
+            .filter(|part| matches!(part, Part::Thinking(_)));
         let thought = tokens(thought.map(|part| part.output().len()).sum());
         // Asked for by number, it is reported as it is, even if it is nonsense.
-        answer.usage.reasoning = behaviour.reasoning.unwrap_or(thought.min(answer.usage.output));
+        answer.usage.reasoning = behaviour
+            .reasoning
+            .unwrap_or(thought.min(answer.usage.output));
         answer
     }
 
     /// Cuts the output at `max_tokens`, in the order it is produced, and counts it. The end of an
     /// answer is a token too, which an answer that was cut does not have.
     fn apply_limit(&mut self, max_tokens: Option<u64>) -> u64 {
-        let whole = self.parts.iter().map(|part| part.output().len()).sum::<usize>();
+        let whole = self
+            .parts
+            .iter()
+            .map(|part| part.output().len())
+            .sum::<usize>();
         let count = tokens(whole) + 1;
         let Some(limit) = max_tokens.filter(|limit| *limit < count) else {
             return count;
         };
         self.limited = true;
-        let mut room = usize::try_from(limit).unwrap_or(usize::MAX).saturating_mul(BYTES_PER_TOKEN);
+        let mut room = usize::try_from(limit)
+            .unwrap_or(usize::MAX)
+            .saturating_mul(BYTES_PER_TOKEN);
         self.parts.retain_mut(|part| {
             let had_room = room > 0;
             let Some(output) = part.output_mut() else {
@@ -93,7 +109,9 @@ impl Answer {
     pub fn pieces(&self, part: &Part) -> Vec<Range<usize>> {
         let output = part.output();
         let count = match part {
-            Part::Text(_) | Part::Refusal(_) => self.deltas.unwrap_or_else(|| usual_deltas(output.len())),
+            Part::Text(_) | Part::Refusal(_) => {
+                self.deltas.unwrap_or_else(|| usual_deltas(output.len()))
+            }
             _ => PIECES,
         };
         pieces(output, count)
@@ -122,37 +140,66 @@ impl Answer {
     }
 
     fn joined(&self, is_meant: impl Fn(&Part) -> bool) -> String {
-        self.parts.iter().filter(|part| is_meant(part)).map(Part::output).collect()
+        self.parts
+            .iter()
+            .filter(|part| is_meant(part))
+            .map(Part::output)
+            .collect()
     }
 }
 
 fn parts(turn: &Turn, behaviour: &Behaviour) -> Vec<Part> {
     let thinking = behaviour.thinking.iter().filter(|text| !text.is_empty());
-    let mut parts: Vec<Part> =
-        thinking.map(|text| Part::Thinking(Thought { text: text.clone(), omitted: false })).collect();
+    let mut parts: Vec<Part> = thinking
+        .map(|text| {
+            Part::Thinking(Thought {
+                text: text.clone(),
+                omitted: false,
+            })
+        })
+        .collect();
     let mut calls = calls(turn, behaviour);
     match &behaviour.blocks {
         // Calls are made once: after their results comes the reply.
-        Some(blocks) if turn.tool_result.is_none() || !blocks.iter().any(|part| matches!(part, Part::Call(_))) => {
+        Some(blocks)
+            if turn.tool_result.is_none()
+                || !blocks.iter().any(|part| matches!(part, Part::Call(_))) =>
+        {
             parts.clone_from(blocks);
         }
         _ => {
             let said = text(turn, behaviour, calls.is_empty());
             let refuses = behaviour.refusal == Refusal::Instead;
-            let part = if refuses { Part::Refusal(said) } else { Part::Text(Text { text: said, sources: Vec::new() }) };
+            let part = if refuses {
+                Part::Refusal(said)
+            } else {
+                Part::Text(Text {
+                    text: said,
+                    sources: Vec::new(),
+                })
+            };
             parts.extend((!part.output().is_empty()).then_some(part));
         }
     }
     parts.append(&mut calls);
     if behaviour.refusal == Refusal::After && turn.vendor != Vendor::Messages {
-        parts.push(Part::Refusal(behaviour.explanation.clone().unwrap_or_else(|| REFUSAL.to_owned())));
+        parts.push(Part::Refusal(
+            behaviour
+                .explanation
+                .clone()
+                .unwrap_or_else(|| REFUSAL.to_owned()),
+        ));
     }
     parts
 }
 
 fn calls(turn: &Turn, behaviour: &Behaviour) -> Vec<Part> {
     let refuses = behaviour.refusal == Refusal::Instead;
-    let Some(name) = behaviour.tool.as_ref().filter(|_| turn.tool_result.is_none() && !refuses) else {
+    let Some(name) = behaviour
+        .tool
+        .as_ref()
+        .filter(|_| turn.tool_result.is_none() && !refuses)
+    else {
         return Vec::new();
     };
     (1..=behaviour.tools.unwrap_or(1))
@@ -162,7 +209,11 @@ fn calls(turn: &Turn, behaviour: &Behaviour) -> Vec<Part> {
                 _ => format!("{id}_{number}"),
             });
             let args = behaviour.args.clone().unwrap_or_else(|| "{}".to_owned());
-            Part::Call(Call { id, name: name.clone(), args })
+            Part::Call(Call {
+                id,
+                name: name.clone(),
+                args,
+            })
         })
         .collect()
 }
@@ -210,7 +261,11 @@ pub fn tokens(bytes: usize) -> u64 {
 }
 
 fn usual_deltas(bytes: usize) -> usize {
-    if bytes > 512 { bytes.div_ceil(64) } else { (bytes / BYTES_PER_TOKEN).clamp(2, 8) }
+    if bytes > 512 {
+        bytes.div_ceil(64)
+    } else {
+        (bytes / BYTES_PER_TOKEN).clamp(2, 8)
+    }
 }
 
 /// One of each, then the next of each, until nobody has any.

@@ -1,13 +1,15 @@
 //! The meaning of a marker's keys.
 //!
-//! It must not guess: whatever it does not know is an error that names it. The list for people is in
-//! `simulator.rs`; the syntax is in `marker.rs`.
+//! It must not guess: whatever it does not know is an error that names it. The list for people is
+//! in `simulator.rs`; the syntax is in `marker.rs`.
 
 mod modes;
 
 use std::time::Duration;
 
-pub use self::modes::{Calls, ErrorBody, ErrorForm, Garbage, Items, KeepAlive, Refusal, Shape, Spelling, UsageMode};
+pub use self::modes::{
+    Calls, ErrorBody, ErrorForm, Garbage, Items, KeepAlive, Refusal, Shape, Spelling, UsageMode,
+};
 
 use super::json::quote;
 use super::marker;
@@ -108,7 +110,11 @@ impl Behaviour {
 
     /// A member that nobody knows.
     pub fn unknown_field(&self) -> &'static str {
-        if self.unknown { r#","sim_unknown":{"a":[1,null]}"# } else { "" }
+        if self.unknown {
+            r#","sim_unknown":{"a":[1,null]}"#
+        } else {
+            ""
+        }
     }
 
     /// The tier to tell where `asked` was asked for; `None`: none.
@@ -264,5 +270,8 @@ fn point(key: &str, value: &str) -> Result<Point, String> {
 }
 
 fn status(value: &str) -> Option<u16> {
-    value.parse().ok().filter(|status| (300..=599).contains(status))
+    value
+        .parse()
+        .ok()
+        .filter(|status| (300..=599).contains(status))
 }

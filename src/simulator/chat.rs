@@ -51,7 +51,14 @@ impl Reply {
             behaviour.calls = Calls::Legacy;
         }
         let answer = Answer::new(&turn, &behaviour);
-        let mut reply = Self { turn, behaviour, answer, serial, created, steps: Vec::new() };
+        let mut reply = Self {
+            turn,
+            behaviour,
+            answer,
+            serial,
+            created,
+            steps: Vec::new(),
+        };
         if reply.turn.stream {
             reply.plan();
         }
@@ -61,12 +68,17 @@ impl Reply {
     /// The member that names the tier.
     fn tier(&self) -> String {
         let tier = self.behaviour.tier(&self.turn.service_tier);
-        tier.map(|tier| format!(r#","service_tier":"{tier}""#)).unwrap_or_default()
+        tier.map(|tier| format!(r#","service_tier":"{tier}""#))
+            .unwrap_or_default()
     }
 
     /// The body of a JSON answer.
     pub fn whole(&self) -> String {
-        let count = if self.behaviour.shape == Some(Shape::NoChoices) { 0 } else { self.turn.choices };
+        let count = if self.behaviour.shape == Some(Shape::NoChoices) {
+            0
+        } else {
+            self.turn.choices
+        };
         let choices: Vec<String> = (0..count).map(|index| self.choice(index)).collect();
         let usage = match self.answer.usage.mode {
             UsageMode::None => String::new(),
@@ -97,7 +109,9 @@ impl Reply {
     pub fn shown_bytes(&self, index: usize) -> usize {
         match self.steps.get(index) {
             Some((_, Step::Piece(_, range))) => range.len(),
-            Some((_, Step::Calls(entries))) => entries.iter().map(|(_, _, range)| range.len()).sum(),
+            Some((_, Step::Calls(entries))) => {
+                entries.iter().map(|(_, _, range)| range.len()).sum()
+            }
             _ => 0,
         }
     }
@@ -115,7 +129,10 @@ impl Reply {
             }
             Step::Usage => return Some(self.chunk(index, "[]", &self.answer.usage)),
             Step::Role => self.role(""),
-            Step::RoleAndCall => self.role(&format!(r#","tool_calls":[{}]"#, self.entry(*choice, 0, true, None))),
+            Step::RoleAndCall => self.role(&format!(
+                r#","tool_calls":[{}]"#,
+                self.entry(*choice, 0, true, None)
+            )),
             Step::Piece(part, range) => self.piece(*part, range.clone()),
             Step::Opaque(part) => self.opaque(*part),
             Step::Annotations => format!(r#"{{"annotations":[{}]}}"#, self.annotations()),
@@ -129,7 +146,9 @@ impl Reply {
                 ("null".to_owned(), so_far)
             }
         };
-        let choices = format!(r#"[{{"index":{choice},"delta":{delta},"logprobs":null,"finish_reason":{finish}}}]"#);
+        let choices = format!(
+            r#"[{{"index":{choice},"delta":{delta},"logprobs":null,"finish_reason":{finish}}}]"#
+        );
         Some(self.chunk(index, &choices, &usage))
     }
 
@@ -141,7 +160,11 @@ impl Reply {
         if self.behaviour.unknown {
             steps.push(Step::Prelude);
         }
-        steps.push(if opens_at_once { Step::RoleAndCall } else { Step::Role });
+        steps.push(if opens_at_once {
+            Step::RoleAndCall
+        } else {
+            Step::Role
+        });
         self.plan_parts(opens_at_once, &mut steps);
         let is_before = usage.mode == UsageMode::Before && self.turn.include_usage;
         let reports = match usage.mode {
@@ -174,7 +197,9 @@ impl Reply {
                 Part::Thinking(_) | Part::Text(_) | Part::Refusal(_) => {
                     steps.extend(pieces.into_iter().map(|range| Step::Piece(index, range)));
                 }
-                Part::Redacted if matches!(self.behaviour.spelling, Spelling::Details | Spelling::All) => {
+                Part::Redacted
+                    if matches!(self.behaviour.spelling, Spelling::Details | Spelling::All) =>
+                {
                     steps.push(Step::Opaque(index));
                 }
                 Part::Call(_) => {
@@ -196,7 +221,12 @@ impl Reply {
     }
 
     /// The entries of each chunk of a call.
-    fn entries(&self, call: usize, part: &Part, is_open: bool) -> Vec<Vec<(usize, bool, Range<usize>)>> {
+    fn entries(
+        &self,
+        call: usize,
+        part: &Part,
+        is_open: bool,
+    ) -> Vec<Vec<(usize, bool, Range<usize>)>> {
         let pieces = self.answer.pieces(part);
         let later = |range: Range<usize>| (call, false, range);
         let opening = (call, true, 0..0);
@@ -204,7 +234,9 @@ impl Reply {
             Calls::Whole => vec![vec![(call, true, 0..part.output().len())]],
             Calls::Legacy if call > 0 => Vec::new(),
             Calls::Double => {
-                let mut entries: Vec<_> = std::iter::once(opening).chain(pieces.into_iter().map(later)).collect();
+                let mut entries: Vec<_> = std::iter::once(opening)
+                    .chain(pieces.into_iter().map(later))
+                    .collect();
                 let mut chunks = Vec::new();
                 while !entries.is_empty() {
                     chunks.push(entries.drain(..entries.len().min(2)).collect());
@@ -213,7 +245,10 @@ impl Reply {
             }
             _ => {
                 let opening = (!is_open).then(|| vec![opening]);
-                opening.into_iter().chain(pieces.into_iter().map(|range| vec![later(range)])).collect()
+                opening
+                    .into_iter()
+                    .chain(pieces.into_iter().map(|range| vec![later(range)]))
+                    .collect()
             }
         }
     }
@@ -256,7 +291,9 @@ impl Reply {
 
     fn choice(&self, index: usize) -> String {
         let (message, finish) = (self.message(index), self.finish_reason());
-        format!(r#"{{"index":{index},"message":{message},"logprobs":null,"finish_reason":{finish}}}"#)
+        format!(
+            r#"{{"index":{index},"message":{message},"logprobs":null,"finish_reason":{finish}}}"#
+        )
     }
 
     fn finish_reason(&self) -> String {

@@ -56,7 +56,8 @@ impl Call<'_> {
         models::output_max(self.model)
     }
 
-    /// Whether the model is one of a real vendor. The others are of servers that copy its protocol, and take more.
+    /// Whether the model is one of a real vendor. The others are of servers that copy its protocol,
+    /// and take more.
     fn is_real(&self) -> bool {
         models::generation(self.model).is_some()
     }

@@ -1,7 +1,7 @@
 //! Input tokens as each vendor counts them: text by its bytes, media by what the vendors document.
 //!
-//! It must not be exact about text: a token is four bytes of the body. Sources, read 2026-11: the messages vendor's guides on
-//! vision and PDF, the chat vendor's on images (tiles) and on audio.
+//! It must not be exact about text: a token is four bytes of the body. Sources, read 2026-11: the
+//! messages vendor's guides on vision and PDF, the chat vendor's on images (tiles) and on audio.
 
 use base64::Engine;
 use serde_json::Value;
@@ -25,7 +25,12 @@ const AUDIO_TOKENS_PER_SECOND: u64 = 10;
 
 /// What the body comes to, of `body_bytes`.
 pub fn input_tokens(vendor: Vendor, model: &str, body: &Value, body_bytes: usize) -> u64 {
-    let mut media = Media { vendor, model, bytes: 0, tokens: 0 };
+    let mut media = Media {
+        vendor,
+        model,
+        bytes: 0,
+        tokens: 0,
+    };
     for member in ["messages", "input", "system"] {
         media.look(&body[member]);
     }
@@ -47,8 +52,12 @@ impl Media<'_> {
                 let kind = value["type"].as_str().unwrap_or_default();
                 match kind {
                     "image" | "image_url" | "input_image" => self.image(value),
-                    "document" | "file" | "input_file" if value["source"]["type"] != "text" => self.document(value),
-                    "input_audio" => self.audio(value["input_audio"]["data"].as_str().unwrap_or_default()),
+                    "document" | "file" | "input_file" if value["source"]["type"] != "text" => {
+                        self.document(value)
+                    }
+                    "input_audio" => {
+                        self.audio(value["input_audio"]["data"].as_str().unwrap_or_default())
+                    }
                     _ => members.values().for_each(|value| self.look(value)),
                 }
             }
@@ -58,31 +67,55 @@ impl Media<'_> {
 
     fn image(&mut self, part: &Value) {
         let url = &part["image_url"];
-        let data = url["url"].as_str().or(url.as_str()).or(part["source"]["data"].as_str()).unwrap_or_default();
+        let data = url["url"]
+            .as_str()
+            .or(url.as_str())
+            .or(part["source"]["data"].as_str())
+            .unwrap_or_default();
         self.bytes += data.len();
         let (width, height) = png_size(base64(data)).unwrap_or(UNREAD);
         let is_low = url["detail"] == "low" || part["detail"] == "low";
         self.tokens += match self.vendor {
             Vendor::Messages => messages_tokens(width, height),
             Vendor::Chat | Vendor::Responses => {
-                let (base, tile) = if self.model.starts_with("gpt-5") { (70, 140) } else { (85, 170) };
-                base + if is_low { 0 } else { tile * tiles(width, height) }
+                let (base, tile) = if self.model.starts_with("gpt-5") {
+                    (70, 140)
+                } else {
+                    (85, 170)
+                };
+                base + if is_low {
+                    0
+                } else {
+                    tile * tiles(width, height)
+                }
             }
         };
     }
 
     fn document(&mut self, part: &Value) {
-        let places = [&part["source"]["data"], &part["file"]["file_data"], &part["file_data"]];
-        let data = places.into_iter().find_map(Value::as_str).unwrap_or_default();
+        let places = [
+            &part["source"]["data"],
+            &part["file"]["file_data"],
+            &part["file_data"],
+        ];
+        let data = places
+            .into_iter()
+            .find_map(Value::as_str)
+            .unwrap_or_default();
         self.bytes += data.len();
         let pdf = decoded(base64(data));
-        let pages = pdf.windows(11).filter(|bytes| *bytes == b"/Type /Page").count().max(1);
+        let pages = pdf
+            .windows(11)
+            .filter(|bytes| *bytes == b"/Type /Page")
+            .count()
+            .max(1);
         self.tokens += TOKENS_PER_PAGE * u64::try_from(pages).unwrap_or(u64::MAX);
     }
 
     fn audio(&mut self, data: &str) {
         self.bytes += data.len();
-        let seconds = u64::try_from(data.len().div_ceil(AUDIO_BYTES_PER_SECOND)).unwrap_or(u64::MAX);
+        let seconds =
+            u64::try_from(data.len().div_ceil(AUDIO_BYTES_PER_SECOND)).unwrap_or(u64::MAX);
         self.tokens += seconds.saturating_mul(AUDIO_TOKENS_PER_SECOND);
     }
 }
@@ -100,7 +133,11 @@ fn tiles(width: u64, height: u64) -> u64 {
 
 /// The size, made so small that this side of it is no longer than `most`.
 fn fitted((width, height): (u64, u64), side: u64, most: u64) -> (u64, u64) {
-    if side <= most { (width, height) } else { (width * most / side, height * most / side) }
+    if side <= most {
+        (width, height)
+    } else {
+        (width * most / side, height * most / side)
+    }
 }
 
 fn base64(data: &str) -> &str {
@@ -108,12 +145,18 @@ fn base64(data: &str) -> &str {
 }
 
 fn decoded(base64: &str) -> Vec<u8> {
-    base64::engine::general_purpose::STANDARD.decode(base64).unwrap_or_default()
+    base64::engine::general_purpose::STANDARD
+        .decode(base64)
+        .unwrap_or_default()
 }
 
 fn png_size(base64: &str) -> Option<(u64, u64)> {
     let head = decoded(base64.get(..32)?);
-    let side = |at: usize| head.get(at..)?.first_chunk().map(|bytes| u64::from(u32::from_be_bytes(*bytes)));
+    let side = |at: usize| {
+        head.get(at..)?
+            .first_chunk()
+            .map(|bytes| u64::from(u32::from_be_bytes(*bytes)))
+    };
     let is_png = head.starts_with(b"\x89PNG");
     is_png.then_some((side(16)?, side(20)?))
 }
@@ -130,7 +173,10 @@ mod tests {
             [(200, 200), (1_000, 1_000), (1_092, 1_092)].map(|(w, h)| messages_tokens(w, h)),
             [54, 1_334, 1_590]
         );
-        assert_eq!([(1_024, 1_024), (2_048, 4_096), (512, 512)].map(|(w, h)| tiles(w, h)), [4, 6, 1]);
+        assert_eq!(
+            [(1_024, 1_024), (2_048, 4_096), (512, 512)].map(|(w, h)| tiles(w, h)),
+            [4, 6, 1]
+        );
     }
 
     #[test]
@@ -138,14 +184,32 @@ mod tests {
         let image = base64::engine::general_purpose::STANDARD
             .encode(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\x04\x00\0\0\x04\x00\x08\x02\0\0\0");
         let url = format!("data:image/png;base64,{image}");
-        let chat = json!({"messages": [{"content": [{"type": "image_url", "image_url": {"url": url}}]}]});
+        let chat =
+            json!({"messages": [{"content": [{"type": "image_url", "image_url": {"url": url}}]}]});
         let text = tokens(1_000 - url.len());
-        assert_eq!(input_tokens(Vendor::Chat, "gpt-4o", &chat, 1_000), text + 85 + 4 * 170);
-        assert_eq!(input_tokens(Vendor::Chat, "gpt-5.2", &chat, 1_000), text + 70 + 4 * 140);
+        assert_eq!(
+            input_tokens(Vendor::Chat, "gpt-4o", &chat, 1_000),
+            text + 85 + 4 * 170
+        );
+        assert_eq!(
+            input_tokens(Vendor::Chat, "gpt-5.2", &chat, 1_000),
+            text + 70 + 4 * 140
+        );
         let source = json!({"type": "base64", "data": image});
         let messages = json!({"messages": [{"content": [{"type": "tool_result", "content": [{"type": "image", "source": source}]}]}]});
         let text = tokens(1_000 - image.len());
-        assert_eq!(input_tokens(Vendor::Messages, "claude-opus-4-7", &messages, 1_000), text + 1_399);
-        assert_eq!(input_tokens(Vendor::Messages, "m", &json!({"messages": [{"content": "hi"}]}), 1_000), 250);
+        assert_eq!(
+            input_tokens(Vendor::Messages, "claude-opus-4-7", &messages, 1_000),
+            text + 1_399
+        );
+        assert_eq!(
+            input_tokens(
+                Vendor::Messages,
+                "m",
+                &json!({"messages": [{"content": "hi"}]}),
+                1_000
+            ),
+            250
+        );
     }
 }

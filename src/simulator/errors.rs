@@ -6,7 +6,8 @@ use super::behaviour::{Behaviour, ErrorBody};
 use super::json::{pretty, quote};
 use super::words::{chat_words, messages_type, messages_words};
 
-/// Which of the protocols a call speaks. Chat and responses are of one vendor, whose errors look alike.
+/// Which of the protocols a call speaks. Chat and responses are of one vendor, whose errors look
+/// alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Vendor {
     Chat,
@@ -36,8 +37,19 @@ const CHAT_NO_KEY: &str = "You didn't provide an API key. You need to provide yo
 
 impl Problem {
     pub fn new(status: u16, message: impl Into<String>) -> Self {
-        let chat_type = if status >= 500 { "server_error" } else { INVALID };
-        Self { status, message: message.into(), chat_type, kind: None, param: None, code: None }
+        let chat_type = if status >= 500 {
+            "server_error"
+        } else {
+            INVALID
+        };
+        Self {
+            status,
+            message: message.into(),
+            chat_type,
+            kind: None,
+            param: None,
+            code: None,
+        }
     }
 
     fn coded(mut self, param: Option<&str>, code: Option<&str>) -> Self {
@@ -71,7 +83,8 @@ impl Problem {
     }
 
     pub fn chat_bad_n() -> Self {
-        Self::new(400, "Invalid 'n': expected an integer from 1 to 128.").coded(Some("n"), Some("invalid_value"))
+        Self::new(400, "Invalid 'n': expected an integer from 1 to 128.")
+            .coded(Some("n"), Some("invalid_value"))
     }
 
     pub fn chat_stream_options() -> Self {
@@ -105,12 +118,15 @@ impl Problem {
     }
 
     pub fn marker(fault: &str) -> Self {
-        Self::new(400, format!("simulator marker: {fault}")).coded(Some("messages"), Some("sim_marker"))
+        Self::new(400, format!("simulator marker: {fault}"))
+            .coded(Some("messages"), Some("sim_marker"))
     }
 
     pub fn no_such_path(vendor: Vendor, method: &str, target: &str) -> Self {
         match vendor {
-            Vendor::Chat | Vendor::Responses => Self::new(404, format!("Invalid URL ({method} {target})")),
+            Vendor::Chat | Vendor::Responses => {
+                Self::new(404, format!("Invalid URL ({method} {target})"))
+            }
             Vendor::Messages => Self::new(404, "Not Found"),
         }
     }
@@ -139,8 +155,16 @@ impl Problem {
         match status {
             401 => problem.coded(None, Some("invalid_api_key")),
             404 => problem.coded(None, Some("model_not_found")),
-            402 => Self { chat_type: "insufficient_quota", ..problem }.coded(None, Some("billing_not_active")),
-            429 => Self { chat_type: "requests", ..problem }.coded(None, Some("rate_limit_exceeded")),
+            402 => Self {
+                chat_type: "insufficient_quota",
+                ..problem
+            }
+            .coded(None, Some("billing_not_active")),
+            429 => Self {
+                chat_type: "requests",
+                ..problem
+            }
+            .coded(None, Some("rate_limit_exceeded")),
             _ => problem,
         }
     }
@@ -157,20 +181,28 @@ impl Problem {
                 ..usual
             },
             ErrorBody::Quota if chat => Self {
-                message: "You exceeded your current quota, please check your plan and billing details.".to_owned(),
+                message:
+                    "You exceeded your current quota, please check your plan and billing details."
+                        .to_owned(),
                 chat_type: "insufficient_quota",
                 ..usual
             }
             .coded(None, Some("insufficient_quota")),
-            ErrorBody::Quota => Self::new(status, "Your credit balance is too low to access the API."),
+            ErrorBody::Quota => {
+                Self::new(status, "Your credit balance is too low to access the API.")
+            }
             ErrorBody::Context if chat => {
                 let text = "This model's maximum context length is 128000 tokens. However, your \
                     messages resulted in 210000 tokens. Please reduce the length of the messages.";
                 Self::new(status, text).coded(Some("messages"), Some("context_length_exceeded"))
             }
-            ErrorBody::Context => Self::new(status, "prompt is too long: 210000 tokens > 200000 maximum"),
-            ErrorBody::Policy => Self::new(status, "Your request was rejected by our safety system.")
-                .coded(None, Some("content_policy_violation")),
+            ErrorBody::Context => {
+                Self::new(status, "prompt is too long: 210000 tokens > 200000 maximum")
+            }
+            ErrorBody::Policy => {
+                Self::new(status, "Your request was rejected by our safety system.")
+                    .coded(None, Some("content_policy_violation"))
+            }
             ErrorBody::Json | ErrorBody::Html | ErrorBody::Empty => usual,
         };
         if let Some(text) = &behaviour.text {
@@ -206,7 +238,10 @@ impl Problem {
             Vendor::Chat => self.chat_shape(),
             // What stands around it is put there by the stream, which counts its events.
             Vendor::Responses => {
-                let (param, code) = (nullable(self.param.as_deref()), nullable(self.code.as_deref()));
+                let (param, code) = (
+                    nullable(self.param.as_deref()),
+                    nullable(self.code.as_deref()),
+                );
                 format!(r#""code":{code},"message":{message},"param":{param}"#)
             }
             Vendor::Messages => {
@@ -219,13 +254,25 @@ impl Problem {
     }
 
     fn chat_shape(&self) -> String {
-        let (param, code) = (nullable(self.param.as_deref()), nullable(self.code.as_deref()));
-        let (message, kind) = (quote(&self.message), quote(self.kind.as_deref().unwrap_or(self.chat_type)));
-        format!(r#"{{"error":{{"message":{message},"type":{kind},"param":{param},"code":{code}}}}}"#)
+        let (param, code) = (
+            nullable(self.param.as_deref()),
+            nullable(self.code.as_deref()),
+        );
+        let (message, kind) = (
+            quote(&self.message),
+            quote(self.kind.as_deref().unwrap_or(self.chat_type)),
+        );
+        format!(
+            r#"{{"error":{{"message":{message},"type":{kind},"param":{param},"code":{code}}}}}"#
+        )
     }
 
     fn messages_type(&self) -> String {
-        quote(self.kind.as_deref().unwrap_or_else(|| messages_type(self.status)))
+        quote(
+            self.kind
+                .as_deref()
+                .unwrap_or_else(|| messages_type(self.status)),
+        )
     }
 }
 

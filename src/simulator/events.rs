@@ -54,7 +54,10 @@ impl Events {
     /// The vendor's error event.
     pub fn error(&self, line_end: &str) -> String {
         if let Reply::Responses(reply) = &self.reply {
-            let frames = reply.error(&self.error).into_iter().map(|(name, data)| frame(Some(name), &data, line_end));
+            let frames = reply
+                .error(&self.error)
+                .into_iter()
+                .map(|(name, data)| frame(Some(name), &data, line_end));
             return frames.collect();
         }
         frame(self.named("error"), &self.error, line_end)
@@ -66,7 +69,11 @@ impl Events {
             Reply::Responses(_) => "response.output_text.delta",
             _ => "content_block_delta",
         };
-        frame(self.named(name), &format!("{{\"type\":\"{name}\",oops"), line_end)
+        frame(
+            self.named(name),
+            &format!("{{\"type\":\"{name}\",oops"),
+            line_end,
+        )
     }
 
     /// What keeps a silent connection open; no event of the answer.
@@ -74,8 +81,12 @@ impl Events {
         match (kind, &self.reply) {
             (KeepAlive::Comment, _) => format!(": keep-alive{line_end}{line_end}"),
             (KeepAlive::Data, _) => frame(None, ": keepalive", line_end),
-            (KeepAlive::Ping, Reply::Messages(_)) => frame(Some("ping"), r#"{"type": "ping"}"#, line_end),
-            (KeepAlive::Ping, Reply::Responses(_)) => frame(Some("keepalive"), &responses::keep_alive(index), line_end),
+            (KeepAlive::Ping, Reply::Messages(_)) => {
+                frame(Some("ping"), r#"{"type": "ping"}"#, line_end)
+            }
+            (KeepAlive::Ping, Reply::Responses(_)) => {
+                frame(Some("keepalive"), &responses::keep_alive(index), line_end)
+            }
             (KeepAlive::Ping, Reply::Chat(_)) => format!(": ping{line_end}{line_end}"),
             (KeepAlive::Blank, _) => frame(self.named("ping"), "", line_end),
         }

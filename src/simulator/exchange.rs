@@ -46,7 +46,12 @@ pub enum Exchange<'a> {
 
 impl Exchange<'_> {
     /// Begins the answer. `closes` says over HTTP/1.1 that no other request is answered.
-    pub async fn send_head(&mut self, head: &Head, framing: Framing, closes: bool) -> Result<(), Gone> {
+    pub async fn send_head(
+        &mut self,
+        head: &Head,
+        framing: Framing,
+        closes: bool,
+    ) -> Result<(), Gone> {
         match self {
             Self::Http1(connection) => connection.push_head(head, framing, closes).await,
             Self::Http2(stream) => stream.send_head(head, framing),
@@ -81,8 +86,8 @@ impl Exchange<'_> {
         }
     }
 
-    /// Sends what no parser of chunks accepts; over HTTP/2, where there are none, the stream will be
-    /// reset with `PROTOCOL_ERROR`.
+    /// Sends what no parser of chunks accepts; over HTTP/2, where there are none, the stream will
+    /// be reset with `PROTOCOL_ERROR`.
     pub async fn break_framing(&mut self) -> Result<(), Gone> {
         match self {
             Self::Http1(connection) => connection.push_invalid_chunk().await,

@@ -38,7 +38,10 @@ pub struct Request {
 
 impl Request {
     pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+        self.headers
+            .iter()
+            .find(|(key, _)| key == name)
+            .map(|(_, value)| value.as_str())
     }
 
     pub fn path(&self) -> &str {
@@ -47,7 +50,9 @@ impl Request {
 
     pub fn query(&self, name: &str) -> Option<&str> {
         let (_, query) = self.target.split_once('?')?;
-        query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
+        query
+            .split('&')
+            .find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
     }
 }
 
@@ -84,7 +89,11 @@ pub struct Connection {
 
 impl Connection {
     pub fn new(stream: Socket) -> Self {
-        Self { stream, input: BytesMut::new(), output: Vec::new() }
+        Self {
+            stream,
+            input: BytesMut::new(),
+            output: Vec::new(),
+        }
     }
 
     pub async fn read_request(&mut self) -> Result<Request, ReadError> {
@@ -99,17 +108,27 @@ impl Connection {
         };
         let head = self.input.split_to(head_length);
         let mut request = parse_head(&head).ok_or(ReadError::Refused(400))?;
-        let chunked = request.header("transfer-encoding").is_some_and(|value| value.eq_ignore_ascii_case("chunked"));
+        let chunked = request
+            .header("transfer-encoding")
+            .is_some_and(|value| value.eq_ignore_ascii_case("chunked"));
         let length = match request.header("content-length") {
             Some(value) => value.parse().map_err(|_| ReadError::Refused(400))?,
             None => 0,
         };
-        let expects = request.header("expect").is_some_and(|value| value.eq_ignore_ascii_case("100-continue"));
+        let expects = request
+            .header("expect")
+            .is_some_and(|value| value.eq_ignore_ascii_case("100-continue"));
         if expects && self.input.is_empty() {
-            self.stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
+            self.stream
+                .write_all(b"HTTP/1.1 100 Continue\r\n\r\n")
+                .await?;
             self.stream.flush().await?;
         }
-        request.body = if chunked { self.read_chunked().await? } else { self.read_sized(length).await? };
+        request.body = if chunked {
+            self.read_chunked().await?
+        } else {
+            self.read_sized(length).await?
+        };
         Ok(request)
     }
 
@@ -166,14 +185,22 @@ impl Connection {
         }
     }
 
-    pub async fn push_head(&mut self, head: &Head, framing: Framing, closes: bool) -> Result<(), Gone> {
+    pub async fn push_head(
+        &mut self,
+        head: &Head,
+        framing: Framing,
+        closes: bool,
+    ) -> Result<(), Gone> {
         let Head { status, lines } = head;
         let framing = match framing {
             Framing::Sized(length) => format!("content-length: {length}\r\n"),
             Framing::Chunked => "transfer-encoding: chunked\r\n".to_owned(),
         };
         let closes = if closes { "connection: close\r\n" } else { "" };
-        let text = format!("HTTP/1.1 {status} {}\r\n{lines}{framing}{closes}\r\n", reason(*status));
+        let text = format!(
+            "HTTP/1.1 {status} {}\r\n{lines}{framing}{closes}\r\n",
+            reason(*status)
+        );
         self.push(text.as_bytes()).await
     }
 
@@ -181,7 +208,8 @@ impl Connection {
         if framing != Framing::Chunked {
             return self.push(bytes).await;
         }
-        self.push(format!("{:x}\r\n", bytes.len()).as_bytes()).await?;
+        self.push(format!("{:x}\r\n", bytes.len()).as_bytes())
+            .await?;
         self.push(bytes).await?;
         self.push(b"\r\n").await
     }
@@ -199,7 +227,8 @@ impl Connection {
         self.flush().await
     }
 
-    /// Gathers bytes of an answer; they are sent when there are enough of them, or by [`Self::flush`].
+    /// Gathers bytes of an answer; they are sent when there are enough of them, or by
+    /// [`Self::flush`].
     async fn push(&mut self, bytes: &[u8]) -> Result<(), Gone> {
         self.output.extend_from_slice(bytes);
         if self.output.len() >= OUT_BYTES {
@@ -247,7 +276,8 @@ impl Connection {
 
     /// Answers what is not a request, in nobody's dialect.
     pub async fn refuse(&mut self, status: u16) -> After {
-        let head = format!("HTTP/1.1 {status} Refused\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+        let head =
+            format!("HTTP/1.1 {status} Refused\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
         match self.push(head.as_bytes()).await {
             Ok(()) if self.flush().await.is_ok() => After::Close,
             _ => After::Closed,
@@ -284,7 +314,11 @@ fn parse_head(head: &[u8]) -> Option<Request> {
         body: Bytes::new(),
         keeps_alive: version == "HTTP/1.1",
     };
-    match request.header("connection").map(str::to_ascii_lowercase).as_deref() {
+    match request
+        .header("connection")
+        .map(str::to_ascii_lowercase)
+        .as_deref()
+    {
         Some("close") => request.keeps_alive = false,
         Some("keep-alive") => request.keeps_alive = true,
         _ => {}
@@ -293,5 +327,8 @@ fn parse_head(head: &[u8]) -> Option<Request> {
 }
 
 fn reason(status: u16) -> &'static str {
-    http::StatusCode::from_u16(status).ok().and_then(|status| status.canonical_reason()).unwrap_or("Simulated")
+    http::StatusCode::from_u16(status)
+        .ok()
+        .and_then(|status| status.canonical_reason())
+        .unwrap_or("Simulated")
 }

@@ -3,8 +3,8 @@
 //! A library speaks the protocol, so it refuses what every server refuses: names in upper case,
 //! headers about the connection, a body of another length than its `content-length`. What it would
 //! not do for us is to break off *behind* what was sent: a reset throws away whatever still waits.
-//! So streams have the connection break them, once everything has been written. It must not know the
-//! vendors. Read next: `exchange.rs`, which drives a stream.
+//! So streams have the connection break them, once everything has been written. It must not know
+//! the vendors. Read next: `exchange.rs`, which drives a stream.
 
 use std::future::{Future as _, poll_fn};
 use std::pin::pin;
@@ -44,7 +44,11 @@ struct Break {
 /// Serves one connection to its end.
 pub async fn serve(socket: Socket, server: Arc<Server>) {
     let state = socket.state();
-    let streams_max = server.options.tls.as_ref().map_or(super::H2_STREAMS, |tls| tls.h2_streams);
+    let streams_max = server
+        .options
+        .tls
+        .as_ref()
+        .map_or(super::H2_STREAMS, |tls| tls.h2_streams);
     let handshake = Builder::new()
         .max_concurrent_streams(streams_max)
         .initial_window_size(STREAM_WINDOW_BYTES)
@@ -52,7 +56,9 @@ pub async fn serve(socket: Socket, server: Arc<Server>) {
         .max_header_list_size(u32::try_from(HEAD_BYTES_MAX).unwrap_or(u32::MAX))
         .max_send_buffer_size(SEND_BUFFER_BYTES_MAX)
         .handshake::<_, Bytes>(socket);
-    let Ok(mut connection) = handshake.await else { return };
+    let Ok(mut connection) = handshake.await else {
+        return;
+    };
     let (breaks, mut broken) = mpsc::channel(BREAKS_MAX);
     let mut answers = JoinSet::new();
     let mut last = None;
@@ -62,7 +68,10 @@ pub async fn serve(socket: Socket, server: Arc<Server>) {
                 let (server, breaks) = (Arc::clone(&server), breaks.clone());
                 answers.spawn(answer(request, Stream::new(reply), server, breaks));
             }
-            Event::Break(Break { mut stream, after: After::Close }) => stream.reset(),
+            Event::Break(Break {
+                mut stream,
+                after: After::Close,
+            }) => stream.reset(),
             Event::Break(Break { stream, after }) => {
                 if after == After::Reset {
                     state.reset_on_close();
@@ -93,7 +102,9 @@ async fn next(
     poll_fn(|cx| {
         // This also writes what the streams have sent.
         match connection.poll_accept(cx) {
-            Poll::Ready(Some(Ok((request, reply)))) => return Poll::Ready(Some(Event::Request(request, reply))),
+            Poll::Ready(Some(Ok((request, reply)))) => {
+                return Poll::Ready(Some(Event::Request(request, reply)));
+            }
             Poll::Ready(Some(Err(_)) | None) => return Poll::Ready(None),
             Poll::Pending => {}
         }
@@ -105,21 +116,34 @@ async fn next(
     .await
 }
 
-async fn answer(request: http::Request<RecvStream>, stream: Stream, server: Arc<Server>, breaks: mpsc::Sender<Break>) {
+async fn answer(
+    request: http::Request<RecvStream>,
+    stream: Stream,
+    server: Arc<Server>,
+    breaks: mpsc::Sender<Break>,
+) {
     let mut exchange = Exchange::Http2(stream);
     let after = match read(request).await {
         Ok(request) => play::play(&mut exchange, &server, request).await,
         Err(ReadError::Closed) => After::Closed,
         Err(ReadError::Refused(status)) => {
-            let head = Head { status, lines: String::new() };
+            let head = Head {
+                status,
+                lines: String::new(),
+            };
             let framing = Framing::Sized(0);
             match exchange.send_head(&head, framing, false).await {
-                Ok(()) => exchange.end(framing).await.map_or(After::Closed, |()| After::Next),
+                Ok(()) => exchange
+                    .end(framing)
+                    .await
+                    .map_or(After::Closed, |()| After::Next),
                 Err(Gone) => After::Closed,
             }
         }
     };
-    let Exchange::Http2(stream) = exchange else { return };
+    let Exchange::Http2(stream) = exchange else {
+        return;
+    };
     if matches!(after, After::Next | After::Closed) {
         return;
     }
@@ -146,12 +170,18 @@ async fn read(request: http::Request<RecvStream>) -> Result<Request, ReadError> 
             return Err(ReadError::Refused(413));
         }
         body.extend_from_slice(&piece);
-        incoming.flow_control().release_capacity(piece.len()).map_err(|_| ReadError::Closed)?;
+        incoming
+            .flow_control()
+            .release_capacity(piece.len())
+            .map_err(|_| ReadError::Closed)?;
     }
     Ok(Request {
         version: "2",
         method: head.method.as_str().to_owned(),
-        target: head.uri.path_and_query().map_or_else(|| "/".to_owned(), ToString::to_string),
+        target: head
+            .uri
+            .path_and_query()
+            .map_or_else(|| "/".to_owned(), ToString::to_string),
         headers,
         body: body.freeze(),
         keeps_alive: true,
@@ -169,23 +199,36 @@ pub struct Stream {
 
 impl Stream {
     fn new(reply: SendResponse<Bytes>) -> Self {
-        Self { reply, body: None, reason: Reason::INTERNAL_ERROR }
+        Self {
+            reply,
+            body: None,
+            reason: Reason::INTERNAL_ERROR,
+        }
     }
 
     pub fn send_head(&mut self, head: &Head, framing: Framing) -> Result<(), Gone> {
         let mut response = Response::new(());
-        *response.status_mut() = StatusCode::from_u16(head.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        *response.status_mut() =
+            StatusCode::from_u16(head.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let headers = response.headers_mut();
         for line in head.lines.lines() {
-            let Some((name, value)) = line.split_once(": ") else { continue };
-            if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
+            let Some((name, value)) = line.split_once(": ") else {
+                continue;
+            };
+            if let (Ok(name), Ok(value)) =
+                (HeaderName::try_from(name), HeaderValue::try_from(value))
+            {
                 headers.append(name, value);
             }
         }
         if let Framing::Sized(length) = framing {
             headers.insert(http::header::CONTENT_LENGTH, length.into());
         }
-        self.body = Some(self.reply.send_response(response, false).map_err(|_| Gone)?);
+        self.body = Some(
+            self.reply
+                .send_response(response, false)
+                .map_err(|_| Gone)?,
+        );
         Ok(())
     }
 
@@ -201,15 +244,21 @@ impl Stream {
                     Some(Err(_)) | None => return Err(Gone),
                 }
             }
-            let (piece, rest) = bytes.split_at(body.capacity().min(bytes.len()).min(PIECE_BYTES_MAX));
-            body.send_data(Bytes::copy_from_slice(piece), false).map_err(|_| Gone)?;
+            let (piece, rest) =
+                bytes.split_at(body.capacity().min(bytes.len()).min(PIECE_BYTES_MAX));
+            body.send_data(Bytes::copy_from_slice(piece), false)
+                .map_err(|_| Gone)?;
             bytes = rest;
         }
         Ok(())
     }
 
     pub fn end(&mut self) -> Result<(), Gone> {
-        self.body.as_mut().ok_or(Gone)?.send_data(Bytes::new(), true).map_err(|_| Gone)
+        self.body
+            .as_mut()
+            .ok_or(Gone)?
+            .send_data(Bytes::new(), true)
+            .map_err(|_| Gone)
     }
 
     /// A reset will say that the protocol was broken, not the server.

@@ -1,6 +1,7 @@
 //! JSON by hand: quoting, and the vendors' layout of it.
 //!
-//! It must not reorder keys (a parsed tree would), nor understand numbers (one fault is a bare NaN).
+//! It must not reorder keys (a parsed tree would), nor understand numbers (one fault is a bare
+//! NaN).
 
 /// `text` as a JSON string, quotes included.
 pub fn quote(text: &str) -> String {

@@ -50,7 +50,8 @@ fn read_value<'a>(key: &str, text: &'a str) -> Result<(String, &'a str), String>
         Some(b'{' | b'[') => json_end(text).ok_or_else(|| unclosed(key))?,
         _ => {
             let marker_end = text.find("]]").ok_or_else(|| unclosed(key))?;
-            text.find(char::is_whitespace).map_or(marker_end, |space| space.min(marker_end))
+            text.find(char::is_whitespace)
+                .map_or(marker_end, |space| space.min(marker_end))
         }
     };
     Ok((text[..end].to_owned(), &text[end..]))

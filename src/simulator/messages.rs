@@ -64,7 +64,14 @@ impl Reply {
             blocks
                 .retain(|block| matches!(block, Block::Part(part) if matches!(answer.parts[*part], Part::Thinking(_))));
         }
-        let mut reply = Self { turn, behaviour, answer, serial, blocks, steps: Vec::new() };
+        let mut reply = Self {
+            turn,
+            behaviour,
+            answer,
+            serial,
+            blocks,
+            steps: Vec::new(),
+        };
         if reply.turn.stream {
             reply.plan();
         }
@@ -73,9 +80,20 @@ impl Reply {
 
     /// The body of a JSON answer.
     pub fn whole(&self) -> String {
-        let blocks: Vec<String> = (0..self.blocks.len()).map(|index| self.block(index)).collect();
-        let (stop, sequence, details) = (self.stop_reason(), self.stop_sequence(), self.stop_details());
-        let usage = self.usage_field(&self.answer.usage.messages_whole(self.behaviour.tier(&self.turn.service_tier)));
+        let blocks: Vec<String> = (0..self.blocks.len())
+            .map(|index| self.block(index))
+            .collect();
+        let (stop, sequence, details) = (
+            self.stop_reason(),
+            self.stop_sequence(),
+            self.stop_details(),
+        );
+        let usage = self.usage_field(
+            &self
+                .answer
+                .usage
+                .messages_whole(self.behaviour.tier(&self.turn.service_tier)),
+        );
         format!(
             r#"{{"id":"msg_{}","type":"message","role":"assistant","model":{},"content":[{}],"stop_reason":{stop},"stop_sequence":{sequence}{details}{usage}{}}}"#,
             self.serial,
@@ -110,27 +128,49 @@ impl Reply {
             Step::Ping => return Some(("ping", r#"{"type": "ping"}"#.to_owned())),
             Step::BlockStart(block) => {
                 let content = self.empty_block(*block);
-                ("content_block_start", format!(r#","index":{block},"content_block":{content}"#))
+                (
+                    "content_block_start",
+                    format!(r#","index":{block},"content_block":{content}"#),
+                )
             }
             Step::Delta(block, range) => {
                 let delta = self.delta(*block, range.clone());
-                ("content_block_delta", format!(r#","index":{block},"delta":{delta}"#))
+                (
+                    "content_block_delta",
+                    format!(r#","index":{block},"delta":{delta}"#),
+                )
             }
             Step::Signature(block) => {
                 let signature = self.signature(*block);
                 let delta = format!(r#"{{"type":"signature_delta","signature":"{signature}"}}"#);
-                ("content_block_delta", format!(r#","index":{block},"delta":{delta}"#))
+                (
+                    "content_block_delta",
+                    format!(r#","index":{block},"delta":{delta}"#),
+                )
             }
             Step::Citation(block, number) => {
-                let Part::Text(text) = self.part(*block) else { return None };
+                let Part::Text(text) = self.part(*block) else {
+                    return None;
+                };
                 let citation = self.citation(*block, text.sources.get(*number)?);
                 let delta = format!(r#"{{"type":"citations_delta","citation":{citation}}}"#);
-                ("content_block_delta", format!(r#","index":{block},"delta":{delta}"#))
+                (
+                    "content_block_delta",
+                    format!(r#","index":{block},"delta":{delta}"#),
+                )
             }
             Step::Odd(block) => {
-                let Part::Unknown(kind) = self.part(*block) else { return None };
-                let delta = format!(r#"{{"type":{},"data":"x"}}"#, quote(&format!("{kind}_delta")));
-                ("content_block_delta", format!(r#","index":{block},"delta":{delta}"#))
+                let Part::Unknown(kind) = self.part(*block) else {
+                    return None;
+                };
+                let delta = format!(
+                    r#"{{"type":{},"data":"x"}}"#,
+                    quote(&format!("{kind}_delta"))
+                );
+                (
+                    "content_block_delta",
+                    format!(r#","index":{block},"delta":{delta}"#),
+                )
             }
             Step::BlockStop(block) => ("content_block_stop", format!(r#","index":{block}"#)),
             Step::Report => {
@@ -139,7 +179,10 @@ impl Reply {
                     _ => self.answer.usage.partial(index + 1, self.steps.len()),
                 };
                 let usage = self.usage_field(&usage.messages_so_far());
-                ("message_delta", format!(r#","delta":{{"stop_reason":null,"stop_sequence":null}}{usage}"#))
+                (
+                    "message_delta",
+                    format!(r#","delta":{{"stop_reason":null,"stop_sequence":null}}{usage}"#),
+                )
             }
             Step::Finish => ("message_delta", self.finish()),
             Step::Stop => ("message_stop", String::new()),
@@ -147,7 +190,10 @@ impl Reply {
         let unknown = self.behaviour.unknown_field();
         // The vendor pads its events with spaces before the last brace.
         let padding = &"               "[..index * 7 % 15];
-        Some((name, format!(r#"{{"type":"{name}"{fields}{unknown}{padding}}}"#)))
+        Some((
+            name,
+            format!(r#"{{"type":"{name}"{fields}{unknown}{padding}}}"#),
+        ))
     }
 
     fn plan(&mut self) {
@@ -185,7 +231,9 @@ impl Reply {
             Part::Thinking(thought) if thought.omitted => Vec::new(),
             Part::Call(_) if self.behaviour.calls == Calls::Whole => Vec::new(),
             Part::Search(_) if matches!(self.blocks[index], Block::Result(_)) => Vec::new(),
-            Part::Search(search) => std::iter::once(0..blocks::search_input(search).len()).collect(),
+            Part::Search(search) => {
+                std::iter::once(0..blocks::search_input(search).len()).collect()
+            }
             _ => self.answer.pieces(part),
         };
         let is_input = matches!(part, Part::Call(_) | Part::Search(_)) && !ranges.is_empty();
@@ -199,14 +247,21 @@ impl Reply {
         }
         match part {
             Part::Thinking(_) => steps.push(Step::Signature(index)),
-            Part::Text(text) => steps.extend((0..text.sources.len()).map(|number| Step::Citation(index, number))),
+            Part::Text(text) => {
+                steps.extend((0..text.sources.len()).map(|number| Step::Citation(index, number)))
+            }
             Part::Unknown(_) => steps.push(Step::Odd(index)),
             _ => {}
         }
     }
 
     fn start(&self) -> String {
-        let usage = self.usage_field(&self.answer.usage.messages_start(self.behaviour.tier(&self.turn.service_tier)));
+        let usage = self.usage_field(
+            &self
+                .answer
+                .usage
+                .messages_start(self.behaviour.tier(&self.turn.service_tier)),
+        );
         format!(
             r#","message":{{"model":{},"id":"msg_{}","type":"message","role":"assistant","content":[],"stop_reason":null,"stop_sequence":null{usage}}}"#,
             self.behaviour.model_field(&self.turn.model),
@@ -215,7 +270,11 @@ impl Reply {
     }
 
     fn finish(&self) -> String {
-        let (stop, sequence, details) = (self.stop_reason(), self.stop_sequence(), self.stop_details());
+        let (stop, sequence, details) = (
+            self.stop_reason(),
+            self.stop_sequence(),
+            self.stop_details(),
+        );
         let usage = match self.answer.usage.mode {
             UsageMode::Before | UsageMode::Start => String::new(),
             _ => self.usage_field(&self.answer.usage.messages_so_far()),
@@ -255,7 +314,10 @@ impl Reply {
     }
 
     fn stop_sequence(&self) -> String {
-        self.behaviour.stop_sequence.as_deref().map_or_else(|| "null".to_owned(), quote)
+        self.behaviour
+            .stop_sequence
+            .as_deref()
+            .map_or_else(|| "null".to_owned(), quote)
     }
 
     fn stop_details(&self) -> String {
@@ -263,10 +325,22 @@ impl Reply {
             return String::new();
         }
         let behaviour = &self.behaviour;
-        let text = behaviour.text.as_ref().filter(|_| behaviour.refusal == Refusal::Instead);
-        let words = behaviour.explanation.as_ref().or(text).map_or_else(|| "null".to_owned(), |words| quote(words));
-        let category = behaviour.category.as_deref().map_or_else(|| "null".to_owned(), quote);
-        format!(r#","stop_details":{{"type":"refusal","category":{category},"explanation":{words}}}"#)
+        let text = behaviour
+            .text
+            .as_ref()
+            .filter(|_| behaviour.refusal == Refusal::Instead);
+        let words = behaviour
+            .explanation
+            .as_ref()
+            .or(text)
+            .map_or_else(|| "null".to_owned(), |words| quote(words));
+        let category = behaviour
+            .category
+            .as_deref()
+            .map_or_else(|| "null".to_owned(), quote);
+        format!(
+            r#","stop_details":{{"type":"refusal","category":{category},"explanation":{words}}}"#
+        )
     }
 
     fn usage_field(&self, usage: &str) -> String {

@@ -11,12 +11,19 @@ pub fn is_page(request: &Request) -> bool {
 }
 
 /// The simulator's own pages.
-pub async fn answer(exchange: &mut Exchange<'_>, server: &Server, request: &Request) -> Result<(), Gone> {
+pub async fn answer(
+    exchange: &mut Exchange<'_>,
+    server: &Server,
+    request: &Request,
+) -> Result<(), Gone> {
     let (status, body) = match (request.method.as_str(), request.path()) {
         ("GET", "/_sim/stats") => (200, server.stats.summary().to_string()),
         ("GET", "/_sim/requests") => {
             let count = request.query("last").and_then(|count| count.parse().ok());
-            (200, server.stats.last(count.unwrap_or(usize::MAX)).to_string())
+            (
+                200,
+                server.stats.last(count.unwrap_or(usize::MAX)).to_string(),
+            )
         }
         ("POST", "/_sim/reset") => {
             server.stats.reset();
@@ -24,7 +31,10 @@ pub async fn answer(exchange: &mut Exchange<'_>, server: &Server, request: &Requ
         }
         _ => (404, r#"{"error":"no such simulator page"}"#.to_owned()),
     };
-    let head = Head { status, lines: "content-type: application/json\r\n".to_owned() };
+    let head = Head {
+        status,
+        lines: "content-type: application/json\r\n".to_owned(),
+    };
     let framing = Framing::Sized(body.len());
     exchange.send_head(&head, framing, false).await?;
     exchange.send_piece(body.as_bytes(), framing).await?;

@@ -111,7 +111,8 @@ struct Written<'a> {
 
 /// Reads the marker's list of parts.
 pub fn read(text: &str) -> Result<Vec<Part>, String> {
-    let written: Vec<Written<'_>> = serde_json::from_str(text).map_err(|error| format!("'blocks': {error}"))?;
+    let written: Vec<Written<'_>> =
+        serde_json::from_str(text).map_err(|error| format!("'blocks': {error}"))?;
     if written.len() > PARTS_MAX {
         return Err(format!("'blocks' has more than {PARTS_MAX} elements"));
     }
@@ -119,14 +120,38 @@ pub fn read(text: &str) -> Result<Vec<Part>, String> {
 }
 
 fn part(written: Written<'_>) -> Result<Part, String> {
-    let Written { thinking, omitted, redacted, text, citations, refusal, tool, args, id, search, hits, error, unknown } =
-        written;
+    let Written {
+        thinking,
+        omitted,
+        redacted,
+        text,
+        citations,
+        refusal,
+        tool,
+        args,
+        id,
+        search,
+        hits,
+        error,
+        unknown,
+    } = written;
     let kinds = [
         thinking.map(|text| Part::Thinking(Thought { text, omitted })),
         redacted.then_some(Part::Redacted),
-        text.map(|text| Part::Text(Text { text, sources: citations })),
+        text.map(|text| {
+            Part::Text(Text {
+                text,
+                sources: citations,
+            })
+        }),
         refusal.map(Part::Refusal),
-        tool.map(|name| Part::Call(Call { id, name, args: arguments(args) })),
+        tool.map(|name| {
+            Part::Call(Call {
+                id,
+                name,
+                args: arguments(args),
+            })
+        }),
         search.map(|query| Part::Search(Search { query, hits, error })),
         unknown.map(Part::Unknown),
     ];

@@ -17,7 +17,8 @@ use super::vendor::{Body, Plan, Server};
 
 const LENGTH_TOO_LARGE_BY: usize = 100;
 const STREAM_LENGTH_CLAIMED: usize = 1 << 40;
-const STREAM_HEAD: &str = "content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n";
+const STREAM_HEAD: &str =
+    "content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n";
 /// A header that no client takes.
 const HUGE_HEADER_BYTES: usize = 2 * 1024 * 1024;
 /// A sender this far behind its schedule starts a new one instead of catching up.
@@ -65,7 +66,9 @@ async fn send(
 ) -> Result<After, Gone> {
     let behaviour = &plan.behaviour;
     if !behaviour.delay.is_zero() {
-        exchange.pause_until(Instant::now() + behaviour.delay).await?;
+        exchange
+            .pause_until(Instant::now() + behaviour.delay)
+            .await?;
     }
     if behaviour.cut == Some(Point::Headers) {
         return Ok(closing(behaviour));
@@ -74,14 +77,28 @@ async fn send(
         return Err(exchange.gone().await);
     }
     server.stats.count_status(plan.status);
-    let mut head = Head { status: plan.status, lines: plan.head.clone() };
+    let mut head = Head {
+        status: plan.status,
+        lines: plan.head.clone(),
+    };
     if behaviour.garbage == Some(Garbage::Headers) {
-        head.lines.push_str(&format!("x-sim-filler: {}\r\n", "x".repeat(HUGE_HEADER_BYTES)));
+        head.lines.push_str(&format!(
+            "x-sim-filler: {}\r\n",
+            "x".repeat(HUGE_HEADER_BYTES)
+        ));
     }
-    let mut sender = Sender { exchange, behaviour, closes: !request.keeps_alive };
+    let mut sender = Sender {
+        exchange,
+        behaviour,
+        closes: !request.keeps_alive,
+    };
     match &plan.body {
-        Body::Whole { content_type, bytes } => {
-            head.lines.push_str(&format!("content-type: {content_type}\r\n"));
+        Body::Whole {
+            content_type,
+            bytes,
+        } => {
+            head.lines
+                .push_str(&format!("content-type: {content_type}\r\n"));
             let bytes: &[u8] = if request.method == "HEAD" { &[] } else { bytes };
             sender.send_whole(head, bytes).await
         }
@@ -113,7 +130,11 @@ impl<'b> Sender<'_, 'b> {
         };
         let is_chunk_garbage = behaviour.garbage == Some(Garbage::Chunk);
         let is_chunked = behaviour.chunked || is_chunk_garbage;
-        let framing = if is_chunked { Framing::Chunked } else { Framing::Sized(claimed) };
+        let framing = if is_chunked {
+            Framing::Chunked
+        } else {
+            Framing::Sized(claimed)
+        };
         let mut sink = self.begin(&head, framing, None).await?;
         if is_chunk_garbage {
             return sink.break_framing().await;
@@ -132,12 +153,21 @@ impl<'b> Sender<'_, 'b> {
         Ok(closing(behaviour))
     }
 
-    async fn send_stream(&mut self, mut head: Head, events: &Events, tally: &Tally) -> Result<After, Gone> {
+    async fn send_stream(
+        &mut self,
+        mut head: Head,
+        events: &Events,
+        tally: &Tally,
+    ) -> Result<After, Gone> {
         let behaviour = self.behaviour;
         let line_end = if behaviour.crlf { "\r\n" } else { "\n" };
         let claims_length = behaviour.garbage == Some(Garbage::Length);
         head.lines.push_str(STREAM_HEAD);
-        let framing = if claims_length { Framing::Sized(STREAM_LENGTH_CLAIMED) } else { Framing::Chunked };
+        let framing = if claims_length {
+            Framing::Sized(STREAM_LENGTH_CLAIMED)
+        } else {
+            Framing::Chunked
+        };
         let mut sink = self.begin(&head, framing, behaviour.split).await?;
         let mut deadline = Instant::now() + behaviour.first;
         if !behaviour.first.is_zero() {
@@ -168,7 +198,8 @@ impl<'b> Sender<'_, 'b> {
                 deadline = wait_for_turn(&mut sink, deadline, behaviour.gap).await?;
             }
             if let Some(kind) = behaviour.keep_alive {
-                sink.write(events.keep_alive(kind, index, line_end).as_bytes()).await?;
+                sink.write(events.keep_alive(kind, index, line_end).as_bytes())
+                    .await?;
             }
             sink.write(events.event(index, line_end).as_bytes()).await?;
             tally.wrote(events.shown_bytes(index));
@@ -181,10 +212,19 @@ impl<'b> Sender<'_, 'b> {
                 sink.exchange.pause_until(Instant::now() + CHATTER).await?;
             }
         }
-        if claims_length { sink.end_short().await } else { sink.end().await }
+        if claims_length {
+            sink.end_short().await
+        } else {
+            sink.end().await
+        }
     }
 
-    async fn begin(&mut self, head: &Head, framing: Framing, split: Option<usize>) -> Result<Sink<'_, 'b>, Gone> {
+    async fn begin(
+        &mut self,
+        head: &Head,
+        framing: Framing,
+        split: Option<usize>,
+    ) -> Result<Sink<'_, 'b>, Gone> {
         self.exchange.send_head(head, framing, self.closes).await?;
         Ok(Sink::new(self.exchange, framing, split))
     }
@@ -204,7 +244,11 @@ enum Incident {
 fn incident(behaviour: &Behaviour, sent: usize, length: usize) -> Option<Incident> {
     let is_now = |count: Option<usize>| count.is_some_and(|count| count.min(length) == sent);
     if is_now(events_of(behaviour.cut)) {
-        return Some(if behaviour.clean_end { Incident::End } else { Incident::Cut });
+        return Some(if behaviour.clean_end {
+            Incident::End
+        } else {
+            Incident::Cut
+        });
     }
     if is_now(events_of(behaviour.hang)) {
         return Some(Incident::Hang);
@@ -220,7 +264,11 @@ fn incident(behaviour: &Behaviour, sent: usize, length: usize) -> Option<Inciden
 }
 
 /// Waits until `gap` after `last`; gaps shorter than a timer tick come true on average.
-async fn wait_for_turn(sink: &mut Sink<'_, '_>, last: Instant, gap: Duration) -> Result<Instant, Gone> {
+async fn wait_for_turn(
+    sink: &mut Sink<'_, '_>,
+    last: Instant,
+    gap: Duration,
+) -> Result<Instant, Gone> {
     let now = Instant::now();
     let deadline = (last + gap).max(now.checked_sub(BEHIND_MAX).unwrap_or(last));
     if deadline > now {
@@ -238,5 +286,9 @@ fn events_of(point: Option<Point>) -> Option<usize> {
 }
 
 fn closing(behaviour: &Behaviour) -> After {
-    if behaviour.reset { After::Reset } else { After::Close }
+    if behaviour.reset {
+        After::Reset
+    } else {
+        After::Close
+    }
 }

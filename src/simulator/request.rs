@@ -52,7 +52,10 @@ impl Turn {
     /// What the vendor fills an event up with, so that its size tells nothing.
     pub fn padding(&self, index: usize) -> String {
         match self.obfuscation {
-            true => format!(r#","obfuscation":"{}""#, &PADDING[..index * 5 % PADDING.len()]),
+            true => format!(
+                r#","obfuscation":"{}""#,
+                &PADDING[..index * 5 % PADDING.len()]
+            ),
             false => String::new(),
         }
     }
@@ -60,7 +63,9 @@ impl Turn {
 
 pub fn read_chat(body: &[u8]) -> Result<Asked, Problem> {
     let value: Value = serde_json::from_slice(body).map_err(|_| Problem::chat_not_json())?;
-    let model = value["model"].as_str().ok_or_else(Problem::chat_without_model)?;
+    let model = value["model"]
+        .as_str()
+        .ok_or_else(Problem::chat_without_model)?;
     let messages = match value.get("messages") {
         Some(Value::Array(messages)) if !messages.is_empty() => messages,
         Some(Value::Array(_)) => return Err(Problem::chat_empty_messages()),
@@ -76,9 +81,14 @@ pub fn read_chat(body: &[u8]) -> Result<Asked, Problem> {
     }
     let choices = match &value["n"] {
         Value::Null => 1,
-        n => n.as_u64().filter(|n| (1..=CHOICES_MAX).contains(n)).ok_or_else(Problem::chat_bad_n)?,
+        n => n
+            .as_u64()
+            .filter(|n| (1..=CHOICES_MAX).contains(n))
+            .ok_or_else(Problem::chat_bad_n)?,
     };
-    let tier = value["service_tier"].as_str().filter(|tier| matches!(*tier, "flex" | "priority"));
+    let tier = value["service_tier"]
+        .as_str()
+        .filter(|tier| matches!(*tier, "flex" | "priority"));
     let last = messages.last().unwrap_or(&Value::Null);
     let is_result = matches!(last["role"].as_str(), Some("tool" | "function"));
     let turn = Turn {
@@ -90,7 +100,9 @@ pub fn read_chat(body: &[u8]) -> Result<Asked, Problem> {
         legacy_functions: value["functions"].is_array() && !value["tools"].is_array(),
         omits_thinking: false,
         choices: usize::try_from(choices).unwrap_or(1),
-        max_tokens: value["max_completion_tokens"].as_u64().or(value["max_tokens"].as_u64()),
+        max_tokens: value["max_completion_tokens"]
+            .as_u64()
+            .or(value["max_tokens"].as_u64()),
         service_tier: tier.unwrap_or("default").to_owned(),
         user_text: last_user_text(messages).to_owned(),
         tool_result: is_result.then(|| joined_text(&last["content"])),
@@ -102,14 +114,18 @@ pub fn read_chat(body: &[u8]) -> Result<Asked, Problem> {
 
 pub fn read_responses(body: &[u8]) -> Result<Asked, Problem> {
     let value: Value = serde_json::from_slice(body).map_err(|_| Problem::chat_not_json())?;
-    let model = value["model"].as_str().ok_or_else(Problem::chat_without_model)?;
+    let model = value["model"]
+        .as_str()
+        .ok_or_else(Problem::chat_without_model)?;
     if model.starts_with("missing-") {
         return Err(Problem::chat_no_such_model(model));
     }
     let empty = Vec::new();
     let items = value["input"].as_array().unwrap_or(&empty);
     let last = items.last().unwrap_or(&Value::Null);
-    let is_result = last["type"].as_str().is_some_and(|kind| kind.ends_with("_output"));
+    let is_result = last["type"]
+        .as_str()
+        .is_some_and(|kind| kind.ends_with("_output"));
     let turn = Turn {
         vendor: Vendor::Responses,
         model: model.to_owned(),
@@ -120,8 +136,15 @@ pub fn read_responses(body: &[u8]) -> Result<Asked, Problem> {
         omits_thinking: value["reasoning"]["summary"].is_null(),
         choices: 1,
         max_tokens: value["max_output_tokens"].as_u64(),
-        service_tier: value["service_tier"].as_str().filter(|tier| *tier != "auto").unwrap_or("default").to_owned(),
-        user_text: value["input"].as_str().unwrap_or_else(|| last_user_text(items)).to_owned(),
+        service_tier: value["service_tier"]
+            .as_str()
+            .filter(|tier| *tier != "auto")
+            .unwrap_or("default")
+            .to_owned(),
+        user_text: value["input"]
+            .as_str()
+            .unwrap_or_else(|| last_user_text(items))
+            .to_owned(),
         tool_result: is_result.then(|| joined_text(&last["output"])),
         input_tokens: count::input_tokens(Vendor::Responses, model, &value, body.len()),
         offered: Offered::read(&value),
@@ -131,8 +154,11 @@ pub fn read_responses(body: &[u8]) -> Result<Asked, Problem> {
 
 /// `counts` is true for the token counter, which needs no `max_tokens`.
 pub fn read_messages(body: &[u8], counts: bool) -> Result<Asked, Problem> {
-    let value: Value = serde_json::from_slice(body).map_err(|error| Problem::messages_not_json(&error))?;
-    let model = value["model"].as_str().ok_or_else(|| Problem::messages_missing("model"))?;
+    let value: Value =
+        serde_json::from_slice(body).map_err(|error| Problem::messages_not_json(&error))?;
+    let model = value["model"]
+        .as_str()
+        .ok_or_else(|| Problem::messages_missing("model"))?;
     let max_tokens = value["max_tokens"].as_u64();
     if max_tokens.is_none() && !counts {
         return Err(Problem::messages_missing("max_tokens"));
@@ -146,7 +172,12 @@ pub fn read_messages(body: &[u8], counts: bool) -> Result<Asked, Problem> {
         return Err(Problem::messages_no_such_model(model));
     }
     let last = &messages.last().unwrap_or(&Value::Null)["content"];
-    let result = last.as_array().and_then(|blocks| blocks.iter().rev().find(|block| block["type"] == "tool_result"));
+    let result = last.as_array().and_then(|blocks| {
+        blocks
+            .iter()
+            .rev()
+            .find(|block| block["type"] == "tool_result")
+    });
     let turn = Turn {
         vendor: Vendor::Messages,
         model: model.to_owned(),
@@ -186,7 +217,12 @@ fn last_user_text(messages: &[Value]) -> &str {
         .find_map(|message| {
             let mut texts = texts(&message["content"]);
             texts.retain(|text| !text.starts_with(REMINDER) || marker::is_in(text));
-            texts.iter().rev().find(|text| marker::is_in(text)).or(texts.last()).copied()
+            texts
+                .iter()
+                .rev()
+                .find(|text| marker::is_in(text))
+                .or(texts.last())
+                .copied()
         })
         .unwrap_or_default()
 }
@@ -196,8 +232,17 @@ fn texts(content: &Value) -> Vec<&str> {
     match content {
         Value::String(text) => vec![text],
         Value::Array(parts) => {
-            let is_text = |part: &&Value| matches!(part["type"].as_str(), Some("text" | "input_text" | "output_text"));
-            parts.iter().filter(is_text).filter_map(|part| part["text"].as_str()).collect()
+            let is_text = |part: &&Value| {
+                matches!(
+                    part["type"].as_str(),
+                    Some("text" | "input_text" | "output_text")
+                )
+            };
+            parts
+                .iter()
+                .filter(is_text)
+                .filter_map(|part| part["text"].as_str())
+                .collect()
         }
         _ => Vec::new(),
     }

@@ -1,6 +1,7 @@
 //! Responses, as their vendor writes them: whole and as a stream of numbered events.
 //!
-//! It must not decide what is said (`answer.rs`), nor when it is sent (`play.rs`). Read next: `responses/items.rs`.
+//! It must not decide what is said (`answer.rs`), nor when it is sent (`play.rs`). Read next:
+//! `responses/items.rs`.
 
 mod items;
 
@@ -32,21 +33,41 @@ pub struct Offered {
 impl Offered {
     pub fn read(body: &Value) -> Self {
         let items = |value: &Value| value.as_array().cloned().unwrap_or_default();
-        let added = items(&body["input"]).into_iter().filter(|item| item["type"] == "additional_tools");
-        let offered: Vec<Value> = added.flat_map(|item| items(&item["tools"])).chain(items(&body["tools"])).collect();
+        let added = items(&body["input"])
+            .into_iter()
+            .filter(|item| item["type"] == "additional_tools");
+        let offered: Vec<Value> = added
+            .flat_map(|item| items(&item["tools"]))
+            .chain(items(&body["tools"]))
+            .collect();
         let name = |tool: &Value| tool["name"].as_str().unwrap_or_default().to_owned();
         let mut read = Self {
-            encrypted: items(&body["include"]).iter().any(|word| word == "reasoning.encrypted_content"),
-            tools: if body["tools"].is_array() { body["tools"].to_string() } else { "[]".to_owned() },
-            reasoning: if body["reasoning"].is_object() { body["reasoning"].to_string() } else { "null".to_owned() },
+            encrypted: items(&body["include"])
+                .iter()
+                .any(|word| word == "reasoning.encrypted_content"),
+            tools: if body["tools"].is_array() {
+                body["tools"].to_string()
+            } else {
+                "[]".to_owned()
+            },
+            reasoning: if body["reasoning"].is_object() {
+                body["reasoning"].to_string()
+            } else {
+                "null".to_owned()
+            },
             ..Self::default()
         };
         for tool in &offered {
-            for member in items(&tool["tools"]).iter().filter(|_| tool["type"] == "namespace") {
+            for member in items(&tool["tools"])
+                .iter()
+                .filter(|_| tool["type"] == "namespace")
+            {
                 read.members.push((name(member), name(tool)));
-                read.customs.extend((member["type"] == "custom").then(|| name(member)));
+                read.customs
+                    .extend((member["type"] == "custom").then(|| name(member)));
             }
-            read.customs.extend((tool["type"] == "custom").then(|| name(tool)));
+            read.customs
+                .extend((tool["type"] == "custom").then(|| name(tool)));
         }
         read
     }
@@ -63,7 +84,8 @@ pub struct Reply {
     steps: Vec<Step>,
 }
 
-/// One event of a stream, before it is worded; kept small, because streams can be long. The first number is the item's.
+/// One event of a stream, before it is worded; kept small, because streams can be long. The first
+/// number is the item's.
 #[derive(Clone, Debug)]
 enum Step {
     Created,
@@ -90,7 +112,14 @@ enum Step {
 impl Reply {
     pub fn new(turn: Turn, behaviour: Behaviour, serial: String, created: i64) -> Self {
         let answer = Answer::new(&turn, &behaviour);
-        let mut reply = Self { turn, behaviour, answer, serial, created, steps: Vec::new() };
+        let mut reply = Self {
+            turn,
+            behaviour,
+            answer,
+            serial,
+            created,
+            steps: Vec::new(),
+        };
         if reply.turn.stream {
             reply.plan();
         }
@@ -126,9 +155,10 @@ impl Reply {
             Step::Created => ("response.created".to_owned(), self.begun()),
             Step::InProgress => ("response.in_progress".to_owned(), self.begun()),
             Step::Unknown => ("response.sim_unknown".to_owned(), r#","n":1"#.to_owned()),
-            Step::Terminal => {
-                (format!("response.{}", self.status()), format!(r#","response":{}"#, self.envelope(true)))
-            }
+            Step::Terminal => (
+                format!("response.{}", self.status()),
+                format!(r#","response":{}"#, self.envelope(true)),
+            ),
             step => self.item_event(step, index)?,
         };
         let (number, unknown) = (self.number(index), self.behaviour.unknown_field());
@@ -140,18 +170,28 @@ impl Reply {
     pub fn error(&self, error: &str) -> Vec<(&'static str, String)> {
         let number = self.steps.len();
         let failed = || {
-            let response = self.envelope_of("failed", "[]", "null", &format!("{{{error}}}"), "null");
+            let response =
+                self.envelope_of("failed", "[]", "null", &format!("{{{error}}}"), "null");
             (
                 "response.failed",
-                format!(r#"{{"type":"response.failed","response":{response},"sequence_number":{number}}}"#),
+                format!(
+                    r#"{{"type":"response.failed","response":{response},"sequence_number":{number}}}"#
+                ),
             )
         };
-        let flat = || ("error", format!(r#"{{"type":"error",{error},"sequence_number":{number}}}"#));
+        let flat = || {
+            (
+                "error",
+                format!(r#"{{"type":"error",{error},"sequence_number":{number}}}"#),
+            )
+        };
         match self.behaviour.error_form {
             ErrorForm::Flat => vec![flat()],
             ErrorForm::Nested => vec![(
                 "error",
-                format!(r#"{{"type":"error","error":{{"type":"server_error",{error}}},"sequence_number":{number}}}"#),
+                format!(
+                    r#"{{"type":"error","error":{{"type":"server_error",{error}}},"sequence_number":{number}}}"#
+                ),
             )],
             ErrorForm::Failed => vec![failed()],
             ErrorForm::Both => vec![flat(), failed()],
@@ -177,7 +217,9 @@ impl Reply {
         for (item, part) in self.answer.parts.iter().enumerate() {
             let planned = self.item_steps(item, part);
             match part {
-                Part::Call(_) if self.behaviour.calls == Calls::Interleaved => waiting.push(planned),
+                Part::Call(_) if self.behaviour.calls == Calls::Interleaved => {
+                    waiting.push(planned)
+                }
                 _ => steps.extend(planned),
             }
         }
@@ -190,7 +232,11 @@ impl Reply {
             return vec![Step::Done(item)];
         }
         let mut steps = vec![Step::Added(item)];
-        let pieces = if form == Items::Whole { Vec::new() } else { self.answer.pieces(part) };
+        let pieces = if form == Items::Whole {
+            Vec::new()
+        } else {
+            self.answer.pieces(part)
+        };
         let deltas = pieces.into_iter().map(|range| Step::Delta(item, range));
         match part {
             Part::Thinking(_) | Part::Redacted => {
@@ -203,7 +249,10 @@ impl Reply {
                         let halves = halves.into_iter().filter(|half| !half.is_empty());
                         steps.extend(halves.map(|half| Step::SummaryDelta(item, number, half)));
                     }
-                    steps.extend([Step::SummaryText(item, number), Step::SummaryEnds(item, number)]);
+                    steps.extend([
+                        Step::SummaryText(item, number),
+                        Step::SummaryEnds(item, number),
+                    ]);
                 }
             }
             Part::Text(text) => {
@@ -222,7 +271,10 @@ impl Reply {
                 steps.push(Step::Whole(item));
             }
             Part::Search(_) => {
-                steps.extend(["in_progress", "searching", "completed"].map(|phase| Step::Search(item, phase)));
+                steps.extend(
+                    ["in_progress", "searching", "completed"]
+                        .map(|phase| Step::Search(item, phase)),
+                );
             }
             Part::Unknown(_) => {}
         }
@@ -231,7 +283,10 @@ impl Reply {
     }
 
     fn begun(&self) -> String {
-        format!(r#","response":{}"#, self.envelope_of("in_progress", "[]", "null", "null", "null"))
+        format!(
+            r#","response":{}"#,
+            self.envelope_of("in_progress", "[]", "null", "null", "null")
+        )
     }
 
     fn status(&self) -> &'static str {
@@ -250,35 +305,74 @@ impl Reply {
         let listed = is_listed
             && !(self.turn.stream && self.behaviour.items == Items::Unlisted)
             && self.behaviour.shape != Some(Shape::NoChoices);
-        let items: Vec<String> = (0..self.answer.parts.len()).filter(|_| listed).map(|item| self.item(item)).collect();
+        let items: Vec<String> = (0..self.answer.parts.len())
+            .filter(|_| listed)
+            .map(|item| self.item(item))
+            .collect();
         let usage = match self.answer.usage.mode {
             UsageMode::None => "null".to_owned(),
             _ => self.answer.usage.responses(),
         };
         let error = match status {
             "failed" => {
-                let code = quote(self.behaviour.error_code.as_deref().unwrap_or("server_error"));
-                let message = quote(self.behaviour.explanation.as_deref().unwrap_or("The model failed."));
+                let code = quote(
+                    self.behaviour
+                        .error_code
+                        .as_deref()
+                        .unwrap_or("server_error"),
+                );
+                let message = quote(
+                    self.behaviour
+                        .explanation
+                        .as_deref()
+                        .unwrap_or("The model failed."),
+                );
                 format!(r#"{{"code":{code},"message":{message}}}"#)
             }
             _ => "null".to_owned(),
         };
         let why = match status {
             "incomplete" => {
-                let reason = self.behaviour.finish.as_deref().unwrap_or("max_output_tokens");
+                let reason = self
+                    .behaviour
+                    .finish
+                    .as_deref()
+                    .unwrap_or("max_output_tokens");
                 format!(r#"{{"reason":{}}}"#, quote(reason))
             }
             _ => "null".to_owned(),
         };
-        self.envelope_of(status, &format!("[{}]", items.join(",")), &usage, &error, &why)
+        self.envelope_of(
+            status,
+            &format!("[{}]", items.join(",")),
+            &usage,
+            &error,
+            &why,
+        )
     }
 
-    fn envelope_of(&self, status: &str, output: &str, usage: &str, error: &str, why: &str) -> String {
+    fn envelope_of(
+        &self,
+        status: &str,
+        output: &str,
+        usage: &str,
+        error: &str,
+        why: &str,
+    ) -> String {
         let offered = &self.turn.offered;
-        let completed = if status == "completed" { self.created.to_string() } else { "null".to_owned() };
-        let limit = self.turn.max_tokens.map_or_else(|| "null".to_owned(), |limit| limit.to_string());
+        let completed = if status == "completed" {
+            self.created.to_string()
+        } else {
+            "null".to_owned()
+        };
+        let limit = self
+            .turn
+            .max_tokens
+            .map_or_else(|| "null".to_owned(), |limit| limit.to_string());
         let tier = self.behaviour.tier(&self.turn.service_tier);
-        let tier = tier.map(|tier| format!(r#""service_tier":"{tier}","#)).unwrap_or_default();
+        let tier = tier
+            .map(|tier| format!(r#""service_tier":"{tier}","#))
+            .unwrap_or_default();
         let searches = match self.answer.usage.searches {
             0 => String::new(),
             count => format!(r#""tool_usage":{{"web_search":{{"num_requests":{count}}}}},"#),
@@ -296,7 +390,11 @@ impl Reply {
 
     /// Signs of life are events and are counted.
     fn number(&self, index: usize) -> usize {
-        if self.behaviour.keep_alive == Some(KeepAlive::Ping) { index * 2 + 1 } else { index }
+        if self.behaviour.keep_alive == Some(KeepAlive::Ping) {
+            index * 2 + 1
+        } else {
+            index
+        }
     }
 }
 

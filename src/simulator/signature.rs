@@ -28,9 +28,14 @@ impl Sealed {
     }
 }
 
-/// A signature of `text`, or of nothing where the text is not shown; another one for every `serial`.
+/// A signature of `text`, or of nothing where the text is not shown; another one for every
+/// `serial`.
 pub fn sign(what: Sealed, text: &str, serial: &str) -> String {
-    let nonce: Vec<u8> = Sha256::digest(serial).iter().take(NONCE_BYTES).copied().collect();
+    let nonce: Vec<u8> = Sha256::digest(serial)
+        .iter()
+        .take(NONCE_BYTES)
+        .copied()
+        .collect();
     seal(what, text, &nonce)
 }
 
@@ -72,7 +77,11 @@ pub fn encode(bytes: &[u8]) -> String {
         for digit in 0..4 {
             let shown = digit <= group.len();
             let index = (bits >> (18 - 6 * digit) & 63) as usize;
-            out.push(if shown { char::from(ALPHABET[index]) } else { '=' });
+            out.push(if shown {
+                char::from(ALPHABET[index])
+            } else {
+                '='
+            });
         }
     }
     out
@@ -117,7 +126,10 @@ mod tests {
     #[test]
     fn a_signature_is_base64_of_one_text_and_no_other() {
         let signature = sign(Sealed::Thinking, "hm", "1");
-        assert!(signature.starts_with("EqQB") && signature.len() > 150, "{signature}");
+        assert!(
+            signature.starts_with("EqQB") && signature.len() > 150,
+            "{signature}"
+        );
         assert!(is_ours(Sealed::Thinking, "hm", &signature));
         assert!(!is_ours(Sealed::Thinking, "hm ", &signature));
         assert!(!is_ours(Sealed::Redacted, "hm", &signature));
@@ -130,7 +142,13 @@ mod tests {
 
     #[test]
     fn base64_goes_there_and_back() {
-        for (plain, coded) in [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")] {
+        for (plain, coded) in [
+            ("", ""),
+            ("f", "Zg=="),
+            ("fo", "Zm8="),
+            ("foo", "Zm9v"),
+            ("foobar", "Zm9vYmFy"),
+        ] {
             assert_eq!(encode(plain.as_bytes()), coded);
             assert_eq!(decode(coded).as_deref(), Some(plain.as_bytes()));
         }

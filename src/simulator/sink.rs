@@ -17,7 +17,12 @@ pub struct Sink<'a, 'b> {
 impl<'a, 'b> Sink<'a, 'b> {
     /// For the body behind a head that said `framing`.
     pub fn new(exchange: &'a mut Exchange<'b>, framing: Framing, split: Option<usize>) -> Self {
-        Self { exchange, framing, split, waiting: Vec::new() }
+        Self {
+            exchange,
+            framing,
+            split,
+            waiting: Vec::new(),
+        }
     }
 
     /// Part of a body. Small parts are sent together, until [`Self::settle`] or [`Self::end`].

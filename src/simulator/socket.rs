@@ -57,7 +57,10 @@ impl Socket {
     }
 
     fn new(transport: Transport) -> Self {
-        Self { transport, state: Arc::default() }
+        Self {
+            transport,
+            state: Arc::default(),
+        }
     }
 
     pub fn state(&self) -> Arc<State> {
@@ -78,13 +81,18 @@ impl Drop for Socket {
             Transport::Plain(tcp) => tcp,
             Transport::Tls(tls) => tls.get_ref().0,
         };
-        // If the option cannot be set the close is an ordinary one, and the test that asked sees it.
+        // If the option cannot be set the close is an ordinary one, and the test that asked sees
+        // it.
         let _ = tcp.set_zero_linger();
     }
 }
 
 impl AsyncRead for Socket {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         match self.transport() {
             Transport::Plain(stream) => Pin::new(stream).poll_read(cx, into),
             Transport::Tls(stream) => Pin::new(stream.as_mut()).poll_read(cx, into),
@@ -93,7 +101,11 @@ impl AsyncRead for Socket {
 }
 
 impl AsyncWrite for Socket {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let state = self.state();
         state.note(match self.transport() {
             Transport::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),

@@ -73,7 +73,8 @@ impl Tally {
     /// One event more, which shows so many bytes of output.
     pub fn wrote(&self, shown_bytes: usize) {
         self.events.fetch_add(1, Relaxed);
-        self.shown_bytes.fetch_add(u64::try_from(shown_bytes).unwrap_or(u64::MAX), Relaxed);
+        self.shown_bytes
+            .fetch_add(u64::try_from(shown_bytes).unwrap_or(u64::MAX), Relaxed);
     }
 
     fn show(&self) -> Value {
@@ -98,7 +99,11 @@ impl Stats {
 
     /// The client of an open connection speaks this version of HTTP.
     pub(super) fn version_known(&self, version: &str) {
-        let counter = if version == "2" { &self.over_http2 } else { &self.over_http1 };
+        let counter = if version == "2" {
+            &self.over_http2
+        } else {
+            &self.over_http1
+        };
         counter.fetch_add(1, Relaxed);
     }
 
@@ -124,7 +129,10 @@ impl Stats {
             answer: Tally::default(),
         });
         let mut tables = self.tables();
-        count(&mut tables.paths, &format!("{} {}", request.method, request.path()));
+        count(
+            &mut tables.paths,
+            &format!("{} {}", request.method, request.path()),
+        );
         if tables.last.len() == REQUESTS_KEPT {
             tables.last.pop_front();
         }
@@ -157,8 +165,23 @@ impl Stats {
     /// Forgets what was counted; what is open or in flight stays counted.
     pub(super) fn reset(&self) {
         *self.tables() = Tables::default();
-        let Self { connections, over_http1, over_http2, requests, completed, client_gone, .. } = self;
-        for counter in [connections, over_http1, over_http2, requests, completed, client_gone] {
+        let Self {
+            connections,
+            over_http1,
+            over_http2,
+            requests,
+            completed,
+            client_gone,
+            ..
+        } = self;
+        for counter in [
+            connections,
+            over_http1,
+            over_http2,
+            requests,
+            completed,
+            client_gone,
+        ] {
             counter.store(0, Relaxed);
         }
     }
@@ -234,9 +257,11 @@ fn count(table: &mut BTreeMap<String, u64>, name: &str) {
 /// Lower-case hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut out, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(out, "{byte:02x}");
-        out
-    })
+    bytes
+        .iter()
+        .fold(String::with_capacity(bytes.len() * 2), |mut out, byte| {
+            // Writing to a string cannot fail.
+            let _ = write!(out, "{byte:02x}");
+            out
+        })
 }

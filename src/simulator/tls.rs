@@ -10,7 +10,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose};
+use rcgen::{
+    BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::ring::default_provider;
@@ -35,17 +38,28 @@ pub fn acceptor(dir: &Path) -> anyhow::Result<TlsAcceptor> {
         make(dir)?;
     }
     let (certificate, key) = (dir.join(CERTIFICATE), dir.join(KEY));
-    let unreadable = |file: &Path| format!("cannot read {}; delete its directory to have it made", file.display());
-    let chain = CertificateDer::from_pem_file(&certificate).with_context(|| unreadable(&certificate))?;
+    let unreadable = |file: &Path| {
+        format!(
+            "cannot read {}; delete its directory to have it made",
+            file.display()
+        )
+    };
+    let chain =
+        CertificateDer::from_pem_file(&certificate).with_context(|| unreadable(&certificate))?;
     let key = PrivateKeyDer::from_pem_file(&key).with_context(|| unreadable(&key))?;
     let builder = ServerConfig::builder_with_provider(Arc::new(default_provider()));
-    let builder = builder.with_safe_default_protocol_versions()?.with_no_client_auth();
-    let mut config = builder.with_single_cert(vec![chain], key).with_context(|| unreadable(&certificate))?;
+    let builder = builder
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth();
+    let mut config = builder
+        .with_single_cert(vec![chain], key)
+        .with_context(|| unreadable(&certificate))?;
     config.alpn_protocols = vec![ALPN_HTTP2.to_vec(), ALPN_HTTP1.to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-/// Makes the files beside `dir` and gives them its name: of simulators that start at once, all take those of the first.
+/// Makes the files beside `dir` and gives them its name: of simulators that start at once, all take
+/// those of the first.
 fn make(dir: &Path) -> anyhow::Result<()> {
     let mut beside = dir.as_os_str().to_owned();
     beside.push(format!(".{}", std::process::id()));
@@ -65,7 +79,9 @@ fn write(dir: &Path) -> anyhow::Result<()> {
     let mut params = CertificateParams::new(Vec::new())?;
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
-    params.distinguished_name.push(rcgen::DnType::CommonName, "model-gateway simulator CA");
+    params
+        .distinguished_name
+        .push(rcgen::DnType::CommonName, "model-gateway simulator CA");
     let authority_key = KeyPair::generate()?;
     let authority = params.self_signed(&authority_key)?;
     let mut server = CertificateParams::new(NAMES.map(str::to_owned).to_vec())?;
@@ -76,7 +92,11 @@ fn write(dir: &Path) -> anyhow::Result<()> {
     fs::DirBuilder::new().mode(0o700).create(dir)?;
     fs::write(dir.join(AUTHORITY), authority.pem())?;
     fs::write(dir.join(CERTIFICATE), certificate.pem())?;
-    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(dir.join(KEY))?;
+    let mut file = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(dir.join(KEY))?;
     Ok(file.write_all(key.serialize_pem().as_bytes())?)
 }
 
@@ -85,9 +105,13 @@ pub struct TemporaryDir(PathBuf);
 
 impl TemporaryDir {
     pub fn new() -> anyhow::Result<Self> {
-        let dir = std::env::temp_dir().join(format!("model-gateway-simulator-{}", std::process::id()));
+        let dir =
+            std::env::temp_dir().join(format!("model-gateway-simulator-{}", std::process::id()));
         // Somebody else's directory of that name must not be used.
-        fs::DirBuilder::new().mode(0o700).create(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        fs::DirBuilder::new()
+            .mode(0o700)
+            .create(&dir)
+            .with_context(|| format!("cannot make {}", dir.display()))?;
         Ok(Self(dir))
     }
 

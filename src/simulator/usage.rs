@@ -28,7 +28,10 @@ impl Usage {
 
     /// Input with everything that was cached, and with what was heard.
     fn prompt(&self) -> u64 {
-        self.input.saturating_add(self.cache_read).saturating_add(self.written()).saturating_add(self.audio_input)
+        self.input
+            .saturating_add(self.cache_read)
+            .saturating_add(self.written())
+            .saturating_add(self.audio_input)
     }
 
     fn completion(&self) -> u64 {
@@ -101,7 +104,9 @@ impl Usage {
                 self.shown(self.write_1h),
             ),
         };
-        let tier = tier.map(|tier| format!(r#","service_tier":"{tier}""#)).unwrap_or_default();
+        let tier = tier
+            .map(|tier| format!(r#","service_tier":"{tier}""#))
+            .unwrap_or_default();
         format!(
             r#"{{{},{split}"output_tokens":{}{}{}{tier}}}"#,
             self.messages_input(),
@@ -114,10 +119,22 @@ impl Usage {
     /// The same at the start of a stream, when a token or so is produced: a placeholder, unless no
     /// other report will come.
     pub fn messages_start(&self, tier: Option<&str>) -> String {
-        let begun = Self { output: self.output.min(1), reasoning: 0, searches: 0, ..*self };
+        let begun = Self {
+            output: self.output.min(1),
+            reasoning: 0,
+            searches: 0,
+            ..*self
+        };
         match self.mode {
             UsageMode::Start => self.messages_whole(tier),
-            UsageMode::Late => Self { input: 0, cache_read: 0, write_5m: 0, write_1h: 0, ..begun }.messages_whole(tier),
+            UsageMode::Late => Self {
+                input: 0,
+                cache_read: 0,
+                write_5m: 0,
+                write_1h: 0,
+                ..begun
+            }
+            .messages_whole(tier),
             _ => begun.messages_whole(tier),
         }
     }
@@ -148,14 +165,20 @@ impl Usage {
     fn search_requests(&self) -> String {
         match self.searches {
             0 => String::new(),
-            count => format!(r#","server_tool_use":{{"web_search_requests":{}}}"#, self.shown(count)),
+            count => format!(
+                r#","server_tool_use":{{"web_search_requests":{}}}"#,
+                self.shown(count)
+            ),
         }
     }
 
     fn thinking_tokens(&self) -> String {
         match self.reasoning {
             0 => String::new(),
-            count => format!(r#","output_tokens_details":{{"thinking_tokens":{}}}"#, self.shown(count)),
+            count => format!(
+                r#","output_tokens_details":{{"thinking_tokens":{}}}"#,
+                self.shown(count)
+            ),
         }
     }
 }

@@ -42,7 +42,10 @@ pub struct Plan {
 }
 
 pub enum Body {
-    Whole { content_type: &'static str, bytes: Vec<u8> },
+    Whole {
+        content_type: &'static str,
+        bytes: Vec<u8>,
+    },
     Stream(Box<Events>),
 }
 
@@ -51,14 +54,24 @@ impl Server {
         let mut salt = [0; 3];
         // Without randomness ids of two simulators may collide, which is all that is lost.
         let _ = getrandom::fill(&mut salt);
-        Self { options, stats: Stats::default(), serial: AtomicU64::new(0), salt: hex(&salt) }
+        Self {
+            options,
+            stats: Stats::default(),
+            serial: AtomicU64::new(0),
+            salt: hex(&salt),
+        }
     }
 
     /// The answer to a call of a vendor; none if the endpoint's fault is to give none.
     pub fn plan(&self, request: &Request) -> Option<Plan> {
         let serial = format!("{}{:010}", self.salt, self.serial.fetch_add(1, Relaxed));
         let vendor = vendor_of(request);
-        let call = Call { server: self, request, vendor, serial };
+        let call = Call {
+            server: self,
+            request,
+            vendor,
+            serial,
+        };
         let planned = match self.options.fault {
             Some(Fault::CloseAfterRequest) => return None,
             Some(Fault::Status(status)) => Err(Problem::of_status(vendor, status)),
@@ -110,8 +123,13 @@ impl Call<'_> {
         self.server.stats.count_model(&asked.turn.model);
         let behaviour = self.check(&asked)?;
         let turn = asked.turn;
-        let asked = behaviour.status.map(|status| Problem::of_marker(self.vendor, status, &behaviour));
-        if let Some(problem) = asked.as_ref().filter(|_| behaviour.error_event.is_none() || !turn.stream) {
+        let asked = behaviour
+            .status
+            .map(|status| Problem::of_marker(self.vendor, status, &behaviour));
+        if let Some(problem) = asked
+            .as_ref()
+            .filter(|_| behaviour.error_event.is_none() || !turn.stream)
+        {
             return Ok(self.refuse(problem, behaviour));
         }
         let streams = turn.stream;
@@ -128,34 +146,66 @@ impl Call<'_> {
             Vendor::Chat => {
                 let created = Timestamp::now().as_second();
                 let reply = chat::Reply::new(turn, behaviour.clone(), serial, created);
-                ((!streams).then(|| reply.whole()), reply.usage(), Reply::Chat(reply))
+                (
+                    (!streams).then(|| reply.whole()),
+                    reply.usage(),
+                    Reply::Chat(reply),
+                )
             }
             Vendor::Responses => {
                 let created = Timestamp::now().as_second();
                 let reply = responses::Reply::new(turn, behaviour.clone(), serial, created);
-                ((!streams).then(|| reply.whole()), reply.usage(), Reply::Responses(reply))
+                (
+                    (!streams).then(|| reply.whole()),
+                    reply.usage(),
+                    Reply::Responses(reply),
+                )
             }
             Vendor::Messages => {
                 let reply = messages::Reply::new(turn, behaviour.clone(), format!("01{serial}"));
-                ((!streams).then(|| reply.whole()), reply.usage(), Reply::Messages(reply))
+                (
+                    (!streams).then(|| reply.whole()),
+                    reply.usage(),
+                    Reply::Messages(reply),
+                )
             }
         };
         if let Some(whole) = whole {
-            return Ok(Plan { usage: Some(usage), ..self.json(200, whole, behaviour) });
+            return Ok(Plan {
+                usage: Some(usage),
+                ..self.json(200, whole, behaviour)
+            });
         }
         let error = error.event(self.vendor, &self.request_id());
         let body = Body::Stream(Box::new(Events { reply, error }));
-        Ok(Plan { status: 200, head: self.head(), behaviour, body, usage: Some(usage) })
+        Ok(Plan {
+            status: 200,
+            head: self.head(),
+            behaviour,
+            body,
+            usage: Some(usage),
+        })
     }
 
     /// The behaviour that the call asks for, once the vendor has nothing against the call.
     fn check(&self, asked: &Asked) -> Result<Behaviour, Problem> {
-        let behaviour = Behaviour::read(&asked.turn.user_text).map_err(|fault| Problem::marker(&fault))?;
+        let behaviour =
+            Behaviour::read(&asked.turn.user_text).map_err(|fault| Problem::marker(&fault))?;
         if !behaviour.lenient.unwrap_or(self.server.options.lenient) {
-            let previews = self.request.headers.iter().filter(|(name, _)| name == "anthropic-beta");
+            let previews = self
+                .request
+                .headers
+                .iter()
+                .filter(|(name, _)| name == "anthropic-beta");
             let previews: Vec<&str> = previews.map(|(_, value)| value.as_str()).collect();
             let (model, body, previews) = (&asked.turn.model, &asked.body, &previews.join(","));
-            checks::Call { model, body, behaviour: &behaviour, previews }.check(self.vendor)?;
+            checks::Call {
+                model,
+                body,
+                behaviour: &behaviour,
+                previews,
+            }
+            .check(self.vendor)?;
         }
         Ok(behaviour)
     }
@@ -191,21 +241,32 @@ impl Call<'_> {
             plan.head.push_str(&format!("x-should-retry: {retry}\r\n"));
         }
         if (300..400).contains(&problem.status) {
-            plan.head.push_str("location: https://redirected.invalid/\r\n");
+            plan.head
+                .push_str("location: https://redirected.invalid/\r\n");
         }
         plan
     }
 
     fn json(&self, status: u16, text: String, behaviour: Behaviour) -> Plan {
-        let body = Body::Whole { content_type: "application/json", bytes: text.into_bytes() };
-        Plan { status, head: self.head(), behaviour, body, usage: None }
+        let body = Body::Whole {
+            content_type: "application/json",
+            bytes: text.into_bytes(),
+        };
+        Plan {
+            status,
+            head: self.head(),
+            behaviour,
+            body,
+            usage: None,
+        }
     }
 
     fn check_key(&self) -> Result<(), Problem> {
         let key = match self.vendor {
-            Vendor::Chat | Vendor::Responses => {
-                self.request.header("authorization").and_then(|value| value.strip_prefix("Bearer "))
-            }
+            Vendor::Chat | Vendor::Responses => self
+                .request
+                .header("authorization")
+                .and_then(|value| value.strip_prefix("Bearer ")),
             Vendor::Messages => self.request.header("x-api-key"),
         };
         let key = key.filter(|key| !key.is_empty());
@@ -213,7 +274,11 @@ impl Call<'_> {
             Keys::AnyVendor => !key.starts_with("gw-"),
             Keys::Only(keys) => keys.iter().any(|accepted| accepted == key),
         });
-        if is_accepted { Ok(()) } else { Err(Problem::key(self.vendor, key)) }
+        if is_accepted {
+            Ok(())
+        } else {
+            Err(Problem::key(self.vendor, key))
+        }
     }
 
     fn check_version(&self) -> Result<(), Problem> {
@@ -264,8 +329,8 @@ impl Call<'_> {
 
 fn vendor_of(request: &Request) -> Vendor {
     let path = request.path();
-    let is_messages =
-        path.starts_with("/v1/messages") || (!path.starts_with("/v1/chat") && request.header("x-api-key").is_some());
+    let is_messages = path.starts_with("/v1/messages")
+        || (!path.starts_with("/v1/chat") && request.header("x-api-key").is_some());
     match path {
         "/v1/responses" => Vendor::Responses,
         _ if is_messages => Vendor::Messages,

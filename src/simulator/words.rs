@@ -30,7 +30,9 @@ pub fn messages_words(status: u16) -> &'static str {
         408 | 504 => "Request timed out.",
         409 => "The request conflicts with another one.",
         413 => "Request exceeds the maximum size",
-        429 => "This request would exceed your organization's rate limit of 50 requests per minute.",
+        429 => {
+            "This request would exceed your organization's rate limit of 50 requests per minute."
+        }
         503 | 529 => "Overloaded",
         500.. => "Internal server error",
         _ => "Simulated error",

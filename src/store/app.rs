@@ -1,8 +1,9 @@
-//! `app.db`: accounts and API keys, as rows. Sessions are in `store/app/session.rs`, the opening and ending of accounts in
-//! `store/app/people.rs`, what administrators did in `store/app/audit.rs`.
+//! `app.db`: accounts and API keys, as rows. Sessions are in `store/app/session.rs`, the opening
+//! and ending of accounts in `store/app/people.rs`, what administrators did in
+//! `store/app/audit.rs`.
 //!
-//! Inserts what it is given: ids, times, hashes and rules come from `account.rs`. Must not see a key, a password or a
-//! session token in the clear.
+//! Inserts what it is given: ids, times, hashes and rules come from `account.rs`. Must not see a
+//! key, a password or a session token in the clear.
 
 pub mod audit;
 pub mod change;
@@ -80,7 +81,10 @@ pub struct AccountRow {
 
 impl AccountRow {
     pub fn trial(&self) -> Option<Trial> {
-        self.trial.map(|(credits, ends_at_ms)| Trial { credits, ends_at_ms })
+        self.trial.map(|(credits, ends_at_ms)| Trial {
+            credits,
+            ends_at_ms,
+        })
     }
 }
 
@@ -125,7 +129,11 @@ impl AppDb {
         sqlite::migrate(&mut writer, MIGRATIONS, "bring app.db up to date")?;
         let readers = Readers::open(&path, READERS, operation)?;
         let owners = Lately::of(&path, operation)?;
-        Ok(Self { writer: Mutex::new(writer), readers, owners })
+        Ok(Self {
+            writer: Mutex::new(writer),
+            readers,
+            owners,
+        })
     }
 
     fn read<T>(
@@ -133,7 +141,9 @@ impl AppDb {
         operation: &'static str,
         query: impl FnOnce(&Connection) -> rusqlite::Result<T>,
     ) -> Result<T, StoreError> {
-        self.readers.with(query).map_err(|source| StoreError::sqlite(operation, source))
+        self.readers
+            .with(query)
+            .map_err(|source| StoreError::sqlite(operation, source))
     }
 
     /// One `BEGIN IMMEDIATE` transaction.
@@ -165,20 +175,28 @@ impl AppDb {
     }
 
     /// The account of a normalised e-mail, and its password's hash.
-    pub fn account_by_email(&self, email: &str) -> Result<Option<(AccountRow, Option<String>)>, StoreError> {
+    pub fn account_by_email(
+        &self,
+        email: &str,
+    ) -> Result<Option<(AccountRow, Option<String>)>, StoreError> {
         self.read("find an account by e-mail", |connection| {
             connection
-                .prepare_cached(&format!("SELECT {ACCOUNT}, password FROM account WHERE email = ?1"))?
+                .prepare_cached(&format!(
+                    "SELECT {ACCOUNT}, password FROM account WHERE email = ?1"
+                ))?
                 .query_row([email], |row| Ok((account_row(row)?, row.get("password")?)))
                 .optional()
         })
     }
 
-    /// A page of accounts in the order of their ids, which is that of their making: those after `after`.
+    /// A page of accounts in the order of their ids, which is that of their making: those after
+    /// `after`.
     pub fn accounts_after(&self, after: &str, limit: u32) -> Result<Vec<AccountRow>, StoreError> {
         self.read("list a page of accounts", |connection| {
             connection
-                .prepare_cached(&format!("SELECT {ACCOUNT} FROM account WHERE id > ?1 ORDER BY id LIMIT ?2"))?
+                .prepare_cached(&format!(
+                    "SELECT {ACCOUNT} FROM account WHERE id > ?1 ORDER BY id LIMIT ?2"
+                ))?
                 .query_map(params![after, limit], account_row)?
                 .collect()
         })
@@ -194,10 +212,16 @@ impl AppDb {
         self.account_list("list accounts without a grant", "granted_at_ms IS NULL")
     }
 
-    fn account_list(&self, operation: &'static str, filter: &'static str) -> Result<Vec<AccountRow>, StoreError> {
+    fn account_list(
+        &self,
+        operation: &'static str,
+        filter: &'static str,
+    ) -> Result<Vec<AccountRow>, StoreError> {
         self.read(operation, |connection| {
             connection
-                .prepare_cached(&format!("SELECT {ACCOUNT} FROM account WHERE {filter} ORDER BY created_at_ms, id"))?
+                .prepare_cached(&format!(
+                    "SELECT {ACCOUNT} FROM account WHERE {filter} ORDER BY created_at_ms, id"
+                ))?
                 .query_map([], account_row)?
                 .collect()
         })
@@ -205,19 +229,26 @@ impl AppDb {
 
     pub fn mark_granted(&self, id: &str, now_ms: i64) -> Result<(), StoreError> {
         self.write("mark an account as granted", |transaction| {
-            let sql = "UPDATE account SET granted_at_ms = ?2 WHERE id = ?1 AND granted_at_ms IS NULL";
+            let sql =
+                "UPDATE account SET granted_at_ms = ?2 WHERE id = ?1 AND granted_at_ms IS NULL";
             transaction.execute(sql, params![id, now_ms]).map(drop)
         })
     }
 
     /// False where there is no such live account. `told` is a line of the audit log.
-    pub fn set_active(&self, id: &str, active: bool, told: Option<&Act<'_>>) -> Result<bool, StoreError> {
+    pub fn set_active(
+        &self,
+        id: &str,
+        active: bool,
+        told: Option<&Act<'_>>,
+    ) -> Result<bool, StoreError> {
         self.write("set an account's status", |transaction| {
             let status = if active { "active" } else { "suspended" };
             let sql = "UPDATE account SET status = ?2 WHERE id = ?1 AND deleted_at_ms IS NULL";
             let is_set = transaction.execute(sql, params![id, status])? == 1;
             if is_set {
-                told.into_iter().try_for_each(|act| audit::append(transaction, act))?;
+                told.into_iter()
+                    .try_for_each(|act| audit::append(transaction, act))?;
             }
             Ok(is_set)
         })
@@ -231,7 +262,12 @@ impl AppDb {
     }
 
     /// Inserts a key unless its account has `live_max` live ones.
-    pub fn insert_key(&self, row: &KeyRow, hash: &[u8; 32], live_max: i64) -> Result<Inserted, StoreError> {
+    pub fn insert_key(
+        &self,
+        row: &KeyRow,
+        hash: &[u8; 32],
+        live_max: i64,
+    ) -> Result<Inserted, StoreError> {
         self.write("insert a key", |transaction| {
             let known: bool =
                 transaction.query_row("SELECT EXISTS(SELECT 1 FROM account WHERE id = ?1)", [&row.account], first)?;
@@ -259,7 +295,8 @@ impl AppDb {
 
     /// Asked of every request: see [`Lately`] for how fresh the answer is.
     pub fn key_owner(&self, hash: &[u8; 32]) -> Result<Option<Arc<KeyOwner>>, StoreError> {
-        self.owners.get(hash, || Ok(self.read_key_owner(hash)?.map(Arc::new)))
+        self.owners
+            .get(hash, || Ok(self.read_key_owner(hash)?.map(Arc::new)))
     }
 
     fn read_key_owner(&self, hash: &[u8; 32]) -> Result<Option<KeyOwner>, StoreError> {
@@ -318,8 +355,9 @@ impl AppDb {
         })
     }
 
-    /// Gives a live key (of `account`, where one is given) the settings that `change` makes of those it has, as one step.
-    /// `None` where there is no such live key; nothing is changed where `change` fails.
+    /// Gives a live key (of `account`, where one is given) the settings that `change` makes of
+    /// those it has, as one step. `None` where there is no such live key; nothing is changed where
+    /// `change` fails.
     pub fn change_key<T, E>(
         &self,
         account: Option<&str>,
@@ -347,18 +385,25 @@ impl AppDb {
     /// What is set for an account; `None` where there is no such account.
     pub fn account_rates(&self, id: &str) -> Result<Option<String>, StoreError> {
         self.read("read an account's rates", |connection| {
-            connection.prepare_cached("SELECT rates FROM account WHERE id = ?1")?.query_row([id], first).optional()
+            connection
+                .prepare_cached("SELECT rates FROM account WHERE id = ?1")?
+                .query_row([id], first)
+                .optional()
         })
     }
 
     /// False where there is no such account.
     pub fn set_account_rates(&self, id: &str, rates: &str) -> Result<bool, StoreError> {
         self.write("set an account's rates", |transaction| {
-            Ok(transaction.execute("UPDATE account SET rates = ?2 WHERE id = ?1", params![id, rates])? == 1)
+            Ok(transaction.execute(
+                "UPDATE account SET rates = ?2 WHERE id = ?1",
+                params![id, rates],
+            )? == 1)
         })
     }
 
-    /// Disables a key (of `account`, where one is given), or makes it active again. False where there is no such live key.
+    /// Disables a key (of `account`, where one is given), or makes it active again. False where
+    /// there is no such live key.
     pub fn set_key_active(
         &self,
         account: Option<&str>,
@@ -372,7 +417,8 @@ impl AppDb {
                        WHERE id = ?1 AND account = coalesce(?3, account) AND status <> 'revoked'";
             let is_set = transaction.execute(sql, params![key, status, account])? == 1;
             if is_set {
-                told.into_iter().try_for_each(|act| audit::append(transaction, act))?;
+                told.into_iter()
+                    .try_for_each(|act| audit::append(transaction, act))?;
             }
             Ok(is_set)
         })
@@ -393,20 +439,22 @@ impl AppDb {
                 params![key, account, now_ms],
             )?;
             if rows == 1 {
-                told.into_iter().try_for_each(|act| audit::append(transaction, act))?;
+                told.into_iter()
+                    .try_for_each(|act| audit::append(transaction, act))?;
             }
             Ok(rows == 1)
         })
     }
 }
 
-const ACCOUNT: &str =
-    "id, email, admin, viewer, status, deleted_at_ms, created_at_ms, trial_micro, trial_ends_at_ms, granted_at_ms";
+const ACCOUNT: &str = "id, email, admin, viewer, status, deleted_at_ms, created_at_ms, trial_micro, trial_ends_at_ms, granted_at_ms";
 
 const KEY: &str = "id, account, name, shown, status, created_at_ms, revoked_at_ms, settings";
 
 fn account_row(row: &Row<'_>) -> rusqlite::Result<AccountRow> {
-    let trial = row.get::<_, Option<i64>>("trial_micro")?.zip(row.get("trial_ends_at_ms")?);
+    let trial = row
+        .get::<_, Option<i64>>("trial_micro")?
+        .zip(row.get("trial_ends_at_ms")?);
     Ok(AccountRow {
         id: row.get("id")?,
         email: row.get("email")?,
@@ -440,18 +488,22 @@ fn first<T: rusqlite::types::FromSql>(row: &Row<'_>) -> rusqlite::Result<T> {
     row.get(0)
 }
 
-/// The accounts that were given what their sign-up gives, and when their trials end, ms since 1970; `None` without
-/// `app.db`.
+/// The accounts that were given what their sign-up gives, and when their trials end, ms since 1970;
+/// `None` without `app.db`.
 ///
 /// # Errors
 /// The file cannot be read.
 pub fn granted_accounts(dir: &Path) -> Result<Option<HashMap<String, Option<i64>>>, StoreError> {
-    let Some(connection) = missing::open_with(dir, "app.db", "account")? else { return Ok(None) };
+    let Some(connection) = missing::open_with(dir, "app.db", "account")? else {
+        return Ok(None);
+    };
     let rows = || -> rusqlite::Result<_> {
         connection
             .prepare("SELECT id, iif(trial_micro IS NULL, NULL, trial_ends_at_ms) FROM account WHERE granted_at_ms IS NOT NULL")?
             .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
             .collect()
     };
-    rows().map(Some).map_err(|source| StoreError::sqlite("look for accounts", source))
+    rows()
+        .map(Some)
+        .map_err(|source| StoreError::sqlite("look for accounts", source))
 }

@@ -1,5 +1,5 @@
-//! Databases that hold nothing the ledger does not know: one that is damaged is set aside and made anew, so that the
-//! gateway starts. Must not be used for `ledger.db` and `app.db`.
+//! Databases that hold nothing the ledger does not know: one that is damaged is set aside and made
+//! anew, so that the gateway starts. Must not be used for `ledger.db` and `app.db`.
 
 use super::StoreError;
 use super::sqlite;
@@ -20,20 +20,33 @@ pub struct Shape {
     pub migrations: &'static [&'static str],
 }
 
-/// Opens the database at `path` by `open`. A damaged one is renamed to `<name>.damaged-<time>` with its log first.
-/// Called once a process, before anything else opens the file.
+/// Opens the database at `path` by `open`. A damaged one is renamed to `<name>.damaged-<time>` with
+/// its log first. Called once a process, before anything else opens the file.
 ///
 /// # Errors
 /// What `open` fails with, but for damage; or a damaged file cannot be renamed.
-pub fn open_or_renew<T>(path: &Path, shape: &Shape, open: impl Fn() -> Result<T, StoreError>) -> Result<T, StoreError> {
+pub fn open_or_renew<T>(
+    path: &Path,
+    shape: &Shape,
+    open: impl Fn() -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
     let error = match check(path, shape).and_then(|()| open()) {
         Err(error) if is_damage(&error) => error,
         outcome => return outcome,
     };
-    let aside = set_aside(path).map_err(|source| StoreError::io("set a damaged database aside", source))?;
-    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let aside =
+        set_aside(path).map_err(|source| StoreError::io("set a damaged database aside", source))?;
+    let name = path
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
     METRICS.damaged_files.with_label_values(&[&name]).inc();
-    log::error!("{}: {error}; set aside as {} and made anew", path.display(), aside.display());
+    log::error!(
+        "{}: {error}; set aside as {} and made anew",
+        path.display(),
+        aside.display()
+    );
     open()
 }
 
@@ -52,7 +65,9 @@ pub fn find(path: &Path, shape: &Shape) -> Result<Option<String>, StoreError> {
 /// The file is damaged, or cannot be read.
 fn check(path: &Path, shape: &Shape) -> Result<(), StoreError> {
     let operation = "check a database";
-    let Ok(metadata) = std::fs::metadata(path) else { return Ok(()) };
+    let Ok(metadata) = std::fs::metadata(path) else {
+        return Ok(());
+    };
     if metadata.len() == 0 {
         return Ok(());
     }
@@ -71,16 +86,24 @@ fn check(path: &Path, shape: &Shape) -> Result<(), StoreError> {
 }
 
 fn damage(what: String) -> StoreError {
-    StoreError::io("check a database", io::Error::new(io::ErrorKind::InvalidData, what))
+    StoreError::io(
+        "check a database",
+        io::Error::new(io::ErrorKind::InvalidData, what),
+    )
 }
 
-/// A file that says that it has so many of `migrations` has the tables and columns that they make. One of a newer version is
-/// not looked at: opening it fails.
+/// A file that says that it has so many of `migrations` has the tables and columns that they make.
+/// One of a newer version is not looked at: opening it fails.
 fn check_schema(connection: &Connection, migrations: &[&str]) -> Result<(), StoreError> {
     let operation = "check a database";
     let sql = |source| StoreError::sqlite(operation, source);
-    let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(sql)?;
-    let Some(applied) = usize::try_from(version).ok().and_then(|version| migrations.get(..version)) else {
+    let version: i64 = connection
+        .pragma_query_value(None, "user_version", |row| row.get(0))
+        .map_err(sql)?;
+    let Some(applied) = usize::try_from(version)
+        .ok()
+        .and_then(|version| migrations.get(..version))
+    else {
         return Ok(());
     };
     let mut fresh = Connection::open_in_memory().map_err(sql)?;
@@ -91,7 +114,9 @@ fn check_schema(connection: &Connection, migrations: &[&str]) -> Result<(), Stor
         return Err(damage(format!("{table} has no {column}")));
     }
     match found.first() {
-        Some((table, _)) if applied.is_empty() => Err(damage(format!("{table} is in a file of version 0"))),
+        Some((table, _)) if applied.is_empty() => {
+            Err(damage(format!("{table} is in a file of version 0")))
+        }
         _ => Ok(()),
     }
 }
@@ -100,22 +125,32 @@ fn check_schema(connection: &Connection, migrations: &[&str]) -> Result<(), Stor
 fn columns(connection: &Connection) -> rusqlite::Result<BTreeSet<(String, String)>> {
     let sql = "SELECT m.name, c.name FROM sqlite_schema AS m, pragma_table_info(m.name) AS c WHERE m.type = 'table'
       AND m.name NOT LIKE 'sqlite\\_%' ESCAPE '\\'";
-    connection.prepare(sql)?.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
+    connection
+        .prepare(sql)?
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect()
 }
 
 fn is_damage(error: &StoreError) -> bool {
     match error {
         StoreError::Sqlite { source, .. } => {
-            matches!(source.sqlite_error_code(), Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
+            matches!(
+                source.sqlite_error_code(),
+                Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)
+            )
         }
         StoreError::Io { source, .. } => source.kind() == io::ErrorKind::InvalidData,
         _ => false,
     }
 }
 
-/// The log goes first: a new database must never be opened beside an old log, which would be carried into it.
+/// The log goes first: a new database must never be opened beside an old log, which would be
+/// carried into it.
 fn set_aside(path: &Path) -> io::Result<PathBuf> {
-    let time: String = clock::rfc3339(clock::now_ms()).chars().filter(char::is_ascii_alphanumeric).collect();
+    let time: String = clock::rfc3339(clock::now_ms())
+        .chars()
+        .filter(char::is_ascii_alphanumeric)
+        .collect();
     let with = |suffix: &str| {
         let mut name = path.as_os_str().to_owned();
         name.push(suffix);
@@ -143,8 +178,12 @@ mod tests {
 
     /// The files in `dir` that were set aside of `name`.
     fn aside(dir: &Path, name: &str) -> usize {
-        let files = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        files.filter(|file| file.starts_with(&format!("{name}.damaged-")) && !file.ends_with("-wal")).count()
+        let files = fs::read_dir(dir)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        files
+            .filter(|file| file.starts_with(&format!("{name}.damaged-")) && !file.ends_with("-wal"))
+            .count()
     }
 
     /// Opens each, as a start does.
@@ -168,8 +207,15 @@ mod tests {
             &|bytes| bad_page(bytes, 2),
         ];
         // Sound to SQLite, and not what the program needs.
-        let dropped = ["DROP TABLE held", "DROP TABLE answer", "PRAGMA user_version = 0"];
-        let changed = ["ALTER TABLE held DROP COLUMN trial", "ALTER TABLE asked DROP COLUMN done"];
+        let dropped = [
+            "DROP TABLE held",
+            "DROP TABLE answer",
+            "PRAGMA user_version = 0",
+        ];
+        let changed = [
+            "ALTER TABLE held DROP COLUMN trial",
+            "ALTER TABLE asked DROP COLUMN done",
+        ];
         for statement in dropped.into_iter().chain(changed) {
             for name in ["holds.db", "idempotency.db"] {
                 let dir = tempfile::tempdir().unwrap();
@@ -178,7 +224,11 @@ mod tests {
                 let is_changed = connection.execute_batch(statement).is_ok();
                 drop(connection);
                 open(dir.path());
-                assert_eq!(aside(dir.path(), name), usize::from(is_changed), "{statement} in {name}");
+                assert_eq!(
+                    aside(dir.path(), name),
+                    usize::from(is_changed),
+                    "{statement} in {name}"
+                );
             }
         }
         for (number, damage) in damages.iter().enumerate() {

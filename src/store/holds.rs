@@ -1,8 +1,9 @@
-//! What running processes hold, per account, for other processes to see: the command line, and a successor.
+//! What running processes hold, per account, for other processes to see: the command line, and a
+//! successor.
 //!
-//! A mirror, a few milliseconds old, that dies with its processes; admission in memory never reads it. Whoever must know
-//! it fresh asks, and waits for the answer: what is told then holds all that was held when it was asked. Must not be
-//! synced.
+//! A mirror, a few milliseconds old, that dies with its processes; admission in memory never reads
+//! it. Whoever must know it fresh asks, and waits for the answer: what is told then holds all that
+//! was held when it was asked. Must not be synced.
 
 use super::StoreError;
 use super::damage::{self, Shape};
@@ -20,7 +21,8 @@ const MIGRATIONS: &[&str] = &[
     trial   INTEGER NOT NULL,
     PRIMARY KEY (account, boot)
   ) STRICT, WITHOUT ROWID;",
-    // What was settled is told with what is held: else credit on its way to the ledger would look free.
+    // What was settled is told with what is held: else credit on its way to the ledger would look
+    // free.
     "DROP TABLE held;
   CREATE TABLE held (
     boot          TEXT NOT NULL,
@@ -36,20 +38,27 @@ const MIGRATIONS: &[&str] = &[
 ];
 
 const FILE: &str = "holds.db";
-const SHAPE: Shape = Shape { table: "held", migrations: MIGRATIONS };
+const SHAPE: Shape = Shape {
+    table: "held",
+    migrations: MIGRATIONS,
+};
 
 /// The mirror's database.
 pub struct HeldMirror(Connection);
 
 impl HeldMirror {
-    /// As [`HeldMirror::open`], at the start of the process that admits: a damaged file is made anew.
+    /// As [`HeldMirror::open`], at the start of the process that admits: a damaged file is made
+    /// anew.
     ///
     /// # Errors
     /// The file cannot be opened.
     pub fn begin(dir: &Path) -> Result<Self, StoreError> {
         let mirror = damage::open_or_renew(&dir.join(FILE), &SHAPE, || Self::open(dir))?;
         let ask = "INSERT INTO question SELECT 0, 0 WHERE NOT EXISTS (SELECT 1 FROM question)";
-        mirror.0.execute(ask, []).map_err(|source| StoreError::sqlite("begin the holds' mirror", source))?;
+        mirror
+            .0
+            .execute(ask, [])
+            .map_err(|source| StoreError::sqlite("begin the holds' mirror", source))?;
         Ok(mirror)
     }
 
@@ -67,7 +76,11 @@ impl HeldMirror {
     /// The file cannot be opened.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
         let mut connection = sqlite::open(&dir.join(FILE), "open the holds' mirror")?;
-        sqlite::migrate(&mut connection, MIGRATIONS, "bring the holds' mirror up to date")?;
+        sqlite::migrate(
+            &mut connection,
+            MIGRATIONS,
+            "bring the holds' mirror up to date",
+        )?;
         sqlite::never_sync(&connection)?;
         Ok(Self(connection))
     }
@@ -102,7 +115,11 @@ impl HeldMirror {
     /// The mirror cannot be written.
     pub fn ask(&self) -> Result<i64, StoreError> {
         self.0
-            .query_row("UPDATE question SET asked = asked + 1 RETURNING asked", [], |row| row.get(0))
+            .query_row(
+                "UPDATE question SET asked = asked + 1 RETURNING asked",
+                [],
+                |row| row.get(0),
+            )
             .map_err(|source| StoreError::sqlite("ask what is held", source))
     }
 
@@ -144,7 +161,11 @@ impl HeldMirror {
     /// # Errors
     /// The mirror cannot be read.
     pub fn of(&self, account: &str) -> Result<Vec<Claim>, StoreError> {
-        Ok(self.select("WHERE account = ?1", [account])?.into_iter().map(|(_, claim)| claim).collect())
+        Ok(self
+            .select("WHERE account = ?1", [account])?
+            .into_iter()
+            .map(|(_, claim)| claim)
+            .collect())
     }
 
     /// What each process holds: (account, claim).
@@ -155,15 +176,35 @@ impl HeldMirror {
         self.select("WHERE paid <> 0 OR trial <> 0", [])
     }
 
-    fn select(&self, filter: &str, values: impl rusqlite::Params) -> Result<Vec<(String, Claim)>, StoreError> {
+    fn select(
+        &self,
+        filter: &str,
+        values: impl rusqlite::Params,
+    ) -> Result<Vec<(String, Claim)>, StoreError> {
         let sql = |source| StoreError::sqlite("read the holds", source);
         let columns = "account, boot, paid, trial, settled_paid, settled_trial";
-        let mut statement = self.0.prepare_cached(&format!("SELECT {columns} FROM held {filter}")).map_err(sql)?;
+        let mut statement = self
+            .0
+            .prepare_cached(&format!("SELECT {columns} FROM held {filter}"))
+            .map_err(sql)?;
         let rows = statement
             .query_map(values, |row| {
-                let held = Parts { paid: row.get(2)?, trial: row.get(3)? };
-                let settled = Parts { paid: row.get(4)?, trial: row.get(5)? };
-                Ok((row.get(0)?, Claim { boot: row.get(1)?, held, settled }))
+                let held = Parts {
+                    paid: row.get(2)?,
+                    trial: row.get(3)?,
+                };
+                let settled = Parts {
+                    paid: row.get(4)?,
+                    trial: row.get(5)?,
+                };
+                Ok((
+                    row.get(0)?,
+                    Claim {
+                        boot: row.get(1)?,
+                        held,
+                        settled,
+                    },
+                ))
             })
             .map_err(sql)?;
         rows.collect::<Result<_, _>>().map_err(sql)
@@ -176,7 +217,10 @@ impl HeldMirror {
     pub fn forget_boots(&mut self, live: &[String]) -> Result<(), StoreError> {
         let live = serde_json::to_string(live).unwrap_or_default();
         self.0
-            .execute("DELETE FROM held WHERE boot NOT IN (SELECT value FROM json_each(?1))", [live])
+            .execute(
+                "DELETE FROM held WHERE boot NOT IN (SELECT value FROM json_each(?1))",
+                [live],
+            )
             .map_err(|source| StoreError::sqlite("forget ended processes", source))?;
         Ok(())
     }

@@ -1,8 +1,9 @@
 //! `idempotency.db`: what was asked under which idempotency key, and what was answered, as rows.
 //!
-//! A commit is in the log file before the call returns, so it outlives the process (`kill -9`). It is synced only when
-//! the log is carried back into the file (`synchronous = NORMAL`): a power cut may forget the newest rows, and what is
-//! asked again under their keys is a new request then. Must not judge keys, nor know what a request costs.
+//! A commit is in the log file before the call returns, so it outlives the process (`kill -9`). It
+//! is synced only when the log is carried back into the file (`synchronous = NORMAL`): a power cut
+//! may forget the newest rows, and what is asked again under their keys is a new request then. Must
+//! not judge keys, nor know what a request costs.
 
 use super::StoreError;
 use super::damage::{self, Shape};
@@ -19,7 +20,8 @@ const BATCH: usize = 16;
 /// Pages of the log past which it is begun anew, for which writers must wait.
 const LOG_PAGES_MAX: i64 = 4_096;
 
-/// The database of one process: one connection, as every call writes, and one that carries the log back.
+/// The database of one process: one connection, as every call writes, and one that carries the log
+/// back.
 pub struct IdempotencyDb {
     writer: Mutex<Connection>,
     checkpointer: Mutex<Connection>,
@@ -71,7 +73,10 @@ impl IdempotencyDb {
     /// The file cannot be opened or migrated.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
         let path = dir.join("idempotency.db");
-        let shape = Shape { table: "asked", migrations: MIGRATIONS };
+        let shape = Shape {
+            table: "asked",
+            migrations: MIGRATIONS,
+        };
         damage::open_or_renew(&path, &shape, || Self::open_at(&path))
     }
 
@@ -86,7 +91,10 @@ impl IdempotencyDb {
         };
         let mut writer = connect()?;
         sqlite::migrate(&mut writer, MIGRATIONS, "bring idempotency.db up to date")?;
-        Ok(Self { writer: Mutex::new(writer), checkpointer: Mutex::new(connect()?) })
+        Ok(Self {
+            writer: Mutex::new(writer),
+            checkpointer: Mutex::new(connect()?),
+        })
     }
 
     /// One `BEGIN IMMEDIATE` transaction.
@@ -105,8 +113,8 @@ impl IdempotencyDb {
         work().map_err(|source| StoreError::sqlite(operation, source))
     }
 
-    /// Looks a key up, and enters the request as running where nothing is known of it: both or neither, whoever else
-    /// asks at the same time.
+    /// Looks a key up, and enters the request as running where nothing is known of it: both or
+    /// neither, whoever else asks at the same time.
     ///
     /// # Errors
     /// The file cannot be read or written; nothing was entered.
@@ -121,7 +129,9 @@ impl IdempotencyDb {
                     Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
                 })
                 .optional()?;
-            let Some((hash, request_id, done, expires_at)) = known else { return enter(transaction, ask) };
+            let Some((hash, request_id, done, expires_at)) = known else {
+                return enter(transaction, ask);
+            };
             if done && expires_at <= now_ms {
                 remove(transaction, &request_id)?;
                 return enter(transaction, ask);
@@ -129,7 +139,10 @@ impl IdempotencyDb {
             Ok(match (hash == ask.hash, done) {
                 (false, _) => Found::OtherBody,
                 (true, false) => Found::Running,
-                (true, true) => Found::Done { kept: kept(transaction, &request_id)?, request_id },
+                (true, true) => Found::Done {
+                    kept: kept(transaction, &request_id)?,
+                    request_id,
+                },
             })
         })
     }
@@ -153,17 +166,28 @@ impl IdempotencyDb {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn done(&self, request_id: &str, kept: Option<&Kept>, expires_at_ms: i64) -> Result<(), StoreError> {
+    pub fn done(
+        &self,
+        request_id: &str,
+        kept: Option<&Kept>,
+        expires_at_ms: i64,
+    ) -> Result<(), StoreError> {
         self.write("keep an answer for its idempotency key", |transaction| {
             let bytes = kept.map_or(0, |kept| i64::try_from(kept.body.len()).unwrap_or(i64::MAX));
             let known = transaction
-                .prepare_cached("UPDATE asked SET done = 1, expires_at = ?2, bytes = ?3 WHERE request_id = ?1")?
+                .prepare_cached(
+                    "UPDATE asked SET done = 1, expires_at = ?2, bytes = ?3 WHERE request_id = ?1",
+                )?
                 .execute(params![request_id, expires_at_ms, bytes])?;
-            let Some(kept) = kept.filter(|_| known == 1) else { return Ok(()) };
+            let Some(kept) = kept.filter(|_| known == 1) else {
+                return Ok(());
+            };
             let headers = serde_json::to_string(&kept.headers)
                 .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
             transaction
-                .prepare_cached("INSERT INTO answer (request_id, headers, body) VALUES (?1, ?2, ?3)")?
+                .prepare_cached(
+                    "INSERT INTO answer (request_id, headers, body) VALUES (?1, ?2, ?3)",
+                )?
                 .execute(params![request_id, headers, kept.body])
                 .map(drop)
         })
@@ -188,7 +212,8 @@ impl IdempotencyDb {
     /// The file cannot be read.
     pub fn left_running(&self, boots: &[String]) -> Result<Vec<(String, String)>, StoreError> {
         let boots = serde_json::to_string(boots).unwrap_or_default();
-        // Not on the writer, which requests wait for: this is asked every second, and finds nothing.
+        // Not on the writer, which requests wait for: this is asked every second, and finds
+        // nothing.
         let reader = lock(&self.checkpointer);
         let look = || -> rusqlite::Result<Vec<(String, String)>> {
             reader
@@ -202,8 +227,8 @@ impl IdempotencyDb {
         look().map_err(|source| StoreError::sqlite("look for requests of ended processes", source))
     }
 
-    /// Removes what has expired, then the oldest of what exceeds `room`: answers past its bytes (their keys stay), keys
-    /// past its entries. What runs stays.
+    /// Removes what has expired, then the oldest of what exceeds `room`: answers past its bytes
+    /// (their keys stay), keys past its entries. What runs stays.
     ///
     /// # Errors
     /// The file cannot be written; what was removed stays removed.
@@ -272,14 +297,17 @@ impl IdempotencyDb {
         })
     }
 
-    /// Carries the log back into the file. Writers wait only where the log has grown long all the same.
+    /// Carries the log back into the file. Writers wait only where the log has grown long all the
+    /// same.
     ///
     /// # Errors
     /// The file cannot be written.
     pub fn checkpoint(&self) -> Result<(), StoreError> {
         let passive = |connection: &Connection| {
             connection
-                .query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.get::<_, i64>(1))
+                .query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| {
+                    row.get::<_, i64>(1)
+                })
                 .map_err(|source| StoreError::sqlite("carry idempotency.db's log back", source))
         };
         let pages = passive(&lock(&self.checkpointer))?;
@@ -299,18 +327,35 @@ fn count(rows: usize) -> i64 {
 }
 
 fn enter(transaction: &Transaction<'_>, ask: &Ask<'_>) -> rusqlite::Result<Found> {
-    let Ask { account, path, key, hash, request_id, boot } = ask;
+    let Ask {
+        account,
+        path,
+        key,
+        hash,
+        request_id,
+        boot,
+    } = ask;
     transaction
         .prepare_cached(
             "INSERT INTO asked (account, path, key, hash, request_id, boot, expires_at)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0)",
         )?
-        .execute(params![account, path, key, hash.as_slice(), request_id, boot])?;
+        .execute(params![
+            account,
+            path,
+            key,
+            hash.as_slice(),
+            request_id,
+            boot
+        ])?;
     Ok(Found::Nothing)
 }
 
 fn remove(transaction: &Transaction<'_>, request_id: &str) -> rusqlite::Result<()> {
-    transaction.prepare_cached("DELETE FROM asked WHERE request_id = ?1")?.execute([request_id]).map(drop)
+    transaction
+        .prepare_cached("DELETE FROM asked WHERE request_id = ?1")?
+        .execute([request_id])
+        .map(drop)
 }
 
 fn kept(transaction: &Transaction<'_>, request_id: &str) -> rusqlite::Result<Option<Kept>> {
@@ -319,7 +364,12 @@ fn kept(transaction: &Transaction<'_>, request_id: &str) -> rusqlite::Result<Opt
         .query_row([request_id], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
     // What this program wrote can be read; an answer that cannot is not kept.
-    Ok(row.and_then(|(headers, body)| Some(Kept { headers: serde_json::from_str(&headers).ok()?, body })))
+    Ok(row.and_then(|(headers, body)| {
+        Some(Kept {
+            headers: serde_json::from_str(&headers).ok()?,
+            body,
+        })
+    }))
 }
 
 #[cfg(test)]

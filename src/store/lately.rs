@@ -1,10 +1,12 @@
 //! Rows that were read lately, and are good until somebody writes.
 //!
-//! Admission asks the same few questions of every request: whose a key is, and how an account stands. Reading the answer
-//! costs SQLite two locks of the operating system and, after each commit, the pages anew; remembering it costs a look-up.
-//! A write of this process empties the memory before the writer has its answer. One of another process is seen by
-//! SQLite's own count of them, which is looked at at most once in [`LOOK`]: for so long a row may be remembered that is no
-//! more. Whoever may not believe such a row reads the database, or has this emptied first. Must not know any table.
+//! Admission asks the same few questions of every request: whose a key is, and how an account
+//! stands. Reading the answer costs SQLite two locks of the operating system and, after each
+//! commit, the pages anew; remembering it costs a look-up. A write of this process empties the
+//! memory before the writer has its answer. One of another process is seen by SQLite's own count of
+//! them, which is looked at at most once in [`LOOK`]: for so long a row may be remembered that is
+//! no more. Whoever may not believe such a row reads the database, or has this emptied first. Must
+//! not know any table.
 
 use super::StoreError;
 use super::sqlite;
@@ -39,10 +41,17 @@ impl<V: Clone> Lately<V> {
     /// It cannot be opened.
     pub fn of(path: &Path, operation: &'static str) -> Result<Self, StoreError> {
         let watch = sqlite::open_reader(path, operation)?;
-        Ok(Self(Mutex::new(Memory { rows: HashMap::new(), turn: 0, watch, seen: None, looked: Instant::now() })))
+        Ok(Self(Mutex::new(Memory {
+            rows: HashMap::new(),
+            turn: 0,
+            watch,
+            seen: None,
+            looked: Instant::now(),
+        })))
     }
 
-    /// The row of `key`, as it is remembered or as `read` finds it. What is not there is not remembered either.
+    /// The row of `key`, as it is remembered or as `read` finds it. What is not there is not
+    /// remembered either.
     ///
     /// # Errors
     /// Those of `read`.
@@ -135,22 +144,38 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("x.db");
             let other = sqlite::open(&path, "open x").unwrap();
-            other.execute_batch("CREATE TABLE t (k TEXT PRIMARY KEY, v INTEGER) STRICT").unwrap();
+            other
+                .execute_batch("CREATE TABLE t (k TEXT PRIMARY KEY, v INTEGER) STRICT")
+                .unwrap();
             let lately = Lately::of(&path, "watch x").unwrap();
-            Self { _folder: folder, other, lately, reads: Cell::new(0) }
+            Self {
+                _folder: folder,
+                other,
+                lately,
+                reads: Cell::new(0),
+            }
         }
 
         fn set(&self, key: &str, value: i64) {
-            self.other.execute("INSERT INTO t VALUES (?1, ?2) ON CONFLICT DO UPDATE SET v = ?2", (key, value)).unwrap();
+            self.other
+                .execute(
+                    "INSERT INTO t VALUES (?1, ?2) ON CONFLICT DO UPDATE SET v = ?2",
+                    (key, value),
+                )
+                .unwrap();
         }
 
         fn read(&self, key: &str) -> Option<i64> {
             self.reads.set(self.reads.get() + 1);
-            self.other.query_row("SELECT v FROM t WHERE k = ?1", [key], |row| row.get(0)).ok()
+            self.other
+                .query_row("SELECT v FROM t WHERE k = ?1", [key], |row| row.get(0))
+                .ok()
         }
 
         fn get(&self, key: &str) -> Option<i64> {
-            self.lately.get(key.as_bytes(), || Ok(self.read(key))).unwrap()
+            self.lately
+                .get(key.as_bytes(), || Ok(self.read(key)))
+                .unwrap()
         }
 
         fn look_is_due(&self) {
@@ -163,7 +188,10 @@ mod tests {
         let world = World::new();
         world.set("a", 1);
         world.lately.hold_still();
-        assert_eq!((world.get("a"), world.get("a"), world.reads.get()), (Some(1), Some(1), 1));
+        assert_eq!(
+            (world.get("a"), world.get("a"), world.reads.get()),
+            (Some(1), Some(1), 1)
+        );
         world.set("a", 2);
         assert_eq!(
             (world.get("a"), world.reads.get()),
@@ -171,7 +199,11 @@ mod tests {
             "within the time of a look it may be the old one"
         );
         world.lately.lock().looked = Instant::now() - LOOK;
-        assert_eq!((world.get("a"), world.reads.get()), (Some(2), 2), "and after it, it may not");
+        assert_eq!(
+            (world.get("a"), world.reads.get()),
+            (Some(2), 2),
+            "and after it, it may not"
+        );
     }
 
     #[test]
@@ -218,10 +250,20 @@ mod tests {
     fn what_is_not_there_is_asked_for_every_time_and_rows_are_limited() {
         let world = World::new();
         world.lately.hold_still();
-        assert_eq!((world.get("b"), world.get("b"), world.reads.get()), (None, None, 2));
+        assert_eq!(
+            (world.get("b"), world.get("b"), world.reads.get()),
+            (None, None, 2)
+        );
         for number in 0..=ROWS_MAX {
-            world.lately.get(&number.to_le_bytes(), || Ok(Some(1))).unwrap();
+            world
+                .lately
+                .get(&number.to_le_bytes(), || Ok(Some(1)))
+                .unwrap();
         }
-        assert_eq!(world.lately.lock().rows.len(), 1, "one more than there is room for empties it");
+        assert_eq!(
+            world.lately.lock().rows.len(),
+            1,
+            "one more than there is room for empties it"
+        );
     }
 }

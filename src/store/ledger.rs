@@ -1,7 +1,8 @@
 //! The ledger: balances, and the immutable, hash-chained entries they are the sum of.
 //!
-//! Every change of a balance is an entry in the same transaction. Written by the gateway's settler and, for grants,
-//! by whichever process is asked to (`ledger/correct.rs`). Must not decide what a response costs.
+//! Every change of a balance is an entry in the same transaction. Written by the gateway's settler
+//! and, for grants, by whichever process is asked to (`ledger/correct.rs`). Must not decide what a
+//! response costs.
 
 mod activity;
 pub mod anchor;
@@ -91,8 +92,8 @@ impl Drop for Writer<'_> {
     }
 }
 
-/// An account's row, how much of what `boot` has settled is already in it, and what others have set aside: one consistent
-/// snapshot.
+/// An account's row, how much of what `boot` has settled is already in it, and what others have set
+/// aside: one consistent snapshot.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Account {
     pub paid: Micro,
@@ -117,7 +118,8 @@ pub struct AccountRow {
     pub trial_ends_at_ms: Option<i64>,
 }
 
-/// What a request was for and how it ended: the detail of a `debit` or a `void`, and the journal's record.
+/// What a request was for and how it ended: the detail of a `debit` or a `void`, and the journal's
+/// record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ending {
     #[serde(rename = "ref")]
@@ -143,8 +145,9 @@ pub struct Detail {
     pub usage: Usage,
     pub price_version: String,
     pub estimated: bool,
-    /// A counter of the vendor's was more than the request can use, and is billed at that bound. This member and those after
-    /// it are written only where they are set: an entry from before they existed reads, and hashes, as one of today.
+    /// A counter of the vendor's was more than the request can use, and is billed at that bound.
+    /// This member and those after it are written only where they are set: an entry from before
+    /// they existed reads, and hashes, as one of today.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub implausible: bool,
     /// Which conversation it was a turn of, where that can be told.
@@ -204,10 +207,14 @@ impl Ending {
         self.paid.plus(self.trial).plus(self.writeoff)
     }
 
-    /// A response that was delivered, or generated for a client that left, is a debit even where it cost nothing.
+    /// A response that was delivered, or generated for a client that left, is a debit even where it
+    /// cost nothing.
     pub fn kind(&self) -> &'static str {
         match self.detail.outcome {
-            Outcome::Completed | Outcome::ClientLeft | Outcome::GatewayEnded | Outcome::RefusedFree => "debit",
+            Outcome::Completed
+            | Outcome::ClientLeft
+            | Outcome::GatewayEnded
+            | Outcome::RefusedFree => "debit",
             Outcome::VendorError | Outcome::VendorCut | Outcome::Interrupted => "void",
         }
     }
@@ -229,8 +236,8 @@ pub struct Entry {
     pub bal_paid: Micro,
     pub bal_trial: Micro,
     pub writeoff: Micro,
-    /// JSON of [`Detail`] on debits and voids, of [`PostedDetail`] on what an operator posted; empty where there is
-    /// nothing to say.
+    /// JSON of [`Detail`] on debits and voids, of [`PostedDetail`] on what an operator posted;
+    /// empty where there is nothing to say.
     pub detail: String,
     pub prev: Vec<u8>,
     pub hash: Vec<u8>,
@@ -238,7 +245,14 @@ pub struct Entry {
 
 impl Entry {
     /// One that is not chained yet, and whose balances are yet to be filled in.
-    fn new(kind: &str, reference: &str, account: &str, at_ms: i64, parts: (Micro, Micro), detail: String) -> Self {
+    fn new(
+        kind: &str,
+        reference: &str,
+        account: &str,
+        at_ms: i64,
+        parts: (Micro, Micro),
+        detail: String,
+    ) -> Self {
         Self {
             seq: 0,
             kind: kind.into(),
@@ -261,10 +275,15 @@ impl Entry {
         self.d_paid.plus(self.d_trial)
     }
 
-    /// What counts as credit beside the trial: with any of it, an account that runs dry is not told that its trial is over.
+    /// What counts as credit beside the trial: with any of it, an account that runs dry is not told
+    /// that its trial is over.
     pub fn credited(&self) -> Micro {
         let is_credit = matches!(self.kind.as_str(), "grant" | "topup" | "adjust");
-        if is_credit { self.change().or_zero() } else { Micro::ZERO }
+        if is_credit {
+            self.change().or_zero()
+        } else {
+            Micro::ZERO
+        }
     }
 
     /// The end of a request.
@@ -272,7 +291,8 @@ impl Entry {
         matches!(self.kind.as_str(), "debit" | "void")
     }
 
-    /// The end of a request of which the ledger decided by itself what is taken, not the store that edges share.
+    /// The end of a request of which the ledger decided by itself what is taken, not the store that
+    /// edges share.
     pub fn is_late(&self) -> bool {
         self.is_ending() && self.detail.ends_with(LATE)
     }
@@ -288,7 +308,8 @@ pub struct Selection {
     pub to_ms: Option<i64>,
 }
 
-/// A change of a balance that no request caused and nobody asked for: the sign-up's trial, and its lapse.
+/// A change of a balance that no request caused and nobody asked for: the sign-up's trial, and its
+/// lapse.
 #[derive(Debug, Clone, Copy)]
 pub struct Post<'a> {
     pub kind: &'static str,
@@ -303,7 +324,8 @@ impl Ledger {
     /// Opens `ledger.db` in `dir`, which must be the one that its anchor names.
     ///
     /// # Errors
-    /// The file cannot be opened or migrated; it is missing beside accounts, or is an older or another one.
+    /// The file cannot be opened or migrated; it is missing beside accounts, or is an older or
+    /// another one.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
         Self::open_as(dir, Trust::Anchored)
     }
@@ -323,19 +345,34 @@ impl Ledger {
         let standing = Lately::of(&path, "open the ledger for reading")?;
         let anchor = anchor::begin(dir, &writer, named, trust)?;
         let (writer, guest) = (Mutex::new(writer), AtomicBool::new(false));
-        Ok(Self { writer, readers, standing, guest, anchor, anchored_ms })
+        Ok(Self {
+            writer,
+            readers,
+            standing,
+            guest,
+            anchor,
+            anchored_ms,
+        })
     }
 
     fn writer(&self) -> Writer<'_> {
         let connection = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        Writer { connection, standing: &self.standing }
+        Writer {
+            connection,
+            standing: &self.standing,
+        }
     }
 
     /// Opens an account with nothing in it; one that is open stays as it is.
     ///
     /// # Errors
     /// The ledger cannot be written.
-    pub fn open_account(&self, account: &str, trial_ends_at_ms: Option<i64>, at_ms: i64) -> Result<(), StoreError> {
+    pub fn open_account(
+        &self,
+        account: &str,
+        trial_ends_at_ms: Option<i64>,
+        at_ms: i64,
+    ) -> Result<(), StoreError> {
         let sql = "INSERT INTO account (id, paid, trial, trial_ends_at, opened_at) VALUES (?1, 0, 0, ?2, ?3)
                    ON CONFLICT (id) DO NOTHING";
         self.writer()
@@ -349,7 +386,8 @@ impl Ledger {
     /// # Errors
     /// The ledger cannot be written.
     pub fn keep_price(&self, price: &Price, at_ms: i64) -> Result<(), StoreError> {
-        let json = serde_json::to_string(price).map_err(|error| StoreError::Unusable(error.to_string()))?;
+        let json = serde_json::to_string(price)
+            .map_err(|error| StoreError::Unusable(error.to_string()))?;
         self.writer()
             .execute(
                 "INSERT INTO price_version (id, json, first_used_at) VALUES (?1, ?2, ?3) ON CONFLICT (id) DO NOTHING",
@@ -373,7 +411,8 @@ impl Ledger {
             .map_err(|error| StoreError::Unusable(format!("price version {version}: {error}")))
     }
 
-    /// The account as one snapshot; `None` where it was never opened. A point read of a few microseconds.
+    /// The account as one snapshot; `None` where it was never opened. A point read of a few
+    /// microseconds.
     ///
     /// # Errors
     /// The ledger cannot be read.
@@ -391,13 +430,16 @@ impl Ledger {
         })
     }
 
-    /// As [`Ledger::account`], where a row may be remembered for a millisecond that another process has changed
-    /// since (`store/lately.rs`): whatever that cannot bear, the commit of an ending does not take either.
+    /// As [`Ledger::account`], where a row may be remembered for a millisecond that another process
+    /// has changed since (`store/lately.rs`): whatever that cannot bear, the commit of an ending
+    /// does not take either.
     ///
     /// # Errors
     /// The ledger cannot be read.
     pub fn account_lately(&self, account: &str, boot: &str) -> Result<Option<Account>, StoreError> {
-        self.standing.get([boot, account].concat().as_bytes(), || self.account(account, boot))
+        self.standing.get([boot, account].concat().as_bytes(), || {
+            self.account(account, boot)
+        })
     }
 
     /// As [`Lately::hold_still`].
@@ -411,7 +453,8 @@ impl Ledger {
         self.standing.forget();
     }
 
-    /// Posts an entry and moves the balance, once per kind and reference: false where it had been posted before.
+    /// Posts an entry and moves the balance, once per kind and reference: false where it had been
+    /// posted before.
     ///
     /// # Errors
     /// The ledger cannot be written, or the account is not open, or a balance would go below zero.
@@ -424,13 +467,17 @@ impl Ledger {
         Ok(posted)
     }
 
-    /// Enters `endings` in one commit and counts them as applied for `boot`; a request that has ended before is left
-    /// as it was. With each goes what it frees of the boot's claim, should that be a guest by now. Returns how many were
-    /// new.
+    /// Enters `endings` in one commit and counts them as applied for `boot`; a request that has
+    /// ended before is left as it was. With each goes what it frees of the boot's claim, should
+    /// that be a guest by now. Returns how many were new.
     ///
     /// # Errors
     /// Nothing was entered.
-    pub fn end_requests(&self, endings: &[(&Ending, Parts)], boot: &str) -> Result<usize, StoreError> {
+    pub fn end_requests(
+        &self,
+        endings: &[(&Ending, Parts)],
+        boot: &str,
+    ) -> Result<usize, StoreError> {
         let mut writer = self.writer();
         let sql = |source| StoreError::sqlite("enter debits", source);
         let transaction = sqlite::write(&mut writer).map_err(sql)?;
@@ -438,7 +485,11 @@ impl Ledger {
         let mut batch = Batch::begin(&transaction).map_err(sql)?;
         let mut applied = key::Applied::default();
         for (ending, freed) in endings {
-            new += usize::from(batch.end(ending, detail(ending).map_err(sql)?).map_err(sql)?);
+            new += usize::from(
+                batch
+                    .end(ending, detail(ending).map_err(sql)?)
+                    .map_err(sql)?,
+            );
             if self.is_guest() && *freed != Parts::ZERO {
                 claim::subtract_claim(&transaction, boot, &ending.account, *freed).map_err(sql)?;
             }
@@ -450,7 +501,8 @@ impl Ledger {
         if !boot.is_empty() {
             applied.write(&transaction, boot).map_err(sql)?;
         }
-        self.commit(transaction, || failpoint::pass(Point::AfterCommit)).map_err(sql)?;
+        self.commit(transaction, || failpoint::pass(Point::AfterCommit))
+            .map_err(sql)?;
         Ok(new)
     }
 
@@ -467,7 +519,8 @@ impl Ledger {
         })
     }
 
-    /// Forgets what the boots in `dead` had applied and claimed: their processes are gone, and their journals entered.
+    /// Forgets what the boots in `dead` had applied and claimed: their processes are gone, and
+    /// their journals entered.
     ///
     /// # Errors
     /// The ledger cannot be written.
@@ -477,7 +530,8 @@ impl Ledger {
         let sql = |source| StoreError::sqlite("forget ended processes", source);
         let transaction = sqlite::write(&mut writer).map_err(sql)?;
         for table in ["applied", "applied_key", "claim"] {
-            let sql_text = format!("DELETE FROM {table} WHERE boot IN (SELECT value FROM json_each(?1))");
+            let sql_text =
+                format!("DELETE FROM {table} WHERE boot IN (SELECT value FROM json_each(?1))");
             transaction.execute(&sql_text, [&dead]).map_err(sql)?;
         }
         transaction.commit().map_err(sql)
@@ -511,7 +565,8 @@ impl Ledger {
         })
     }
 
-    /// An account's entries, the newest first, below `before`: all of them, or the ends of requests only.
+    /// An account's entries, the newest first, below `before`: all of them, or the ends of requests
+    /// only.
     ///
     /// # Errors
     /// The ledger cannot be read.
@@ -522,7 +577,11 @@ impl Ledger {
         before: Option<i64>,
         limit: u32,
     ) -> Result<Vec<Entry>, StoreError> {
-        let kinds = if endings_only { "AND kind IN ('debit', 'void')" } else { "" };
+        let kinds = if endings_only {
+            "AND kind IN ('debit', 'void')"
+        } else {
+            ""
+        };
         self.read("read an account's entries", |connection| {
             connection
                 .prepare_cached(&format!(
@@ -541,12 +600,15 @@ impl Ledger {
         let mut writer = self.writer();
         let sql = |source| StoreError::sqlite("read the whole ledger", source);
         let snapshot = writer.transaction().map_err(sql)?;
-        let mut statement = snapshot.prepare(&format!("SELECT {COLUMNS} FROM entry ORDER BY seq")).map_err(sql)?;
+        let mut statement = snapshot
+            .prepare(&format!("SELECT {COLUMNS} FROM entry ORDER BY seq"))
+            .map_err(sql)?;
         for entry in statement.query_map([], entry).map_err(sql)? {
             each(entry.map_err(sql)?);
         }
-        let mut statement =
-            snapshot.prepare("SELECT id, paid, trial, credited, trial_ends_at FROM account").map_err(sql)?;
+        let mut statement = snapshot
+            .prepare("SELECT id, paid, trial, credited, trial_ends_at FROM account")
+            .map_err(sql)?;
         let account = |row: &Row<'_>| {
             Ok(AccountRow {
                 id: row.get(0)?,
@@ -560,8 +622,8 @@ impl Ledger {
         accounts.collect::<Result<_, _>>().map_err(sql)
     }
 
-    /// Hands over the selected entries in order, as of one moment and one at a time: never the table in memory. Nobody
-    /// who writes waits for it.
+    /// Hands over the selected entries in order, as of one moment and one at a time: never the
+    /// table in memory. Nobody who writes waits for it.
     ///
     /// # Errors
     /// The ledger cannot be read, or `each` fails.
@@ -602,7 +664,9 @@ impl Ledger {
         operation: &'static str,
         read: impl FnOnce(&Connection) -> rusqlite::Result<T>,
     ) -> Result<T, StoreError> {
-        self.readers.with(read).map_err(|source| StoreError::sqlite(operation, source))
+        self.readers
+            .with(read)
+            .map_err(|source| StoreError::sqlite(operation, source))
     }
 }
 
@@ -643,9 +707,26 @@ fn entry(row: &Row<'_>) -> rusqlite::Result<Entry> {
 pub fn entry_hash(entry: &Entry) -> Vec<u8> {
     let mut hash = Sha256::new();
     hash.update(&entry.prev);
-    let numbers = [entry.d_paid, entry.d_trial, entry.bal_paid, entry.bal_trial, entry.writeoff].map(Micro::get);
-    let Entry { seq, kind, reference, account, at_ms, detail, .. } = entry;
-    hash.update(format!("{seq}\x1f{kind}\x1f{reference}\x1f{account}\x1f{at_ms}\x1f{numbers:?}\x1f{detail}"));
+    let numbers = [
+        entry.d_paid,
+        entry.d_trial,
+        entry.bal_paid,
+        entry.bal_trial,
+        entry.writeoff,
+    ]
+    .map(Micro::get);
+    let Entry {
+        seq,
+        kind,
+        reference,
+        account,
+        at_ms,
+        detail,
+        ..
+    } = entry;
+    hash.update(format!(
+        "{seq}\x1f{kind}\x1f{reference}\x1f{account}\x1f{at_ms}\x1f{numbers:?}\x1f{detail}"
+    ));
     hash.finalize().to_vec()
 }
 
@@ -658,9 +739,22 @@ fn post_in(transaction: &Transaction<'_>, post: &Post<'_>) -> rusqlite::Result<b
     }
     let (paid, trial) = balances(transaction, post.account)?;
     let parts = (post.d_paid, post.d_trial);
-    let entry =
-        Entry::new(post.kind, post.reference, post.account, post.at_ms, parts, posted_detail(transaction, post)?);
-    append(transaction, Entry { bal_paid: paid.plus(post.d_paid), bal_trial: trial.plus(post.d_trial), ..entry })?;
+    let entry = Entry::new(
+        post.kind,
+        post.reference,
+        post.account,
+        post.at_ms,
+        parts,
+        posted_detail(transaction, post)?,
+    );
+    append(
+        transaction,
+        Entry {
+            bal_paid: paid.plus(post.d_paid),
+            bal_trial: trial.plus(post.d_trial),
+            ..entry
+        },
+    )?;
     Ok(true)
 }
 
@@ -670,13 +764,18 @@ fn posted_detail(transaction: &Transaction<'_>, post: &Post<'_>) -> rusqlite::Re
         return Ok(String::new());
     }
     let trial_ends_at_ms = correct::trial_ends(transaction, post.account)?;
-    let detail = PostedDetail { trial_ends_at_ms, ..PostedDetail::default() };
-    serde_json::to_string(&detail).map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))
+    let detail = PostedDetail {
+        trial_ends_at_ms,
+        ..PostedDetail::default()
+    };
+    serde_json::to_string(&detail)
+        .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))
 }
 
 /// An ending's detail as it is entered.
 fn detail(ending: &Ending) -> rusqlite::Result<String> {
-    serde_json::to_string(&ending.detail).map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))
+    serde_json::to_string(&ending.detail)
+        .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))
 }
 
 fn balances(transaction: &Transaction<'_>, account: &str) -> rusqlite::Result<(Micro, Micro)> {

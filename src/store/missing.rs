@@ -1,7 +1,7 @@
 //! Whether `ledger.db` or `app.db` is gone while the other one still has accounts.
 //!
-//! Each holds what the other cannot replace: without this check a start would make an empty one in its place. An empty file
-//! counts as a missing one. Must not write.
+//! Each holds what the other cannot replace: without this check a start would make an empty one in
+//! its place. An empty file counts as a missing one. Must not write.
 
 use super::StoreError;
 use super::sqlite;
@@ -31,13 +31,18 @@ pub fn ledger(dir: &Path) -> Result<Option<String>, StoreError> {
     }))
 }
 
-/// Why no accounts may be opened in `dir`: `app.db` has none (it is missing, or was made anew), and `ledger.db` has entries.
+/// Why no accounts may be opened in `dir`: `app.db` has none (it is missing, or was made anew), and
+/// `ledger.db` has entries.
 ///
 /// # Errors
 /// One of the two cannot be read.
 pub fn app(dir: &Path) -> Result<Option<String>, StoreError> {
     let is_missing = has_rows(dir, LEDGER, "entry")? && !has_accounts(dir, APP)?;
-    let what = if is_written(dir, APP) { "has no account" } else { "is missing" };
+    let what = if is_written(dir, APP) {
+        "has no account"
+    } else {
+        "is missing"
+    };
     let dir = dir.display();
     Ok(is_missing.then(|| {
         format!(
@@ -47,21 +52,30 @@ pub fn app(dir: &Path) -> Result<Option<String>, StoreError> {
     }))
 }
 
-/// Accounts of `ledger.db` that `app.db` lacks, sorted, at most 100: it is an older one. A sign-up enters `app.db` first.
+/// Accounts of `ledger.db` that `app.db` lacks, sorted, at most 100: it is an older one. A sign-up
+/// enters `app.db` first.
 ///
 /// # Errors
 /// One of the two cannot be read.
 pub fn accounts(dir: &Path) -> Result<Vec<String>, StoreError> {
     let ids = |name: &str| -> Result<Vec<String>, StoreError> {
-        let Some(connection) = open_with(dir, name, "account")? else { return Ok(Vec::new()) };
+        let Some(connection) = open_with(dir, name, "account")? else {
+            return Ok(Vec::new());
+        };
         let read = || -> rusqlite::Result<_> {
-            connection.prepare("SELECT id FROM account")?.query_map([], |row| row.get(0))?.collect()
+            connection
+                .prepare("SELECT id FROM account")?
+                .query_map([], |row| row.get(0))?
+                .collect()
         };
         read().map_err(|source| StoreError::sqlite(OPERATION, source))
     };
     let ledger = ids(LEDGER)?;
     let known: HashSet<String> = ids(APP)?.into_iter().collect();
-    let mut lost: Vec<_> = ledger.into_iter().filter(|id| !known.contains(id)).collect();
+    let mut lost: Vec<_> = ledger
+        .into_iter()
+        .filter(|id| !known.contains(id))
+        .collect();
     lost.sort();
     lost.truncate(LOST_MAX);
     Ok(lost)
@@ -77,9 +91,15 @@ fn has_accounts(dir: &Path, name: &str) -> Result<bool, StoreError> {
 }
 
 fn has_rows(dir: &Path, name: &str, table: &str) -> Result<bool, StoreError> {
-    let Some(connection) = open_with(dir, name, table)? else { return Ok(false) };
+    let Some(connection) = open_with(dir, name, table)? else {
+        return Ok(false);
+    };
     connection
-        .query_row(&format!("SELECT EXISTS (SELECT 1 FROM {table})"), [], |row| row.get(0))
+        .query_row(
+            &format!("SELECT EXISTS (SELECT 1 FROM {table})"),
+            [],
+            |row| row.get(0),
+        )
         .map_err(|source| StoreError::sqlite(OPERATION, source))
 }
 
@@ -87,7 +107,11 @@ fn has_rows(dir: &Path, name: &str, table: &str) -> Result<bool, StoreError> {
 ///
 /// # Errors
 /// The file cannot be read.
-pub(super) fn open_with(dir: &Path, name: &str, table: &str) -> Result<Option<Connection>, StoreError> {
+pub(super) fn open_with(
+    dir: &Path,
+    name: &str,
+    table: &str,
+) -> Result<Option<Connection>, StoreError> {
     if !is_written(dir, name) {
         return Ok(None);
     }

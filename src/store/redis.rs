@@ -1,9 +1,11 @@
-//! The store that many edges share: balances and holds in Redis (or Valkey), changed by scripts that run as one step.
+//! The store that many edges share: balances and holds in Redis (or Valkey), changed by scripts
+//! that run as one step.
 //!
-//! An account and all that belongs to it lie in one of sixteen partitions, each in one hash slot, so that a script finds
-//! everything on one node. Redis decides who may spend what; the truth is the ledger, which follows the partitions'
-//! events. Scripts read the server's clock, so the edges' clocks do not matter. Must not know HTTP or prices.
-//! Read next: `redis/common.lua` (what every script begins with), `redis/reserve.lua`, `redis/end.lua`.
+//! An account and all that belongs to it lie in one of sixteen partitions, each in one hash slot,
+//! so that a script finds everything on one node. Redis decides who may spend what; the truth is
+//! the ledger, which follows the partitions' events. Scripts read the server's clock, so the edges'
+//! clocks do not matter. Must not know HTTP or prices. Read next: `redis/common.lua` (what every
+//! script begins with), `redis/reserve.lua`, `redis/end.lua`.
 
 mod asked;
 pub mod breaker;
@@ -32,10 +34,12 @@ use std::time::{Duration, Instant};
 /// Partitions; never to be changed while there is data.
 pub const PARTITIONS: u32 = 16;
 
-/// How long a request's or an operation's marker stays: twice as long as an edge may keep what it has not delivered.
+/// How long a request's or an operation's marker stays: twice as long as an edge may keep what it
+/// has not delivered.
 const MARKER_MS: u64 = 12 * 3_600 * 1_000;
 
-/// How long an operation's marker stays: a command that was interrupted can be run again until then.
+/// How long an operation's marker stays: a command that was interrupted can be run again until
+/// then.
 const OPERATION_MS: u64 = 30 * 24 * 3_600 * 1_000;
 
 /// A request's marker once the ledger has its end.
@@ -44,8 +48,9 @@ const APPLIED: &str = "applied";
 /// There while the store knows every key.
 const KEYS_KNOWN: &str = "gw:keys";
 
-/// A connection to the shared store; cheap to clone, and one for as many requests as there are. It is made at its first
-/// use and belongs to the runtime that uses it first: a thread with a runtime of its own makes its own.
+/// A connection to the shared store; cheap to clone, and one for as many requests as there are. It
+/// is made at its first use and belongs to the runtime that uses it first: a thread with a runtime
+/// of its own makes its own.
 #[derive(Clone)]
 pub struct SharedStore(Arc<Inner>);
 
@@ -81,7 +86,12 @@ pub struct Sentinel {
 impl std::fmt::Debug for Sentinel {
     /// Without what opens doors.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Sentinel {{ master: {:?}, nodes: {} }}", self.master, self.nodes.len())
+        write!(
+            f,
+            "Sentinel {{ master: {:?}, nodes: {} }}",
+            self.master,
+            self.nodes.len()
+        )
     }
 }
 
@@ -94,8 +104,8 @@ pub struct Reserve<'a> {
     pub full: Micro,
     /// The least that is worth running the request with.
     pub floor: Micro,
-    /// After this, a hold that nobody ended is given up. Zero: nothing is set aside or counted, and the answer says
-    /// whether it would be.
+    /// After this, a hold that nobody ended is given up. Zero: nothing is set aside or counted, and
+    /// the answer says whether it would be.
     pub lease: Duration,
     pub most_open: u64,
     /// The API key and what bounds the request; `None` where nothing does.
@@ -122,7 +132,8 @@ pub enum Reserved {
     Suspended,
     /// The request has ended already.
     Ended,
-    /// The store does not know the account, or what its API key has spent: it is to be seeded from the ledger.
+    /// The store does not know the account, or what its API key has spent: it is to be seeded from
+    /// the ledger.
     Unknown,
 }
 
@@ -142,7 +153,11 @@ pub struct End<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ended {
     /// The event that tells the ledger, what was taken, and what the account could not bear.
-    Done { event: String, taken: Parts, writeoff: Micro },
+    Done {
+        event: String,
+        taken: Parts,
+        writeoff: Micro,
+    },
     /// It had ended before, with this event.
     Known { event: String },
     /// It had ended before, and the ledger has it.
@@ -175,7 +190,8 @@ pub enum Posted {
     Insufficient {
         available: Micro,
     },
-    /// The server does not have the end that was to be levelled: it is restored with what the ledger took.
+    /// The server does not have the end that was to be levelled: it is restored with what the
+    /// ledger took.
     Lost,
     Unknown,
 }
@@ -250,7 +266,10 @@ struct Scripts {
 }
 
 static SCRIPTS: std::sync::LazyLock<Scripts> = std::sync::LazyLock::new(|| {
-    let (common, limits) = (include_str!("redis/common.lua"), include_str!("redis/limits.lua"));
+    let (common, limits) = (
+        include_str!("redis/common.lua"),
+        include_str!("redis/limits.lua"),
+    );
     let script = |text: &str| Script::new(&format!("{common}{text}"));
     let limited = |text: &str| Script::new(&format!("{common}{limits}{text}"));
     let of_answers = |text: &str| script(&format!("{}{text}", include_str!("redis/answers.lua")));
@@ -286,18 +305,24 @@ fn key(partition: u32, kind: &str, of: &str) -> String {
 }
 
 impl SharedStore {
-    /// Connects at the first use. What has no answer within `patience`, connecting included, has failed.
+    /// Connects at the first use. What has no answer within `patience`, connecting included, has
+    /// failed.
     pub fn new(address: Address, patience: Duration) -> Self {
         Self::with(address, patience, None)
     }
 
-    /// The same for those who ask on behalf of requests: not asked where `breaker` is open, which is told of each answer.
+    /// The same for those who ask on behalf of requests: not asked where `breaker` is open, which
+    /// is told of each answer.
     pub fn guarded(address: Address, patience: Duration, breaker: Arc<Breaker>) -> Self {
         Self::with(address, patience, Some(breaker))
     }
 
     fn with(address: Address, patience: Duration, breaker: Option<Arc<Breaker>>) -> Self {
-        Self(Arc::new(Inner { link: Link::new(address, patience), breaker, scripts: &SCRIPTS }))
+        Self(Arc::new(Inner {
+            link: Link::new(address, patience),
+            breaker,
+            scripts: &SCRIPTS,
+        }))
     }
 
     /// Another connection to the same store, for those who ask on behalf of nobody.
@@ -307,7 +332,10 @@ impl SharedStore {
 
     /// Requests are kept from asking: it does not answer.
     pub fn is_away(&self) -> bool {
-        self.0.breaker.as_ref().is_some_and(|breaker| breaker.is_open())
+        self.0
+            .breaker
+            .as_ref()
+            .is_some_and(|breaker| breaker.is_open())
     }
 
     /// Connects at once.
@@ -316,31 +344,63 @@ impl SharedStore {
     /// The address is none, or nobody answers there.
     pub async fn connect(address: &Address, patience: Duration) -> Result<Self, StoreError> {
         let store = Self::new(address.clone(), patience);
-        store.0.link.connect().await.map_err(|source| StoreError::redis("connect to the shared store", source))?;
+        store
+            .0
+            .link
+            .connect()
+            .await
+            .map_err(|source| StoreError::redis("connect to the shared store", source))?;
         Ok(store)
     }
 
     /// # Errors
-    /// The store cannot be asked; the credit may be held all the same, until its lease runs out or it is asked again.
+    /// The store cannot be asked; the credit may be held all the same, until its lease runs out or
+    /// it is asked again.
     pub async fn reserve(&self, asked: &Reserve<'_>) -> Result<Reserved, StoreError> {
         let lease_ms = u64::try_from(asked.lease.as_millis()).unwrap_or(u64::MAX);
         let mut call = self.of_request(&self.0.scripts.reserve, asked.account, asked.request_id);
-        call.arg(asked.full.get()).arg(asked.floor.get()).arg(lease_ms).arg(asked.most_open);
-        if let Some((key_id, Bounds { key: of_key, account: of_account, spend, tokens })) = asked.within {
-            call.key(key(partition(asked.account), "k:", key_id)).arg(key_id).arg(tokens);
+        call.arg(asked.full.get())
+            .arg(asked.floor.get())
+            .arg(lease_ms)
+            .arg(asked.most_open);
+        if let Some((
+            key_id,
+            Bounds {
+                key: of_key,
+                account: of_account,
+                spend,
+                tokens,
+            },
+        )) = asked.within
+        {
+            call.key(key(partition(asked.account), "k:", key_id))
+                .arg(key_id)
+                .arg(tokens);
             for rates in [of_key, of_account] {
-                call.arg(rates.requests_per_minute).arg(rates.tokens_per_minute).arg(rates.concurrent);
+                call.arg(rates.requests_per_minute)
+                    .arg(rates.tokens_per_minute)
+                    .arg(rates.concurrent);
             }
-            call.arg(spend.map(|limit| limit.credits.get().to_string()).unwrap_or_default());
+            call.arg(
+                spend
+                    .map(|limit| limit.credits.get().to_string())
+                    .unwrap_or_default(),
+            );
             call.arg(spend.map_or("total", |limit| limit.period.name()));
         }
         let answer = self.call("set credit aside", &call).await?;
         Ok(match answer.word() {
-            "held" if asked.within.is_some() => Reserved::HeldWithin(answer.parts(1)?, answer.meters(3)?),
+            "held" if asked.within.is_some() => {
+                Reserved::HeldWithin(answer.parts(1)?, answer.meters(3)?)
+            }
             "held" => Reserved::Held(answer.parts(1)?),
             "limited" => Reserved::Limited(answer.wait()?),
-            "key_spend" => Reserved::KeySpendLimit { free: answer.amount(1)? },
-            "insufficient" => Reserved::Insufficient { available: answer.amount(1)? },
+            "key_spend" => Reserved::KeySpendLimit {
+                free: answer.amount(1)?,
+            },
+            "insufficient" => Reserved::Insufficient {
+                available: answer.amount(1)?,
+            },
             "trial_expired" => Reserved::TrialExpired,
             "too_many" => Reserved::TooManyOpen,
             "suspended" => Reserved::Suspended,
@@ -355,15 +415,23 @@ impl SharedStore {
     pub async fn end(&self, asked: &End<'_>) -> Result<Ended, StoreError> {
         let mut call = self.of_request(&self.0.scripts.end, asked.account, asked.request_id);
         let partition = partition(asked.account);
-        call.key(key(partition, "ev", "")).key(key(partition, "k:", asked.key_id));
-        call.arg(asked.cost.get()).arg(MARKER_MS).arg(asked.ending).arg(asked.tokens);
+        call.key(key(partition, "ev", ""))
+            .key(key(partition, "k:", asked.key_id));
+        call.arg(asked.cost.get())
+            .arg(MARKER_MS)
+            .arg(asked.ending)
+            .arg(asked.tokens);
         let answer = self.call("end a request", &call).await?;
         Ok(match answer.word() {
-            "done" => {
-                Ended::Done { event: answer.text(1)?.into(), taken: answer.parts(2)?, writeoff: answer.amount(4)? }
-            }
+            "done" => Ended::Done {
+                event: answer.text(1)?.into(),
+                taken: answer.parts(2)?,
+                writeoff: answer.amount(4)?,
+            },
             "known" if answer.text(1)? == APPLIED => Ended::Applied,
-            "known" => Ended::Known { event: answer.text(1)?.into() },
+            "known" => Ended::Known {
+                event: answer.text(1)?.into(),
+            },
             "unknown" => Ended::Unknown,
             _ => return Err(answer.strange()),
         })
@@ -375,7 +443,8 @@ impl SharedStore {
         self.post_beside(post, None).await
     }
 
-    /// As [`SharedStore::post`], where the store has the end of `request_id`: it levels what that took.
+    /// As [`SharedStore::post`], where the store has the end of `request_id`: it levels what that
+    /// took.
     ///
     /// # Errors
     /// As [`SharedStore::post`].
@@ -383,21 +452,34 @@ impl SharedStore {
         self.post_beside(post, Some(request_id)).await
     }
 
-    async fn post_beside(&self, post: &Post<'_>, request_id: Option<&str>) -> Result<Posted, StoreError> {
+    async fn post_beside(
+        &self,
+        post: &Post<'_>,
+        request_id: Option<&str>,
+    ) -> Result<Posted, StoreError> {
         let partition = partition(post.account);
         let mut call = self.0.scripts.post.prepare_invoke();
-        call.key(key(partition, "a:", post.account)).key(key(partition, "op:", post.operation));
-        call.arg(post.change.paid.get()).arg(post.change.trial.get()).arg(post.credited.get());
+        call.key(key(partition, "a:", post.account))
+            .key(key(partition, "op:", post.operation));
+        call.arg(post.change.paid.get())
+            .arg(post.change.trial.get())
+            .arg(post.credited.get());
         if let Some(request_id) = request_id {
             call.key(key(partition, "r:", request_id));
         }
-        call.arg(OPERATION_MS).arg(u8::from(post.only_free)).arg(post.seq);
+        call.arg(OPERATION_MS)
+            .arg(u8::from(post.only_free))
+            .arg(post.seq);
         let answer = self.call("change a balance", &call).await?;
         Ok(match answer.word() {
             "done" => Posted::Done,
             "lost" => Posted::Lost,
-            "known" => Posted::Known { change: answer.parts(1)? },
-            "insufficient" => Posted::Insufficient { available: answer.amount(1)? },
+            "known" => Posted::Known {
+                change: answer.parts(1)?,
+            },
+            "insufficient" => Posted::Insufficient {
+                available: answer.amount(1)?,
+            },
             "unknown" => Posted::Unknown,
             _ => return Err(answer.strange()),
         })
@@ -410,11 +492,22 @@ impl SharedStore {
     pub async fn seed(&self, seed: &Seed<'_>) -> Result<bool, StoreError> {
         let partition = partition(seed.account);
         let mut call = self.0.scripts.seed.prepare_invoke();
-        call.key(key(partition, "a:", seed.account)).key(key(partition, "h:", seed.account));
+        call.key(key(partition, "a:", seed.account))
+            .key(key(partition, "h:", seed.account));
         call.key(key(partition, "epoch", ""));
-        call.arg(seed.has.paid.get()).arg(seed.has.trial.get()).arg(seed.credited.get());
-        call.arg(if seed.is_active { "active" } else { "suspended" });
-        call.arg(seed.trial_ends_at_ms.map(|ends| ends.to_string()).unwrap_or_default());
+        call.arg(seed.has.paid.get())
+            .arg(seed.has.trial.get())
+            .arg(seed.credited.get());
+        call.arg(if seed.is_active {
+            "active"
+        } else {
+            "suspended"
+        });
+        call.arg(
+            seed.trial_ends_at_ms
+                .map(|ends| ends.to_string())
+                .unwrap_or_default(),
+        );
         call.arg(seed.seq).arg(seed.epoch);
         Ok(self.call("seed an account", &call).await?.word() == "done")
     }
@@ -434,11 +527,14 @@ impl SharedStore {
     /// # Errors
     /// The store cannot be asked.
     pub async fn now_ms(&self) -> Result<i64, StoreError> {
-        let (seconds, micros): (i64, i64) = self.ask("ask the server's time", &::redis::cmd("TIME")).await?;
+        let (seconds, micros): (i64, i64) = self
+            .ask("ask the server's time", &::redis::cmd("TIME"))
+            .await?;
         Ok(seconds.saturating_mul(1_000).saturating_add(micros / 1_000))
     }
 
-    /// Whether a key that is not known is none: false where the store has lost the keys, and was not told them again.
+    /// Whether a key that is not known is none: false where the store has lost the keys, and was
+    /// not told them again.
     ///
     /// # Errors
     /// The store cannot be asked.
@@ -448,14 +544,22 @@ impl SharedStore {
         self.ask("ask whether the keys are known", &exists).await
     }
 
-    /// Gives up the holds of a partition whose leases have run out, a hundred at a time. Returns how many.
+    /// Gives up the holds of a partition whose leases have run out, a hundred at a time. Returns
+    /// how many.
     ///
     /// # Errors
     /// The store cannot be asked.
     pub async fn sweep(&self, partition: u32, now_ms: i64) -> Result<usize, StoreError> {
         let leases = key(partition, "l", "");
         let mut lapsed = Cmd::new();
-        lapsed.arg("ZRANGEBYSCORE").arg(&leases).arg("-inf").arg(now_ms).arg("LIMIT").arg(0).arg(100);
+        lapsed
+            .arg("ZRANGEBYSCORE")
+            .arg(&leases)
+            .arg("-inf")
+            .arg(now_ms)
+            .arg("LIMIT")
+            .arg(0)
+            .arg(100);
         let lapsed: Vec<String> = self.ask("look for lapsed holds", &lapsed).await?;
         let mut swept = 0;
         for (account, request_id) in lapsed.iter().filter_map(|member| member.split_once(' ')) {
@@ -464,9 +568,15 @@ impl SharedStore {
             hold.arg("HGET").arg(&holds).arg(request_id);
             let hold: Option<String> = self.ask("look at a lapsed hold", &hold).await?;
             // Its last word, where it has five.
-            let api_key = hold.as_deref().and_then(|hold| hold.splitn(5, ':').nth(4)).unwrap_or_default();
+            let api_key = hold
+                .as_deref()
+                .and_then(|hold| hold.splitn(5, ':').nth(4))
+                .unwrap_or_default();
             let mut call = self.0.scripts.lapse.prepare_invoke();
-            call.key(key(partition, "a:", account)).key(holds).key(&leases).key(key(partition, "k:", api_key));
+            call.key(key(partition, "a:", account))
+                .key(holds)
+                .key(&leases)
+                .key(key(partition, "k:", api_key));
             call.arg(request_id).arg(account);
             swept += usize::from(self.call("give up a hold", &call).await?.word() == "done");
         }
@@ -480,8 +590,11 @@ impl SharedStore {
     pub async fn expire_trial(&self, account: &str) -> Result<bool, StoreError> {
         let partition = partition(account);
         let mut call = self.0.scripts.expire.prepare_invoke();
-        call.key(key(partition, "a:", account)).key(key(partition, "ev", ""));
-        call.key(key(partition, "op:", &lapse(account))).arg(account).arg(OPERATION_MS);
+        call.key(key(partition, "a:", account))
+            .key(key(partition, "ev", ""));
+        call.key(key(partition, "op:", &lapse(account)))
+            .arg(account)
+            .arg(OPERATION_MS);
         Ok(self.call("lapse a trial", &call).await?.word() == "done")
     }
 
@@ -490,44 +603,101 @@ impl SharedStore {
     /// # Errors
     /// The store cannot be asked.
     pub async fn account(&self, account: &str) -> Result<Option<Shared>, StoreError> {
-        let fields = ["paid", "trial", "held_paid", "held_trial", "credited", "status", "trial_ends"];
+        let fields = [
+            "paid",
+            "trial",
+            "held_paid",
+            "held_trial",
+            "credited",
+            "status",
+            "trial_ends",
+        ];
         let mut get = Cmd::new();
-        get.arg("HMGET").arg(key(partition(account), "a:", account)).arg(&fields[..]);
+        get.arg("HMGET")
+            .arg(key(partition(account), "a:", account))
+            .arg(&fields[..]);
         let values: Vec<Option<String>> = self.ask("read a balance", &get).await?;
-        let [Some(paid), Some(trial), Some(held_paid), Some(held_trial), Some(credited), Some(status), ends] =
-            &values[..]
+        let [
+            Some(paid),
+            Some(trial),
+            Some(held_paid),
+            Some(held_trial),
+            Some(credited),
+            Some(status),
+            ends,
+        ] = &values[..]
         else {
             return Ok(None);
         };
-        let has = Parts { paid: amount(paid)?, trial: amount(trial)? };
-        let held = Parts { paid: amount(held_paid)?, trial: amount(held_trial)? };
+        let has = Parts {
+            paid: amount(paid)?,
+            trial: amount(trial)?,
+        };
+        let held = Parts {
+            paid: amount(held_paid)?,
+            trial: amount(held_trial)?,
+        };
         let trial_ends_at_ms = ends.as_deref().and_then(|ends| ends.parse().ok());
         let is_active = status == "active";
-        Ok(Some(Shared { has, held, credited: amount(credited)?, is_active, trial_ends_at_ms }))
+        Ok(Some(Shared {
+            has,
+            held,
+            credited: amount(credited)?,
+            is_active,
+            trial_ends_at_ms,
+        }))
     }
 
-    /// What has happened in a partition after the event `after` ("0": from the beginning), in order: ids and events.
+    /// What has happened in a partition after the event `after` ("0": from the beginning), in
+    /// order: ids and events.
     ///
     /// # Errors
     /// The store cannot be asked.
-    pub async fn events(&self, partition: u32, after: &str, most: usize) -> Result<Vec<(String, Event)>, StoreError> {
+    pub async fn events(
+        &self,
+        partition: u32,
+        after: &str,
+        most: usize,
+    ) -> Result<Vec<(String, Event)>, StoreError> {
         let mut read = Cmd::new();
-        read.arg("XRANGE").arg(key(partition, "ev", "")).arg(format!("({after}")).arg("+").arg("COUNT").arg(most);
+        read.arg("XRANGE")
+            .arg(key(partition, "ev", ""))
+            .arg(format!("({after}"))
+            .arg("+")
+            .arg("COUNT")
+            .arg(most);
         let events: Vec<(String, Vec<(String, String)>)> = self.ask("read events", &read).await?;
         // One that cannot be read must not stop the others: whoever reads decides.
-        let read = |fields| event(fields).unwrap_or_else(|error| Event::Unreadable(error.to_string()));
-        Ok(events.into_iter().map(|(id, fields)| (id, read(fields))).collect())
+        let read =
+            |fields| event(fields).unwrap_or_else(|error| Event::Unreadable(error.to_string()));
+        Ok(events
+            .into_iter()
+            .map(|(id, fields)| (id, read(fields)))
+            .collect())
     }
 
-    fn of_request<'s>(&self, script: &'s Script, account: &str, request_id: &str) -> ScriptInvocation<'s> {
+    fn of_request<'s>(
+        &self,
+        script: &'s Script,
+        account: &str,
+        request_id: &str,
+    ) -> ScriptInvocation<'s> {
         let partition = partition(account);
         let mut call = script.prepare_invoke();
-        call.key(key(partition, "a:", account)).key(key(partition, "h:", account)).key(key(partition, "l", ""));
-        call.key(key(partition, "r:", request_id)).arg(request_id).arg(account);
+        call.key(key(partition, "a:", account))
+            .key(key(partition, "h:", account))
+            .key(key(partition, "l", ""));
+        call.key(key(partition, "r:", request_id))
+            .arg(request_id)
+            .arg(account);
         call
     }
 
-    async fn call(&self, operation: &'static str, call: &ScriptInvocation<'_>) -> Result<Answer, StoreError> {
+    async fn call(
+        &self,
+        operation: &'static str,
+        call: &ScriptInvocation<'_>,
+    ) -> Result<Answer, StoreError> {
         let mut link = self.0.link.clone();
         let words = self.guard(operation, call.invoke_async(&mut link)).await?;
         Ok(Answer { operation, words })
@@ -543,7 +713,11 @@ impl SharedStore {
         self.guard(operation, call.invoke_async(&mut link)).await
     }
 
-    async fn ask<T: FromRedisValue>(&self, operation: &'static str, command: &Cmd) -> Result<T, StoreError> {
+    async fn ask<T: FromRedisValue>(
+        &self,
+        operation: &'static str,
+        command: &Cmd,
+    ) -> Result<T, StoreError> {
         let mut link = self.0.link.clone();
         self.guard(operation, command.query_async(&mut link)).await
     }
@@ -572,21 +746,41 @@ impl SharedStore {
 
 fn event(fields: Vec<(String, String)>) -> Result<Event, StoreError> {
     let field = |name: &str| {
-        let found = fields.iter().find(|(field, _)| field == name).map(|(_, value)| value.clone());
-        found.ok_or_else(|| StoreError::Unusable(format!("an event of the shared store has no {name}: {fields:?}")))
+        let found = fields
+            .iter()
+            .find(|(field, _)| field == name)
+            .map(|(_, value)| value.clone());
+        found.ok_or_else(|| {
+            StoreError::Unusable(format!(
+                "an event of the shared store has no {name}: {fields:?}"
+            ))
+        })
     };
     match fields.first().map(|(name, _)| name.as_str()) {
-        Some("lapse") => return Ok(Event::Lapsed { account: field("account")?, trial: amount(&field("trial")?)? }),
+        Some("lapse") => {
+            return Ok(Event::Lapsed {
+                account: field("account")?,
+                trial: amount(&field("trial")?)?,
+            });
+        }
         Some("late") => {
-            let (request_id, account, ending) = (field("late")?, field("account")?, field("ending")?);
-            return Ok(Event::EndedLate { request_id, account, ending });
+            let (request_id, account, ending) =
+                (field("late")?, field("account")?, field("ending")?);
+            return Ok(Event::EndedLate {
+                request_id,
+                account,
+                ending,
+            });
         }
         _ => {}
     }
     Ok(Event::Ended {
         request_id: field("request")?,
         account: field("account")?,
-        taken: Parts { paid: amount(&field("paid")?)?, trial: amount(&field("trial")?)? },
+        taken: Parts {
+            paid: amount(&field("paid")?)?,
+            trial: amount(&field("trial")?)?,
+        },
         writeoff: amount(&field("writeoff")?)?,
         ending: field("ending")?,
     })
@@ -615,7 +809,10 @@ impl Answer {
     }
 
     fn text(&self, index: usize) -> Result<&str, StoreError> {
-        self.words.get(index).map(String::as_str).ok_or_else(|| self.strange())
+        self.words
+            .get(index)
+            .map(String::as_str)
+            .ok_or_else(|| self.strange())
     }
 
     fn amount(&self, index: usize) -> Result<Micro, StoreError> {
@@ -623,25 +820,42 @@ impl Answer {
     }
 
     fn parts(&self, index: usize) -> Result<Parts, StoreError> {
-        Ok(Parts { paid: self.amount(index)?, trial: self.amount(index + 1)? })
+        Ok(Parts {
+            paid: self.amount(index)?,
+            trial: self.amount(index + 1)?,
+        })
     }
 
     fn count(&self, index: usize) -> Result<u64, StoreError> {
         self.text(index)?.parse().map_err(|_| self.strange())
     }
 
-    /// What is left under the limits, from `first` on: of the key and of the account, requests and tokens. None where a
-    /// request was asked for once more, or has no limits.
+    /// What is left under the limits, from `first` on: of the key and of the account, requests and
+    /// tokens. None where a request was asked for once more, or has no limits.
     fn meters(&self, first: usize) -> Result<Meters, StoreError> {
         if self.words.len() <= first {
             return Ok(Meters::default());
         }
         let meter = |index: usize| {
-            let (limit, remaining, reset_ms) = (self.count(index)?, self.count(index + 1)?, self.count(index + 2)?);
-            Ok::<_, StoreError>((limit > 0).then_some(Meter { limit, remaining, reset_ms }))
+            let (limit, remaining, reset_ms) = (
+                self.count(index)?,
+                self.count(index + 1)?,
+                self.count(index + 2)?,
+            );
+            Ok::<_, StoreError>((limit > 0).then_some(Meter {
+                limit,
+                remaining,
+                reset_ms,
+            }))
         };
-        let of_key = Meters { requests: meter(first)?, tokens: meter(first + 3)? };
-        let of_account = Meters { requests: meter(first + 6)?, tokens: meter(first + 9)? };
+        let of_key = Meters {
+            requests: meter(first)?,
+            tokens: meter(first + 3)?,
+        };
+        let of_account = Meters {
+            requests: meter(first + 6)?,
+            tokens: meter(first + 9)?,
+        };
         Ok(of_key.with(of_account))
     }
 
@@ -657,10 +871,19 @@ impl Answer {
             "concurrent" => Limited::Concurrent,
             _ => return Err(self.strange()),
         };
-        Ok(Wait { limited, whose, most: self.count(3)?, ms: self.count(4)?, meters: self.meters(5)? })
+        Ok(Wait {
+            limited,
+            whose,
+            most: self.count(3)?,
+            ms: self.count(4)?,
+            meters: self.meters(5)?,
+        })
     }
 
     fn strange(&self) -> StoreError {
-        StoreError::Unusable(format!("{}: the shared store answered {:?}", self.operation, self.words))
+        StoreError::Unusable(format!(
+            "{}: the shared store answered {:?}",
+            self.operation, self.words
+        ))
     }
 }

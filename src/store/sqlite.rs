@@ -1,8 +1,8 @@
 //! One way to open an SQLite file: the settings that every database of this program is held under.
 //!
-//! Several processes use a file at one time (the gateway, the command line, a successor during an upgrade), so
-//! everything here must be safe to do twice at once. Must not know any table.
-//! Next: `store/app.rs` (accounts, keys, sessions).
+//! Several processes use a file at one time (the gateway, the command line, a successor during an
+//! upgrade), so everything here must be safe to do twice at once. Must not know any table. Next:
+//! `store/app.rs` (accounts, keys, sessions).
 
 use super::StoreError;
 use rusqlite::backup::{Backup, StepResult};
@@ -21,8 +21,8 @@ const SQLITE_LEAST: i32 = 3_051_003;
 /// How long a statement waits for another process's lock.
 const BUSY_MS: u64 = 5_000;
 
-/// Tries, 50 ms apart, at turning a file to WAL while another process does the same: SQLite answers "busy" there
-/// without waiting.
+/// Tries, 50 ms apart, at turning a file to WAL while another process does the same: SQLite answers
+/// "busy" there without waiting.
 const WAL_TRIES: u32 = 100;
 
 /// Opens `path`, which is created (mode 0600, its folder 0700) where it does not exist.
@@ -31,8 +31,14 @@ const WAL_TRIES: u32 = 100;
 /// The file cannot be opened, or the library is too old to be trusted with it.
 pub fn open(path: &Path, operation: &'static str) -> Result<Connection, StoreError> {
     if rusqlite::version_number() < SQLITE_LEAST {
-        let message = format!("SQLite {} is too old: 3.51.3 is needed", rusqlite::version());
-        return Err(StoreError::Io { operation, source: io::Error::new(io::ErrorKind::Unsupported, message) });
+        let message = format!(
+            "SQLite {} is too old: 3.51.3 is needed",
+            rusqlite::version()
+        );
+        return Err(StoreError::Io {
+            operation,
+            source: io::Error::new(io::ErrorKind::Unsupported, message),
+        });
     }
     create_private(path).map_err(|error| {
         let source = io::Error::new(error.kind(), format!("{}: {error}", path.display()));
@@ -41,27 +47,45 @@ pub fn open(path: &Path, operation: &'static str) -> Result<Connection, StoreErr
     connect(path).map_err(|source| StoreError::Sqlite { operation, source })
 }
 
-/// Brings a database up to the last of `migrations`. Each is applied once, in order; `PRAGMA user_version` counts them.
+/// Brings a database up to the last of `migrations`. Each is applied once, in order;
+/// `PRAGMA user_version` counts them.
 ///
 /// # Errors
 /// A migration failed, or the file was written by a newer version of this program.
-pub fn migrate(connection: &mut Connection, migrations: &[&str], operation: &'static str) -> Result<(), StoreError> {
+pub fn migrate(
+    connection: &mut Connection,
+    migrations: &[&str],
+    operation: &'static str,
+) -> Result<(), StoreError> {
     let sqlite = |source| StoreError::Sqlite { operation, source };
     let known = migrations.len();
     if version(connection).map_err(sqlite)? == known {
         return Ok(());
     }
-    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(sqlite)?;
+    let transaction = connection
+        .transaction_with_behavior(TransactionBehavior::Immediate)
+        .map_err(sqlite)?;
     // Read again under the lock: another process may just have done the work.
     let applied = version(&transaction).map_err(sqlite)?;
     if applied > known {
-        let message = format!("the file has version {applied}, this program knows {known}: it is older than the file");
-        return Err(StoreError::Io { operation, source: io::Error::new(io::ErrorKind::Unsupported, message) });
+        let message = format!(
+            "the file has version {applied}, this program knows {known}: it is older than the file"
+        );
+        return Err(StoreError::Io {
+            operation,
+            source: io::Error::new(io::ErrorKind::Unsupported, message),
+        });
     }
     for migration in migrations.iter().skip(applied) {
         transaction.execute_batch(migration).map_err(sqlite)?;
     }
-    transaction.pragma_update(None, "user_version", i64::try_from(known).unwrap_or(i64::MAX)).map_err(sqlite)?;
+    transaction
+        .pragma_update(
+            None,
+            "user_version",
+            i64::try_from(known).unwrap_or(i64::MAX),
+        )
+        .map_err(sqlite)?;
     transaction.commit().map_err(sqlite)
 }
 
@@ -94,40 +118,58 @@ pub fn checkpoint(connection: &Connection) -> Result<(), StoreError> {
         .map_err(|source| StoreError::sqlite("checkpoint a database", source))
 }
 
-/// Copies a database that others may be writing to, as of one moment, into the new file `to`, and reads the copy through.
+/// Copies a database that others may be writing to, as of one moment, into the new file `to`, and
+/// reads the copy through.
 ///
 /// # Errors
 /// Something cannot be read or written, or the copy is damaged.
 pub fn copy(from: &Path, to: &Path, operation: &'static str) -> Result<(), StoreError> {
     let sql = |source| StoreError::Sqlite { operation, source };
     create_private(to).map_err(|source| StoreError::Io { operation, source })?;
-    let source = Connection::open_with_flags(from, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)
+    let source = Connection::open_with_flags(
+        from,
+        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
+    )
+    .map_err(sql)?;
+    source
+        .busy_timeout(Duration::from_millis(BUSY_MS))
         .map_err(sql)?;
-    source.busy_timeout(Duration::from_millis(BUSY_MS)).map_err(sql)?;
     // A reader that carries the log back would make the writer wait.
-    source.execute_batch("PRAGMA wal_autocheckpoint = 0").map_err(sql)?;
+    source
+        .execute_batch("PRAGMA wal_autocheckpoint = 0")
+        .map_err(sql)?;
     let mut copy = Connection::open(to).map_err(sql)?;
     {
         let backup = Backup::new(&source, &mut copy).map_err(sql)?;
-        // All pages in one step: one read transaction, which writers do not disturb and need not wait for. In several,
-        // every commit between two of them would begin the copy anew.
+        // All pages in one step: one read transaction, which writers do not disturb and need not
+        // wait for. In several, every commit between two of them would begin the copy anew.
         let mut tries = 0;
         while backup.step(-1).map_err(sql)? != StepResult::Done {
             tries += 1;
             if tries > WAL_TRIES {
-                let source = io::Error::new(io::ErrorKind::ResourceBusy, "the database is locked by another process");
+                let source = io::Error::new(
+                    io::ErrorKind::ResourceBusy,
+                    "the database is locked by another process",
+                );
                 return Err(StoreError::Io { operation, source });
             }
             std::thread::sleep(Duration::from_millis(50));
         }
     }
-    let verdict: String = copy.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(sql)?;
+    let verdict: String = copy
+        .query_row("PRAGMA quick_check(1)", [], |row| row.get(0))
+        .map_err(sql)?;
     if verdict != "ok" {
-        return Err(StoreError::Io { operation, source: io::Error::new(io::ErrorKind::InvalidData, verdict) });
+        return Err(StoreError::Io {
+            operation,
+            source: io::Error::new(io::ErrorKind::InvalidData, verdict),
+        });
     }
     checkpoint(&copy)?;
     drop(copy);
-    std::fs::File::open(to).and_then(|file| file.sync_all()).map_err(|source| StoreError::Io { operation, source })
+    std::fs::File::open(to)
+        .and_then(|file| file.sync_all())
+        .map_err(|source| StoreError::Io { operation, source })
 }
 
 /// Makes the names in a folder durable.
@@ -144,14 +186,26 @@ fn version(connection: &Connection) -> rusqlite::Result<usize> {
         .map(|version| usize::try_from(version).unwrap_or(usize::MAX))
 }
 
-/// SQLite gives its `-wal` and `-shm` files the mode of the database, so creating that one privately is enough. A file
-/// that is there is not opened: closing it would drop the locks that this process's connections have on it, and whoever
-/// closes it next in another process would take its log away under them.
+/// SQLite gives its `-wal` and `-shm` files the mode of the database, so creating that one
+/// privately is enough. A file that is there is not opened: closing it would drop the locks that
+/// this process's connections have on it, and whoever closes it next in another process would take
+/// its log away under them.
 fn create_private(path: &Path) -> io::Result<()> {
-    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    if let Some(folder) = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+    {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(folder)?;
     }
-    match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
+    match OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
+    {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
         _ => Ok(()),
     }
@@ -161,7 +215,8 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(Duration::from_millis(BUSY_MS))?;
-    // Else every new value bound to a cached statement has it planned anew: more than the look-up itself costs.
+    // Else every new value bound to a cached statement has it planned anew: more than the look-up
+    // itself costs.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     turn_to_wal(&connection)?;
     connection.execute_batch(
@@ -177,7 +232,10 @@ fn turn_to_wal(connection: &Connection) -> rusqlite::Result<()> {
     let mut tries = 0;
     loop {
         match connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(())) {
-            Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) && tries < WAL_TRIES => {
+            Err(error)
+                if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
+                    && tries < WAL_TRIES =>
+            {
                 tries += 1;
                 std::thread::sleep(Duration::from_millis(50));
             }
@@ -186,7 +244,8 @@ fn turn_to_wal(connection: &Connection) -> rusqlite::Result<()> {
     }
 }
 
-/// Begins a transaction that may write. Taken at once, so that it never fails half way for want of the lock.
+/// Begins a transaction that may write. Taken at once, so that it never fails half way for want of
+/// the lock.
 ///
 /// # Errors
 /// Another process has held the lock for longer than the busy time-out.
@@ -207,8 +266,8 @@ pub fn open_reader(path: &Path, operation: &'static str) -> Result<Connection, S
     Ok(connection)
 }
 
-/// Connections for point reads of a few microseconds: one, and as many more, up to a limit, as were ever busy at one
-/// time.
+/// Connections for point reads of a few microseconds: one, and as many more, up to a limit, as were
+/// ever busy at one time.
 pub struct Readers {
     first: Mutex<Connection>,
     more: Vec<Mutex<Option<Connection>>>,
@@ -222,11 +281,17 @@ impl Readers {
     pub fn open(path: &Path, count: usize, operation: &'static str) -> Result<Self, StoreError> {
         let first = Mutex::new(open_reader(path, operation)?);
         let more = (1..count).map(|_| Mutex::new(None)).collect();
-        Ok(Self { first, more, path: path.to_owned(), operation })
+        Ok(Self {
+            first,
+            more,
+            path: path.to_owned(),
+            operation,
+        })
     }
 
-    /// Runs `read` on a free connection; where all are busy, waits for the first. They are tried in order: what a
-    /// connection has in its cache is good until the next commit, so fewer of them read fewer pages anew.
+    /// Runs `read` on a free connection; where all are busy, waits for the first. They are tried in
+    /// order: what a connection has in its cache is good until the next commit, so fewer of them
+    /// read fewer pages anew.
     pub fn with<T>(&self, read: impl FnOnce(&Connection) -> T) -> T {
         match self.first.try_lock() {
             Ok(connection) => return read(&connection),
@@ -261,12 +326,25 @@ mod tests {
         let path = folder.path().join("x.db");
         open(&path, "open x").unwrap();
         let readers = Readers::open(&path, 2, "read x").unwrap();
-        let count = || 1 + readers.more.iter().filter(|slot| slot.lock().unwrap().is_some()).count();
-        let answer =
-            |connection: &Connection| connection.query_row("SELECT 42", [], |row| row.get::<_, i64>(0)).unwrap();
+        let count = || {
+            1 + readers
+                .more
+                .iter()
+                .filter(|slot| slot.lock().unwrap().is_some())
+                .count()
+        };
+        let answer = |connection: &Connection| {
+            connection
+                .query_row("SELECT 42", [], |row| row.get::<_, i64>(0))
+                .unwrap()
+        };
         assert_eq!((readers.with(answer), count()), (42, 1));
         let inner = readers.with(|_| readers.with(answer));
-        assert_eq!((inner, count()), (42, 2), "one more, while the first is busy");
+        assert_eq!(
+            (inner, count()),
+            (42, 2),
+            "one more, while the first is busy"
+        );
         std::thread::scope(|scope| {
             let third = readers.with(|_| {
                 readers.with(|_| {
@@ -299,7 +377,10 @@ mod tests {
                     let mut connection = open(&path, "open x").unwrap();
                     migrate(
                         &mut connection,
-                        &["CREATE TABLE t(a INTEGER) STRICT", "INSERT INTO t VALUES(1)"],
+                        &[
+                            "CREATE TABLE t(a INTEGER) STRICT",
+                            "INSERT INTO t VALUES(1)",
+                        ],
                         "migrate x",
                     )
                     .unwrap();
@@ -310,9 +391,16 @@ mod tests {
         assert_eq!(mode(&path), 0o600);
         assert_eq!(mode(path.parent().unwrap()), 0o700);
         let mut connection = open(&path, "open x").unwrap();
-        let rows: i64 = connection.query_row("SELECT count(*) FROM t", [], |row| row.get(0)).unwrap();
+        let rows: i64 = connection
+            .query_row("SELECT count(*) FROM t", [], |row| row.get(0))
+            .unwrap();
         assert_eq!(rows, 1, "each migration ran once");
-        let error = migrate(&mut connection, &["CREATE TABLE t(a INTEGER) STRICT"], "migrate x").unwrap_err();
+        let error = migrate(
+            &mut connection,
+            &["CREATE TABLE t(a INTEGER) STRICT"],
+            "migrate x",
+        )
+        .unwrap_err();
         assert!(error.to_string().contains("older than the file"), "{error}");
     }
 }

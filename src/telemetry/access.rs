@@ -1,9 +1,10 @@
 //! The access log: one line of JSON for each request, whatever became of it.
 //!
-//! A request's end only puts a record into a bounded queue; a thread of its own writes. A disk or a reader that is too
-//! slow costs lines, which are counted, and never a request's time. Must not hold a body, a header, a query or a secret:
-//! every text in a record is made here, by the config, or by this gateway's own ids, but for a method and a path that
-//! `telemetry/log_path.rs` made fit to be logged.
+//! A request's end only puts a record into a bounded queue; a thread of its own writes. A disk or a
+//! reader that is too slow costs lines, which are counted, and never a request's time. Must not
+//! hold a body, a header, a query or a secret: every text in a record is made here, by the config,
+//! or by this gateway's own ids, but for a method and a path that `telemetry/log_path.rs` made fit
+//! to be logged.
 
 use super::METRICS;
 use crate::clock;
@@ -22,7 +23,8 @@ use std::time::Duration;
 
 /// Bytes that are written at one time. More than one line, so that a busy log costs few writes.
 const BATCH_BYTES: usize = 65_536;
-/// How long a batch waits for company. Whoever ends a request then seldom wakes the writer, and a write has many lines.
+/// How long a batch waits for company. Whoever ends a request then seldom wakes the writer, and a
+/// write has many lines.
 const GATHER: Duration = Duration::from_millis(20);
 /// The mode of a new file: who asked for what is not everyone's to read.
 const FILE_MODE: u32 = 0o640;
@@ -104,8 +106,13 @@ fn rfc3339<S: serde::Serializer>(at_ms: &i64, serializer: S) -> Result<S::Ok, S:
     serializer.serialize_str(&clock::rfc3339(*at_ms))
 }
 
-fn credits<S: serde::Serializer>(credits: &Option<Micro>, serializer: S) -> Result<S::Ok, S::Error> {
-    credits.map(|credits| credits.to_string()).serialize(serializer)
+fn credits<S: serde::Serializer>(
+    credits: &Option<Micro>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    credits
+        .map(|credits| credits.to_string())
+        .serialize(serializer)
 }
 
 /// The door to the writer; another one may be put in its place. Cheap to clone.
@@ -145,11 +152,14 @@ impl AccessLog {
             Destination::File(path) => Out::File(path.clone(), open(path)?),
         };
         let (sender, receiver) = queue(usize::try_from(lines).unwrap_or(usize::MAX));
-        std::thread::Builder::new().name("access-log".into()).spawn(move || Writer::new(out).run(&receiver))?;
+        std::thread::Builder::new()
+            .name("access-log".into())
+            .spawn(move || Writer::new(out).run(&receiver))?;
         Ok(Opened(Some(sender)))
     }
 
-    /// What is told from now on goes there. The writer before ends once it has written what it was told.
+    /// What is told from now on goes there. The writer before ends once it has written what it was
+    /// told.
     pub fn turn_to(&self, opened: Opened) {
         self.0.store(opened.0.map(Arc::new));
     }
@@ -203,7 +213,12 @@ struct Writer {
 
 impl Writer {
     fn new(out: Out) -> Self {
-        Self { out, batch: Vec::with_capacity(BATCH_BYTES), lines: 0, is_failing: false }
+        Self {
+            out,
+            batch: Vec::with_capacity(BATCH_BYTES),
+            lines: 0,
+            is_failing: false,
+        }
     }
 
     /// Until nobody can tell it anything any more.
@@ -235,7 +250,9 @@ impl Writer {
                 if let Out::File(path, file) = &mut self.out {
                     match open(path) {
                         Ok(new) => *file = new,
-                        Err(error) => log::error!("open the access log {} anew: {error}", path.display()),
+                        Err(error) => {
+                            log::error!("open the access log {} anew: {error}", path.display())
+                        }
                     }
                 }
             }
@@ -258,7 +275,9 @@ impl Writer {
         if let Err(error) = &written {
             (0..self.lines).for_each(|_| METRICS.access_log_dropped("failed"));
             if !self.is_failing {
-                log::error!("write the access log: {error}; lines are dropped until that works again");
+                log::error!(
+                    "write the access log: {error}; lines are dropped until that works again"
+                );
             }
         }
         self.is_failing = written.is_err();
@@ -268,7 +287,11 @@ impl Writer {
 }
 
 fn open(path: &PathBuf) -> io::Result<File> {
-    OpenOptions::new().append(true).create(true).mode(FILE_MODE).open(path)
+    OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(FILE_MODE)
+        .open(path)
 }
 
 #[cfg(test)]
@@ -296,7 +319,9 @@ mod tests {
 
     fn lines(path: &std::path::Path) -> Vec<serde_json::Value> {
         let text = std::fs::read_to_string(path).unwrap();
-        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        text.lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
     }
 
     #[test]
@@ -312,7 +337,10 @@ mod tests {
     #[test]
     fn a_file_that_was_moved_away_is_begun_anew() {
         let dir = tempfile::tempdir().unwrap();
-        let (path, moved) = (dir.path().join("access.log"), dir.path().join("access.log.1"));
+        let (path, moved) = (
+            dir.path().join("access.log"),
+            dir.path().join("access.log.1"),
+        );
         let log = AccessLog::start(&Destination::File(path.clone()), 16).unwrap();
         log.write(record("req_1"));
         log.flush(Duration::from_secs(10));
@@ -321,8 +349,12 @@ mod tests {
         log.reopen();
         log.write(record("req_3"));
         log.flush(Duration::from_secs(10));
-        let ids =
-            |path| lines(path).iter().map(|line| line["request_id"].as_str().unwrap().to_owned()).collect::<Vec<_>>();
+        let ids = |path| {
+            lines(path)
+                .iter()
+                .map(|line| line["request_id"].as_str().unwrap().to_owned())
+                .collect::<Vec<_>>()
+        };
         assert_eq!(ids(&moved), ["req_1", "req_2"]);
         assert_eq!(ids(&path), ["req_3"]);
     }

@@ -1,8 +1,8 @@
-//! Metrics under the names of the OpenTelemetry conventions for generative AI, in Prometheus' form, beside the gateway's
-//! own.
+//! Metrics under the names of the OpenTelemetry conventions for generative AI, in Prometheus' form,
+//! beside the gateway's own.
 //!
-//! Labels come from the config. The handles of a model's series are looked up once per request, not once per label. Must
-//! not know a request.
+//! Labels come from the config. The handles of a model's series are looked up once per request, not
+//! once per label. Must not know a request.
 
 use arc_swap::ArcSwap;
 use prometheus::{Histogram, HistogramOpts, HistogramVec, Registry};
@@ -14,11 +14,13 @@ use std::time::Duration;
 const OPERATION: &str = "chat";
 /// The conventions' buckets, and longer ones: whole answers of reasoning models take many minutes.
 const OPERATION_SECONDS: &[f64] = &[
-    0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 163.84, 327.68, 655.36,
-    3_600.0,
+    0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 163.84,
+    327.68, 655.36, 3_600.0,
 ];
-const FIRST_TOKEN_SECONDS: &[f64] =
-    &[0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 30.0, 120.0, 600.0];
+const FIRST_TOKEN_SECONDS: &[f64] = &[
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+    30.0, 120.0, 600.0,
+];
 const TOKENS: &[f64] = &[
     1.0,
     4.0,
@@ -40,7 +42,8 @@ pub struct GenAi {
     operation_duration: HistogramVec,
     token_usage: HistogramVec,
     time_to_first_token: HistogramVec,
-    /// By the model's catalog id. Models of earlier configs stay: a request may still be running under one.
+    /// By the model's catalog id. Models of earlier configs stay: a request may still be running
+    /// under one.
     models: ArcSwap<HashMap<String, Arc<ModelSeries>>>,
 }
 
@@ -56,7 +59,15 @@ struct ModelSeries {
 impl GenAi {
     pub fn new(registry: &Registry) -> Self {
         let family = |name: &str, help: &str, buckets: &[f64], label: &[&str]| {
-            let labels = [&["gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model"], label].concat();
+            let labels = [
+                &[
+                    "gen_ai_operation_name",
+                    "gen_ai_provider_name",
+                    "gen_ai_request_model",
+                ],
+                label,
+            ]
+            .concat();
             let opts = HistogramOpts::new(name, help).buckets(buckets.to_vec());
             super::keep(registry, HistogramVec::new(opts, &labels))
         };
@@ -87,7 +98,10 @@ impl GenAi {
     pub fn add_models<'a>(&self, models: impl Iterator<Item = (&'a str, &'a str)>) {
         let mut all = HashMap::clone(&self.models.load());
         for (model, provider) in models {
-            if all.get(model).is_none_or(|series| series.provider != provider) {
+            if all
+                .get(model)
+                .is_none_or(|series| series.provider != provider)
+            {
                 all.insert(model.to_owned(), Arc::new(self.series(model, provider)));
             }
         }
@@ -95,36 +109,53 @@ impl GenAi {
     }
 
     fn series(&self, model: &str, provider: &str) -> ModelSeries {
-        let tokens = |kind| self.token_usage.with_label_values(&[OPERATION, provider, model, kind]);
+        let tokens = |kind| {
+            self.token_usage
+                .with_label_values(&[OPERATION, provider, model, kind])
+        };
         ModelSeries {
             provider: provider.to_owned(),
             // Prometheus takes an empty label for one that is not there.
-            successful: self.operation_duration.with_label_values(&[OPERATION, provider, model, ""]),
+            successful: self
+                .operation_duration
+                .with_label_values(&[OPERATION, provider, model, ""]),
             input_tokens: tokens("input"),
             output_tokens: tokens("output"),
-            first_token: self.time_to_first_token.with_label_values(&[OPERATION, provider, model]),
+            first_token: self
+                .time_to_first_token
+                .with_label_values(&[OPERATION, provider, model]),
         }
     }
 
-    /// A request to the model's vendor has ended; `error` is a word of a closed set where it failed.
+    /// A request to the model's vendor has ended; `error` is a word of a closed set where it
+    /// failed.
     pub fn observe_operation(&self, model: &str, duration: Duration, error: Option<&str>) {
         let models = self.models.load();
-        let Some(series) = models.get(model) else { return };
+        let Some(series) = models.get(model) else {
+            return;
+        };
         let seconds = duration.as_secs_f64();
         match error {
             None => series.successful.observe(seconds),
             Some(error) => {
                 let labels = [OPERATION, &series.provider, model, error];
-                self.operation_duration.with_label_values(&labels).observe(seconds);
+                self.operation_duration
+                    .with_label_values(&labels)
+                    .observe(seconds);
             }
         }
     }
 
     /// A request was billed for these tokens.
-    #[expect(clippy::cast_precision_loss, reason = "counts of tokens are far below 2^52")]
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "counts of tokens are far below 2^52"
+    )]
     pub fn observe_tokens(&self, model: &str, input: u64, output: u64) {
         let models = self.models.load();
-        let Some(series) = models.get(model) else { return };
+        let Some(series) = models.get(model) else {
+            return;
+        };
         series.input_tokens.observe(input as f64);
         series.output_tokens.observe(output as f64);
     }
@@ -155,13 +186,20 @@ const PROVIDERS: [(&str, &str); 14] = [
     ("api.cohere.ai", "cohere"),
 ];
 
-/// The value of `gen_ai.provider.name`: a name of the conventions where the vendor's hosts are known, else the vendor's
-/// name in the config.
+/// The value of `gen_ai.provider.name`: a name of the conventions where the vendor's hosts are
+/// known, else the vendor's name in the config.
 pub fn provider<'a>(vendor: &'a str, hosts: impl IntoIterator<Item = &'a str>) -> &'a str {
     let known = |host: &str| {
         let is_bedrock = host.starts_with("bedrock") && host.ends_with(".amazonaws.com");
-        let named = PROVIDERS.iter().find(|(end, _)| host.ends_with(end)).map(|(_, name)| *name);
-        if is_bedrock { Some("aws.bedrock") } else { named }
+        let named = PROVIDERS
+            .iter()
+            .find(|(end, _)| host.ends_with(end))
+            .map(|(_, name)| *name);
+        if is_bedrock {
+            Some("aws.bedrock")
+        } else {
+            named
+        }
     };
     hosts.into_iter().find_map(known).unwrap_or(vendor)
 }
@@ -173,8 +211,14 @@ mod tests {
     #[test]
     fn a_known_host_has_the_name_of_the_conventions() {
         assert_eq!(provider("mine", ["api.anthropic.com"]), "anthropic");
-        assert_eq!(provider("mine", ["bedrock-runtime.eu-west-1.amazonaws.com"]), "aws.bedrock");
-        assert_eq!(provider("mine", ["acme.openai.azure.com"]), "azure.ai.openai");
+        assert_eq!(
+            provider("mine", ["bedrock-runtime.eu-west-1.amazonaws.com"]),
+            "aws.bedrock"
+        );
+        assert_eq!(
+            provider("mine", ["acme.openai.azure.com"]),
+            "azure.ai.openai"
+        );
         assert_eq!(provider("mine", ["127.0.0.1"]), "mine");
     }
 
@@ -183,7 +227,10 @@ mod tests {
         let registry = Registry::new();
         let metrics = GenAi::new(&registry);
         metrics.observe_tokens("m", 1, 1);
-        assert!(registry.gather().is_empty(), "an unknown model makes no series");
+        assert!(
+            registry.gather().is_empty(),
+            "an unknown model makes no series"
+        );
         metrics.add_models([("m", "p")].into_iter());
         let count = || metrics.models.load()["m"].successful.get_sample_count();
         assert_eq!((registry.gather().len(), count()), (3, 0));
@@ -192,6 +239,9 @@ mod tests {
         metrics.add_models([("m", "p")].into_iter());
         assert_eq!(count(), 1, "a reload keeps what was counted");
         metrics.observe_tokens("m", 10, 3);
-        assert_eq!(metrics.models.load()["m"].output_tokens.get_sample_sum(), 3.0);
+        assert_eq!(
+            metrics.models.load()["m"].output_tokens.get_sample_sum(),
+            3.0
+        );
     }
 }

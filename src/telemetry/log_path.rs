@@ -1,4 +1,5 @@
-//! A client's method and path as a log may show them: cut, escaped, without the query, and without what looks like a secret.
+//! A client's method and path as a log may show them: cut, escaped, without the query, and without
+//! what looks like a secret.
 //!
 //! Must not be used to route a request.
 
@@ -10,7 +11,8 @@ pub const MAX_PATH_BYTES: usize = 128;
 const MAX_METHOD_BYTES: usize = 16;
 /// A run of letters and digits that is this long is a token, not a word.
 const MIN_TOKEN_BYTES: usize = 32;
-/// What begins with one of these is a key however short it is. `req_` begins an id of the gateway, which is not secret.
+/// What begins with one of these is a key however short it is. `req_` begins an id of the gateway,
+/// which is not secret.
 const KEY_PREFIXES: [&str; 3] = ["sk-", "sk_", "pk-"];
 const REQUEST_ID_PREFIX: &str = "req_";
 const MASK: &str = "[masked]";
@@ -21,11 +23,17 @@ pub fn loggable_path(target: &[u8]) -> String {
         // An absolute address may name a user and a password.
         return MASK.to_owned();
     }
-    let end = target.iter().position(|byte| matches!(byte, b'?' | b'#')).unwrap_or(target.len());
+    let end = target
+        .iter()
+        .position(|byte| matches!(byte, b'?' | b'#'))
+        .unwrap_or(target.len());
     let mut out = String::with_capacity(end.min(MAX_PATH_BYTES));
     let mut rest = &target[..end];
     while !rest.is_empty() && out.len() < MAX_PATH_BYTES {
-        let run = rest.iter().position(|byte| !is_token_byte(*byte)).unwrap_or(rest.len());
+        let run = rest
+            .iter()
+            .position(|byte| !is_token_byte(*byte))
+            .unwrap_or(rest.len());
         if run > 0 {
             let (word, after) = rest.split_at(run);
             let word = std::str::from_utf8(word).unwrap_or_default();
@@ -65,7 +73,9 @@ fn is_token_byte(byte: u8) -> bool {
 fn is_secret(word: &str) -> bool {
     let names_a_key = KEY_PREFIXES.iter().any(|prefix| {
         let at = word.find(prefix);
-        at.is_some_and(|at| (at == 0 || word[..at].ends_with('-')) && word.len() > at + prefix.len())
+        at.is_some_and(|at| {
+            (at == 0 || word[..at].ends_with('-')) && word.len() > at + prefix.len()
+        })
     });
     let is_token = word.len() >= MIN_TOKEN_BYTES && word.bytes().any(|byte| byte.is_ascii_digit());
     names_a_key || (is_token && !word.starts_with(REQUEST_ID_PREFIX))
@@ -84,12 +94,18 @@ mod tests {
         assert_eq!(path("/v1/chat/completions"), "/v1/chat/completions");
         assert_eq!(path("/v1/models?key=gw-sk-x"), "/v1/models");
         assert_eq!(path("/a#b"), "/a");
-        assert_eq!(path("/a\r\nb\x1b[0m\u{e9}"), "/a\\x0d\\x0ab\\x1b[0m\\xc3\\xa9");
+        assert_eq!(
+            path("/a\r\nb\x1b[0m\u{e9}"),
+            "/a\\x0d\\x0ab\\x1b[0m\\xc3\\xa9"
+        );
     }
 
     #[test]
     fn a_path_is_cut() {
-        assert_eq!(path(&format!("/{}", "ab/".repeat(200))).len(), MAX_PATH_BYTES);
+        assert_eq!(
+            path(&format!("/{}", "ab/".repeat(200))).len(),
+            MAX_PATH_BYTES
+        );
         assert!(loggable_path(&[0; 4_000]).len() <= MAX_PATH_BYTES);
         assert_eq!(loggable_method(b"DELETE"), "DELETE");
         assert_eq!(loggable_method(b"A\x00"), "A\\x00");
@@ -105,7 +121,11 @@ mod tests {
         assert_eq!(path("/x/sk-proj-1?a"), "/x/[masked]");
         assert_eq!(path(&format!("/t/{}", "0f".repeat(16))), "/t/[masked]");
         assert!(!path(&format!("/{}/{key}", "a".repeat(110))).contains("gw-sk-a1"));
-        for plain in ["/v1/receipts/req_0123456789abcdef0123456789abcdef", "/v1/models/task-1", "/dashboard/sign-up"] {
+        for plain in [
+            "/v1/receipts/req_0123456789abcdef0123456789abcdef",
+            "/v1/models/task-1",
+            "/dashboard/sign-up",
+        ] {
             assert_eq!(path(plain), plain);
         }
     }

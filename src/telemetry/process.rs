@@ -1,4 +1,5 @@
-//! The process metrics that Prometheus client libraries expose under standard names: CPU time, memory, file descriptors.
+//! The process metrics that Prometheus client libraries expose under standard names: CPU time,
+//! memory, file descriptors.
 //!
 //! They are read from the kernel at each scrape. Must not be read on a request's way.
 
@@ -19,30 +20,56 @@ impl ProcessMetrics {
     pub fn new(registry: &Registry) -> Self {
         let gauge = |name: &str, help: &str| super::keep(registry, IntGauge::new(name, help));
         let start_help = "Start time of the process since 1970 in seconds.";
-        let start = super::keep(registry, Gauge::new("process_start_time_seconds", start_help));
+        let start = super::keep(
+            registry,
+            Gauge::new("process_start_time_seconds", start_help),
+        );
         start.set(start_time_seconds().unwrap_or(0.0));
         let cpu_help = "User and system CPU time in seconds.";
         Self {
-            cpu_seconds: super::keep(registry, Counter::new("process_cpu_seconds_total", cpu_help)),
+            cpu_seconds: super::keep(
+                registry,
+                Counter::new("process_cpu_seconds_total", cpu_help),
+            ),
             open_fds: gauge("process_open_fds", "Open file descriptors."),
-            max_fds: gauge("process_max_fds", "Maximum number of open file descriptors."),
-            resident_bytes: gauge("process_resident_memory_bytes", "Resident memory size in bytes."),
-            virtual_bytes: gauge("process_virtual_memory_bytes", "Virtual memory size in bytes."),
-            threads: gauge("process_threads", "Operating system threads of the process."),
+            max_fds: gauge(
+                "process_max_fds",
+                "Maximum number of open file descriptors.",
+            ),
+            resident_bytes: gauge(
+                "process_resident_memory_bytes",
+                "Resident memory size in bytes.",
+            ),
+            virtual_bytes: gauge(
+                "process_virtual_memory_bytes",
+                "Virtual memory size in bytes.",
+            ),
+            threads: gauge(
+                "process_threads",
+                "Operating system threads of the process.",
+            ),
         }
     }
 
     /// Reads all of them. What the kernel does not report keeps its last value.
-    #[expect(clippy::float_arithmetic, reason = "the standard unit of CPU time is seconds, in a fraction")]
+    #[expect(
+        clippy::float_arithmetic,
+        reason = "the standard unit of CPU time is seconds, in a fraction"
+    )]
     pub fn update(&self) {
         let cpu = clock_gettime(ClockId::ProcessCPUTime);
-        #[expect(clippy::cast_precision_loss, reason = "seconds and nanoseconds of a process's CPU time")]
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "seconds and nanoseconds of a process's CPU time"
+        )]
         let seconds = cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9;
         // Two scrapes at one time may both add the same difference; a counter must not go down.
-        self.cpu_seconds.inc_by((seconds - self.cpu_seconds.get()).max(0.0));
+        self.cpu_seconds
+            .inc_by((seconds - self.cpu_seconds.get()).max(0.0));
         if let Ok(fds) = std::fs::read_dir("/proc/self/fd") {
             // One of them is the folder itself.
-            self.open_fds.set(i64::try_from(fds.count().saturating_sub(1)).unwrap_or(i64::MAX));
+            self.open_fds
+                .set(i64::try_from(fds.count().saturating_sub(1)).unwrap_or(i64::MAX));
         }
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         self.max_fds.set(i64::try_from(limit).unwrap_or(i64::MAX));
@@ -50,7 +77,8 @@ impl ProcessMetrics {
         self.threads.set(stat.threads);
         self.virtual_bytes.set(stat.virtual_bytes);
         let page = i64::try_from(rustix::param::page_size()).unwrap_or(i64::MAX);
-        self.resident_bytes.set(stat.resident_pages.saturating_mul(page));
+        self.resident_bytes
+            .set(stat.resident_pages.saturating_mul(page));
     }
 }
 
@@ -82,10 +110,19 @@ impl Stat {
     }
 }
 
-#[expect(clippy::cast_precision_loss, clippy::float_arithmetic, reason = "seconds from ticks since a machine's start")]
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::float_arithmetic,
+    reason = "seconds from ticks since a machine's start"
+)]
 fn start_time_seconds() -> Option<f64> {
     let machine = std::fs::read_to_string("/proc/stat").ok()?;
-    let boot: f64 = machine.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
+    let boot: f64 = machine
+        .lines()
+        .find_map(|line| line.strip_prefix("btime "))?
+        .trim()
+        .parse()
+        .ok()?;
     Some(boot + Stat::read()?.start_ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
@@ -98,7 +135,12 @@ mod tests {
         let text = "7 (a) b (c) S 1 7 7 0 -1 4194304 90 0 0 0 12 3 0 0 20 0 9 0 8123 4096000 250 18446744073709551615";
         let stat = Stat::parse(text).unwrap();
         assert_eq!(
-            (stat.threads, stat.start_ticks, stat.virtual_bytes, stat.resident_pages),
+            (
+                stat.threads,
+                stat.start_ticks,
+                stat.virtual_bytes,
+                stat.resident_pages
+            ),
             (9, 8_123, 4_096_000, 250)
         );
     }
@@ -113,7 +155,8 @@ mod tests {
         let metrics = ProcessMetrics::new(&Registry::new());
         metrics.update();
         assert!(
-            metrics.resident_bytes.get() > 1_000_000 && metrics.virtual_bytes.get() >= metrics.resident_bytes.get()
+            metrics.resident_bytes.get() > 1_000_000
+                && metrics.virtual_bytes.get() >= metrics.resident_bytes.get()
         );
         assert!(metrics.open_fds.get() > 2 && metrics.max_fds.get() >= metrics.open_fds.get());
         assert!(metrics.threads.get() > 0 && metrics.cpu_seconds.get() > 0.0);

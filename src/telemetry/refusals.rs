@@ -1,8 +1,10 @@
-//! Refusals below the level of a request: malformed headers and bodies, header time-outs, failed handshakes, connections past a
-//! limit. Each is one count, and one line of the log with its reason.
+//! Refusals below the level of a request: malformed headers and bodies, header time-outs, failed
+//! handshakes, connections past a limit. Each is one count, and one line of the log with its
+//! reason.
 //!
-//! A flood of refusals must not flood the log: of each reason at most [`LINES_PER_WINDOW`] lines are written in
-//! [`WINDOW`], then one line with the number that was left out. Must not log a header, a query or a secret.
+//! A flood of refusals must not flood the log: of each reason at most [`LINES_PER_WINDOW`] lines
+//! are written in [`WINDOW`], then one line with the number that was left out. Must not log a
+//! header, a query or a secret.
 
 use super::METRICS;
 use std::fmt;
@@ -14,7 +16,8 @@ use std::time::{Duration, Instant};
 const LINES_PER_WINDOW: u32 = 10;
 const WINDOW: Duration = Duration::from_secs(10);
 
-/// Why something was refused. The labels of `gateway_malformed_total` and `gateway_connections_refused_total`.
+/// Why something was refused. The labels of `gateway_malformed_total` and
+/// `gateway_connections_refused_total`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RefusalReason {
     /// The first line of an HTTP/1 request.
@@ -92,11 +95,15 @@ impl RefusalReason {
 
     /// Whether `gateway_connections_refused_total` counts it.
     pub fn is_limit(self) -> bool {
-        matches!(self, RefusalReason::ConnectionsPerAddress | RefusalReason::ConnectionsTotal)
+        matches!(
+            self,
+            RefusalReason::ConnectionsPerAddress | RefusalReason::ConnectionsTotal
+        )
     }
 }
 
-/// Counts a refusal and logs it. `detail`: a sentence without its full stop, and nothing that is secret.
+/// Counts a refusal and logs it. `detail`: a sentence without its full stop, and nothing that is
+/// secret.
 pub fn record(reason: RefusalReason, client: Option<IpAddr>, detail: impl fmt::Display) {
     count(reason);
     log(reason, client, detail);
@@ -114,7 +121,9 @@ pub fn log(reason: RefusalReason, client: Option<IpAddr>, detail: impl fmt::Disp
         log_left_out(reason, left_out);
     }
     if admission.write {
-        let client = client.map(|address| format!(" from {address}")).unwrap_or_default();
+        let client = client
+            .map(|address| format!(" from {address}"))
+            .unwrap_or_default();
         log::warn!("refused ({}){client}: {detail}", reason.as_str());
     }
     if admission.schedule {
@@ -124,12 +133,18 @@ pub fn log(reason: RefusalReason, client: Option<IpAddr>, detail: impl fmt::Disp
 
 fn log_left_out(reason: RefusalReason, count: u64) {
     let seconds = WINDOW.as_secs();
-    log::warn!("refused ({}): {count} more within {seconds} s, not logged one by one", reason.as_str());
+    log::warn!(
+        "refused ({}): {count} more within {seconds} s, not logged one by one",
+        reason.as_str()
+    );
 }
 
-/// Writes the number of lines that were left out at the end of the window. Outside a runtime the next refusal writes it.
+/// Writes the number of lines that were left out at the end of the window. Outside a runtime the
+/// next refusal writes it.
 fn schedule_summary(reason: RefusalReason) {
-    let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+    let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+        return;
+    };
     runtime.spawn(async move {
         tokio::time::sleep(WINDOW).await;
         let left_out = window(reason).take_left_out();
@@ -158,20 +173,38 @@ struct Admission {
 }
 
 impl LogWindow {
-    const NEW: Self = Self { began: None, written: 0, left_out: 0 };
+    const NEW: Self = Self {
+        began: None,
+        written: 0,
+        left_out: 0,
+    };
 
     fn admit(&mut self, now: Instant) -> Admission {
         let mut left_out = None;
-        if self.began.is_none_or(|began| now.duration_since(began) >= WINDOW) {
+        if self
+            .began
+            .is_none_or(|began| now.duration_since(began) >= WINDOW)
+        {
             left_out = Some(self.left_out).filter(|count| *count > 0);
-            *self = Self { began: Some(now), ..Self::NEW };
+            *self = Self {
+                began: Some(now),
+                ..Self::NEW
+            };
         }
         if self.written < LINES_PER_WINDOW {
             self.written += 1;
-            return Admission { write: true, schedule: false, left_out };
+            return Admission {
+                write: true,
+                schedule: false,
+                left_out,
+            };
         }
         self.left_out = self.left_out.saturating_add(1);
-        Admission { write: false, schedule: self.left_out == 1, left_out }
+        Admission {
+            write: false,
+            schedule: self.left_out == 1,
+            left_out,
+        }
     }
 }
 
@@ -181,7 +214,11 @@ static WINDOWS: [Mutex<LogWindow>; RefusalReason::ALL.len()] =
 struct Locked(std::sync::MutexGuard<'static, LogWindow>);
 
 fn window(reason: RefusalReason) -> Locked {
-    Locked(WINDOWS[reason as usize].lock().unwrap_or_else(PoisonError::into_inner))
+    Locked(
+        WINDOWS[reason as usize]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner),
+    )
 }
 
 impl Locked {
@@ -203,9 +240,19 @@ mod tests {
         let begin = Instant::now();
         let mut window = LogWindow::NEW;
         let written = (0..1_000).filter(|_| window.admit(begin).write).count();
-        assert_eq!((written as u32, window.left_out), (LINES_PER_WINDOW, 1_000 - u64::from(LINES_PER_WINDOW)));
+        assert_eq!(
+            (written as u32, window.left_out),
+            (LINES_PER_WINDOW, 1_000 - u64::from(LINES_PER_WINDOW))
+        );
         let next = window.admit(begin + WINDOW);
-        assert_eq!(next, Admission { write: true, schedule: false, left_out: Some(990) });
+        assert_eq!(
+            next,
+            Admission {
+                write: true,
+                schedule: false,
+                left_out: Some(990)
+            }
+        );
         assert_eq!(window.left_out, 0);
     }
 

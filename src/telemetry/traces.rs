@@ -1,8 +1,10 @@
-//! Traces, where they are wanted: one span for a request and one for each attempt at a vendor, sent as OTLP over HTTP.
+//! Traces, where they are wanted: one span for a request and one for each attempt at a vendor, sent
+//! as OTLP over HTTP.
 //!
-//! As with the access log, a request's end only puts its spans into a bounded queue; a thread of its own sends them, and what a
-//! collector is too slow for is dropped and counted. Must not hold a body, a header, a key or an account: every text in a span
-//! is made here, by the config, or by this gateway's own ids. Next: `traces/otlp.rs` (how a batch is written).
+//! As with the access log, a request's end only puts its spans into a bounded queue; a thread of
+//! its own sends them, and what a collector is too slow for is dropped and counted. Must not hold a
+//! body, a header, a key or an account: every text in a span is made here, by the config, or by
+//! this gateway's own ids. Next: `traces/otlp.rs` (how a batch is written).
 
 mod otlp;
 
@@ -95,11 +97,19 @@ impl Traces {
     /// # Errors
     /// The thread cannot be had.
     pub fn start(plan: Option<&Plan>) -> io::Result<Self> {
-        let Some(plan) = plan else { return Ok(Self::default()) };
+        let Some(plan) = plan else {
+            return Ok(Self::default());
+        };
         let (door, queue) = queue(QUEUE);
         let plan = Arc::new(plan.clone());
-        let sender = Sender { plan: Arc::clone(&plan), queue, is_failing: false };
-        std::thread::Builder::new().name("traces".into()).spawn(move || sender.run())?;
+        let sender = Sender {
+            plan: Arc::clone(&plan),
+            queue,
+            is_failing: false,
+        };
+        std::thread::Builder::new()
+            .name("traces".into())
+            .spawn(move || sender.run())?;
         Ok(Self(Some((plan, door))))
     }
 
@@ -110,7 +120,9 @@ impl Traces {
     pub fn write(&self, spans: Vec<Span>) {
         let Some((_, door)) = &self.0 else { return };
         let count = spans.len();
-        if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) = door.try_send(Told::Spans(spans)) {
+        if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) =
+            door.try_send(Told::Spans(spans))
+        {
             METRICS.spans_dropped("full", count);
         }
     }
@@ -136,7 +148,11 @@ impl Sender {
         let mut batch = Vec::new();
         let mut due = Instant::now();
         loop {
-            let wait = if batch.is_empty() { BATCH_WITHIN } else { due.saturating_duration_since(Instant::now()) };
+            let wait = if batch.is_empty() {
+                BATCH_WITHIN
+            } else {
+                due.saturating_duration_since(Instant::now())
+            };
             match self.queue.recv_timeout(wait) {
                 Ok(Told::Spans(spans)) => {
                     if batch.is_empty() {
@@ -166,12 +182,17 @@ impl Sender {
         let outcome = self.post(&otlp::document(batch));
         batch.clear();
         match outcome {
-            Ok(()) if self.is_failing => log::info!("the collector {} takes traces again", self.plan.authority),
+            Ok(()) if self.is_failing => {
+                log::info!("the collector {} takes traces again", self.plan.authority)
+            }
             Ok(()) => {}
             Err(ref error) => {
                 METRICS.spans_dropped("failed", count);
                 if !self.is_failing {
-                    log::warn!("send traces to {}: {error}; they are dropped until it takes them", self.plan.authority);
+                    log::warn!(
+                        "send traces to {}: {error}; they are dropped until it takes them",
+                        self.plan.authority
+                    );
                 }
             }
         }
@@ -179,12 +200,20 @@ impl Sender {
     }
 
     fn post(&self, body: &str) -> io::Result<()> {
-        let Plan { authority, path, .. } = &*self.plan;
+        let Plan {
+            authority, path, ..
+        } = &*self.plan;
         let mut stream = connect(authority.to_socket_addrs()?)?;
         stream.set_write_timeout(Some(PATIENCE))?;
         stream.set_read_timeout(Some(PATIENCE))?;
-        let mut head = format!("POST {path} HTTP/1.1\r\nhost: {authority}\r\ncontent-type: application/json\r\n");
-        let _ = write!(head, "content-length: {}\r\nconnection: close\r\n\r\n", body.len());
+        let mut head = format!(
+            "POST {path} HTTP/1.1\r\nhost: {authority}\r\ncontent-type: application/json\r\n"
+        );
+        let _ = write!(
+            head,
+            "content-length: {}\r\nconnection: close\r\n\r\n",
+            body.len()
+        );
         stream.write_all(head.as_bytes())?;
         stream.write_all(body.as_bytes())?;
         let mut answer = Vec::new();
@@ -194,11 +223,14 @@ impl Sender {
         if answer.starts_with("HTTP/1.") && status.starts_with('2') {
             return Ok(());
         }
-        Err(io::Error::other(format!("it answers with status {status:?}")))
+        Err(io::Error::other(format!(
+            "it answers with status {status:?}"
+        )))
     }
 }
 
-/// To the first address that takes the connection: a name may have one of each kind, and only one be listened on.
+/// To the first address that takes the connection: a name may have one of each kind, and only one
+/// be listened on.
 fn connect(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<TcpStream> {
     let mut outcome = Err(io::Error::new(io::ErrorKind::NotFound, "it has no address"));
     for address in addresses.take(ADDRESSES_MAX) {
@@ -213,14 +245,18 @@ fn connect(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<TcpStream>
 /// Reads a `traceparent` of version 00 or of a later one, which begins with the same.
 pub fn parent(text: &str) -> Option<Parent> {
     let mut parts = text.split('-');
-    let (version, trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+    let (version, trace, span, flags) =
+        (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
     let more = parts.next().is_some();
     let [version] = unhex(version)?;
     let [_flags] = unhex(flags)?;
     if version == 0xff || version == 0 && more {
         return None;
     }
-    let parent = Parent { trace: unhex(trace)?, span: unhex(span)? };
+    let parent = Parent {
+        trace: unhex(trace)?,
+        span: unhex(span)?,
+    };
     (parent.trace != [0; 16] && parent.span != [0; 8]).then_some(parent)
 }
 
@@ -230,10 +266,12 @@ pub fn traceparent(trace: &TraceId, span: &SpanId) -> String {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    bytes
+        .iter()
+        .fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
 }
 
 /// Lower case alone, as the standard has it.
@@ -261,8 +299,14 @@ mod tests {
     fn a_traceparent_is_read_as_the_standard_has_it_or_not_at_all() {
         let read = parent(TEXT).unwrap();
         assert_eq!(traceparent(&read.trace, &read.span), TEXT);
-        assert!(parent(&TEXT.replace("-01", "-00")).is_some(), "whether others trace it is not asked");
-        assert!(parent(&format!("{}-more", TEXT.replacen("00", "42", 1))).is_some(), "a later version");
+        assert!(
+            parent(&TEXT.replace("-01", "-00")).is_some(),
+            "whether others trace it is not asked"
+        );
+        assert!(
+            parent(&format!("{}-more", TEXT.replacen("00", "42", 1))).is_some(),
+            "a later version"
+        );
         for bad in [
             "",
             "00",
@@ -294,7 +338,12 @@ mod tests {
 
     #[test]
     fn a_full_queue_drops_and_counts_and_holds_nobody_up() {
-        let plan = Plan { authority: "127.0.0.1:1".into(), path: "/".into(), share: ALL, to_vendors: false };
+        let plan = Plan {
+            authority: "127.0.0.1:1".into(),
+            path: "/".into(),
+            share: ALL,
+            to_vendors: false,
+        };
         let (door, _queue) = queue(QUEUE);
         let traces = Traces(Some((Arc::new(plan), door)));
         let before = METRICS.dropped_spans("full");

@@ -1,5 +1,5 @@
-//! One endpoint's breaker: it opens when requests fail in a row or in too large a part, and lets one through after a
-//! while, to see.
+//! One endpoint's breaker: it opens when requests fail in a row or in too large a part, and lets
+//! one through after a while, to see.
 //!
 //! Must not read a clock, nor know what a request is.
 
@@ -74,7 +74,14 @@ pub enum Pass {
 
 impl Breaker {
     pub fn new(seed: u64) -> Self {
-        Self { state: State::Closed, in_a_row: 0, window: None, opened: 0, opened_at: None, seed }
+        Self {
+            state: State::Closed,
+            in_a_row: 0,
+            window: None,
+            opened: 0,
+            opened_at: None,
+            seed,
+        }
     }
 
     pub fn state(&self) -> State {
@@ -102,8 +109,8 @@ impl Breaker {
         }
     }
 
-    /// The endpoint answers a request that began then: one that was shut is open to all again. What began before it was
-    /// shut says nothing of it since.
+    /// The endpoint answers a request that began then: one that was shut is open to all again. What
+    /// began before it was shut says nothing of it since.
     pub fn answers(&mut self, began: Instant) {
         let is_late = self.opened_at.is_some_and(|opened| began < opened);
         if self.state != State::Closed && !is_late {
@@ -159,8 +166,15 @@ impl Breaker {
     }
 
     fn count(&mut self, rules: &Rules, now: Instant, failures: u64) -> Window {
-        let fresh = Window { began: now, requests: 0, failures: 0 };
-        let mut window = self.window.filter(|window| now.duration_since(window.began) < rules.window).unwrap_or(fresh);
+        let fresh = Window {
+            began: now,
+            requests: 0,
+            failures: 0,
+        };
+        let mut window = self
+            .window
+            .filter(|window| now.duration_since(window.began) < rules.window)
+            .unwrap_or(fresh);
         window.requests = window.requests.saturating_add(1);
         window.failures = window.failures.saturating_add(failures);
         self.window = Some(window);
@@ -169,8 +183,16 @@ impl Breaker {
 
     /// Twice as long each time, up to the most, and up to a quarter longer, by chance.
     fn open_for(&self, rules: &Rules) -> Duration {
-        let whole = rules.open.saturating_mul(1 << self.opened.min(16)).min(rules.open_max.max(rules.open));
-        let quarter = u64::try_from(whole.as_millis() / 4).unwrap_or(u64::MAX).max(1);
-        whole + Duration::from_millis(super::choice::mix(self.seed ^ u64::from(self.opened)) % quarter)
+        let whole = rules
+            .open
+            .saturating_mul(1 << self.opened.min(16))
+            .min(rules.open_max.max(rules.open));
+        let quarter = u64::try_from(whole.as_millis() / 4)
+            .unwrap_or(u64::MAX)
+            .max(1);
+        whole
+            + Duration::from_millis(
+                super::choice::mix(self.seed ^ u64::from(self.opened)) % quarter,
+            )
     }
 }

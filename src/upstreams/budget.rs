@@ -1,5 +1,5 @@
-//! How often one vendor is asked again: a part of the requests of the last seconds, and a small number in any case. A vendor
-//! that fails every call is so not asked twice as often.
+//! How often one vendor is asked again: a part of the requests of the last seconds, and a small
+//! number in any case. A vendor that fails every call is so not asked twice as often.
 //!
 //! Must not read a clock, nor know what a request is.
 
@@ -20,7 +20,10 @@ pub struct Allowance {
 
 impl Allowance {
     pub fn new(limits: &Limits) -> Self {
-        Self { percent: limits.retry_budget_percent, min: limits.retry_budget_min }
+        Self {
+            percent: limits.retry_budget_percent,
+            min: limits.retry_budget_min,
+        }
     }
 }
 
@@ -50,11 +53,17 @@ impl RetryBudget {
     /// Another repeat is allowed.
     pub fn has_left(&self, allowance: Allowance, now: Instant) -> bool {
         let current = self.number(now);
-        let counts = |second: &&Second| current < second.number.saturating_add(WINDOW_SECONDS as u64);
-        let (requests, repeats) =
-            self.seconds.iter().filter(counts).fold((0_u64, 0_u64), |(requests, repeats), second| {
-                (requests.saturating_add(second.requests), repeats.saturating_add(second.repeats))
-            });
+        let counts =
+            |second: &&Second| current < second.number.saturating_add(WINDOW_SECONDS as u64);
+        let (requests, repeats) = self.seconds.iter().filter(counts).fold(
+            (0_u64, 0_u64),
+            |(requests, repeats), second| {
+                (
+                    requests.saturating_add(second.requests),
+                    repeats.saturating_add(second.repeats),
+                )
+            },
+        );
         repeats < (requests.saturating_mul(allowance.percent) / 100).max(allowance.min)
     }
 
@@ -68,7 +77,8 @@ impl RetryBudget {
     }
 
     fn number(&self, now: Instant) -> u64 {
-        self.origin.map_or(0, |origin| now.saturating_duration_since(origin).as_secs())
+        self.origin
+            .map_or(0, |origin| now.saturating_duration_since(origin).as_secs())
     }
 
     /// The count of this second, begun anew where it held one long past.
@@ -78,7 +88,10 @@ impl RetryBudget {
         let index = usize::try_from(number % WINDOW_SECONDS as u64).ok()?;
         let second = self.seconds.get_mut(index)?;
         if second.number != number {
-            *second = Second { number, ..Second::default() };
+            *second = Second {
+                number,
+                ..Second::default()
+            };
         }
         Some(second)
     }

@@ -1,6 +1,7 @@
 //! Which of several endpoints: the one that a conversation belongs to, or the one whose turn it is.
 //!
-//! Must not know what an endpoint is, nor whether it is healthy: only its weight, and the seed that tells it from others.
+//! Must not know what an endpoint is, nor whether it is healthy: only its weight, and the seed that
+//! tells it from others.
 
 /// An endpoint that may be chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,14 +12,20 @@ pub struct Candidate {
     pub seed: u64,
 }
 
-/// The candidate that this key belongs to, by rendezvous: every candidate draws as many numbers as it weighs, and the
-/// largest wins. So each gets its share of the keys; and where one goes away, its keys alone move, and come back with it.
+/// The candidate that this key belongs to, by rendezvous: every candidate draws as many numbers as
+/// it weighs, and the largest wins. So each gets its share of the keys; and where one goes away,
+/// its keys alone move, and come back with it.
 pub fn by_key(key: u64, candidates: &[Candidate]) -> Option<usize> {
     let best = |candidate: &Candidate| {
         let own = mix(key ^ candidate.seed);
-        (0..u64::from(candidate.weight)).map(|draw| mix(own.wrapping_add(draw))).max()
+        (0..u64::from(candidate.weight))
+            .map(|draw| mix(own.wrapping_add(draw)))
+            .max()
     };
-    candidates.iter().max_by_key(|candidate| best(candidate)).map(|candidate| candidate.index)
+    candidates
+        .iter()
+        .max_by_key(|candidate| best(candidate))
+        .map(|candidate| candidate.index)
 }
 
 /// Smooth turns: of weights 5, 1, 1 the order is a a b a c a a, never five of a kind in a row.
@@ -27,14 +34,19 @@ pub struct Turns(Vec<i64>);
 
 impl Turns {
     pub fn next(&mut self, candidates: &[Candidate]) -> Option<usize> {
-        let count = candidates.iter().map(|candidate| candidate.index.saturating_add(1)).max()?;
+        let count = candidates
+            .iter()
+            .map(|candidate| candidate.index.saturating_add(1))
+            .max()?;
         self.0.resize(self.0.len().max(count), 0);
         let mut total = 0_i64;
         let mut best: Option<(i64, usize)> = None;
         for candidate in candidates {
             let weight = i64::from(candidate.weight);
             total = total.saturating_add(weight);
-            let Some(credit) = self.0.get_mut(candidate.index) else { continue };
+            let Some(credit) = self.0.get_mut(candidate.index) else {
+                continue;
+            };
             *credit = credit.saturating_add(weight);
             if best.is_none_or(|(most, _)| *credit > most) {
                 best = Some((*credit, candidate.index));

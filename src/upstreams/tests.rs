@@ -1,4 +1,5 @@
-//! Endpoints without a network or a clock: who is chosen, when a breaker opens and closes, and what is refused.
+//! Endpoints without a network or a clock: who is chosen, when a breaker opens and closes, and what
+//! is refused.
 
 use super::breaker::{Breaker, Pass, Rules, State};
 use super::choice::{Candidate, Turns, by_key, mix};
@@ -7,7 +8,10 @@ use crate::catalog::HealthCheck;
 use crate::protocol::Protocol;
 
 fn endpoint(host: &str, weight: u32) -> Endpoint {
-    Endpoint { weight, ..Endpoint::in_test(host) }
+    Endpoint {
+        weight,
+        ..Endpoint::in_test(host)
+    }
 }
 
 fn vendor(endpoints: Vec<Endpoint>) -> Arc<Vendor> {
@@ -15,29 +19,58 @@ fn vendor(endpoints: Vec<Endpoint>) -> Arc<Vendor> {
 }
 
 fn three() -> Arc<Endpoints> {
-    Fleet::default().of(&vendor(["a", "b", "c"].map(|host| endpoint(host, 1)).to_vec()))
+    Fleet::default().of(&vendor(
+        ["a", "b", "c"].map(|host| endpoint(host, 1)).to_vec(),
+    ))
 }
 
 fn limits() -> Limits {
-    Limits { breaker_failures: 3, cool_down_probe_seconds: 0, ..Limits::default() }
+    Limits {
+        breaker_failures: 3,
+        cool_down_probe_seconds: 0,
+        ..Limits::default()
+    }
 }
 
 fn any() -> Wish<'static> {
-    Wish { model: "m", key: None, has_instead: false, has_waited: false, tried: &[] }
+    Wish {
+        model: "m",
+        key: None,
+        has_instead: false,
+        has_waited: false,
+        tried: &[],
+    }
 }
 
 fn of_key(key: u64) -> Wish<'static> {
-    Wish { key: Some(key), ..any() }
+    Wish {
+        key: Some(key),
+        ..any()
+    }
 }
 
 fn index(endpoints: &Endpoints, wish: Wish<'_>, now: Instant) -> usize {
-    endpoints.choose(wish, now).map(|lease| lease.index).unwrap()
+    endpoints
+        .choose(wish, now)
+        .map(|lease| lease.index)
+        .unwrap()
 }
 
 fn fail(endpoints: &Endpoints, index: usize, times: usize, now: Instant) {
-    let others: Vec<_> = (0..endpoints.tracks.len()).filter(|other| *other != index).collect();
+    let others: Vec<_> = (0..endpoints.tracks.len())
+        .filter(|other| *other != index)
+        .collect();
     for _ in 0..times {
-        endpoints.choose(Wish { tried: &others, ..any() }, now).unwrap().failed(&limits(), now);
+        endpoints
+            .choose(
+                Wish {
+                    tried: &others,
+                    ..any()
+                },
+                now,
+            )
+            .unwrap()
+            .failed(&limits(), now);
     }
 }
 
@@ -45,7 +78,11 @@ const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
 fn turns_are_smooth_and_exact() {
-    let weights = [(0, 5), (1, 1), (2, 1)].map(|(index, weight)| Candidate { index, weight, seed: 0 });
+    let weights = [(0, 5), (1, 1), (2, 1)].map(|(index, weight)| Candidate {
+        index,
+        weight,
+        seed: 0,
+    });
     let mut turns = Turns::default();
     let order: Vec<_> = (0..7).map(|_| turns.next(&weights).unwrap()).collect();
     assert_eq!(order, [0, 0, 1, 0, 2, 0, 0]);
@@ -59,8 +96,11 @@ fn turns_are_smooth_and_exact() {
 
 #[test]
 fn every_endpoint_gets_its_share_of_the_conversations() {
-    let candidates =
-        [(0, 6), (1, 3), (2, 1)].map(|(index, weight)| Candidate { index, weight, seed: mix(index as u64) });
+    let candidates = [(0, 6), (1, 3), (2, 1)].map(|(index, weight)| Candidate {
+        index,
+        weight,
+        seed: mix(index as u64),
+    });
     let mut counts = [0_u32; 3];
     for key in 0..10_000 {
         counts[by_key(mix(key), &candidates).unwrap()] += 1;
@@ -75,12 +115,22 @@ fn every_endpoint_gets_its_share_of_the_conversations() {
 #[test]
 fn the_loss_of_an_endpoint_moves_its_own_conversations_alone() {
     let (endpoints, now) = (three(), Instant::now());
-    let before: Vec<_> = (0..300).map(|key| index(&endpoints, of_key(mix(key)), now)).collect();
-    assert!((0..3).all(|endpoint| before.iter().filter(|chosen| **chosen == endpoint).count() > 60), "{before:?}");
+    let before: Vec<_> = (0..300)
+        .map(|key| index(&endpoints, of_key(mix(key)), now))
+        .collect();
+    assert!(
+        (0..3).all(|endpoint| before.iter().filter(|chosen| **chosen == endpoint).count() > 60),
+        "{before:?}"
+    );
     fail(&endpoints, 1, 3, now);
-    let without: Vec<_> = (0..300).map(|key| index(&endpoints, of_key(mix(key)), now)).collect();
+    let without: Vec<_> = (0..300)
+        .map(|key| index(&endpoints, of_key(mix(key)), now))
+        .collect();
     for (key, (before, without)) in before.iter().zip(&without).enumerate() {
-        assert!(*without != 1 && (*before == 1 || before == without), "{key}: {before} {without}");
+        assert!(
+            *without != 1 && (*before == 1 || before == without),
+            "{key}: {before} {without}"
+        );
     }
     let later = now + Duration::from_secs(60);
     // One of its own conversations tries it, and finds it well.
@@ -88,18 +138,26 @@ fn the_loss_of_an_endpoint_moves_its_own_conversations_alone() {
     let probe = endpoints.choose(of_key(mix(own)), later).unwrap();
     assert_eq!(probe.index, 1);
     probe.answers("m");
-    let after: Vec<_> = (0..300).map(|key| index(&endpoints, of_key(mix(key)), later)).collect();
+    let after: Vec<_> = (0..300)
+        .map(|key| index(&endpoints, of_key(mix(key)), later))
+        .collect();
     assert_eq!(after, before);
 }
 
 #[test]
 fn a_breaker_opens_lets_one_request_try_and_closes() {
     let (endpoints, now) = (three(), Instant::now());
-    let only_a = Wish { tried: &[1, 2], ..any() };
+    let only_a = Wish {
+        tried: &[1, 2],
+        ..any()
+    };
     let state = |at| endpoints.tracks[0].state(at).breaker;
     fail(&endpoints, 0, 2, now);
     assert_eq!(state(now), "closed");
-    endpoints.choose(only_a, now).unwrap().succeeded(&limits(), now);
+    endpoints
+        .choose(only_a, now)
+        .unwrap()
+        .succeeded(&limits(), now);
     fail(&endpoints, 0, 2, now);
     assert_eq!(state(now), "closed", "a success in between ends the row");
     fail(&endpoints, 0, 1, now);
@@ -118,25 +176,38 @@ fn a_breaker_opens_lets_one_request_try_and_closes() {
     // One that comes to nothing leaves the next to try.
     drop(probes);
     assert_eq!(endpoints.tracks[0].state(later).breaker, "open");
-    let probe =
-        std::iter::repeat_with(|| endpoints.choose(any(), later).unwrap()).take(5).find(|lease| lease.index == 0);
+    let probe = std::iter::repeat_with(|| endpoints.choose(any(), later).unwrap())
+        .take(5)
+        .find(|lease| lease.index == 0);
     probe.expect("another probe").succeeded(&limits(), later);
     assert_eq!(state(later), "closed");
 }
 
 #[test]
 fn an_open_breaker_stays_open_longer_each_time_and_never_past_its_most() {
-    let rules = Rules { open: SECOND, open_max: 10 * SECOND, ..Rules::of(&limits()) };
+    let rules = Rules {
+        open: SECOND,
+        open_max: 10 * SECOND,
+        ..Rules::of(&limits())
+    };
     let mut now = Instant::now();
     let mut breaker = Breaker::new(7);
     for _ in 0..3 {
         breaker.failed(&rules, now);
     }
     for least in [1, 2, 4, 8, 10, 10] {
-        let State::Open(until) = breaker.state() else { panic!("{:?}", breaker.state()) };
+        let State::Open(until) = breaker.state() else {
+            panic!("{:?}", breaker.state())
+        };
         let open = until - now;
-        assert!(open >= least * SECOND && open < least * SECOND * 5 / 4, "{least}: {open:?}");
-        assert_eq!(breaker.pass(until - Duration::from_millis(1)), Pass::Shut(Some(until)));
+        assert!(
+            open >= least * SECOND && open < least * SECOND * 5 / 4,
+            "{least}: {open:?}"
+        );
+        assert_eq!(
+            breaker.pass(until - Duration::from_millis(1)),
+            Pass::Shut(Some(until))
+        );
         now = until;
         assert_eq!(breaker.pass(now), Pass::Probe);
         breaker.probe();
@@ -148,19 +219,30 @@ fn an_open_breaker_stays_open_longer_each_time_and_never_past_its_most() {
 #[test]
 fn what_began_before_a_breaker_opened_does_not_close_it() {
     let (endpoints, now) = (three(), Instant::now());
-    let only_a = Wish { tried: &[1, 2], ..any() };
+    let only_a = Wish {
+        tried: &[1, 2],
+        ..any()
+    };
     let mut old = endpoints.choose(only_a, now).unwrap();
     fail(&endpoints, 0, 3, now + SECOND);
     old.answers("m");
     old.succeeded(&limits(), now + 2 * SECOND);
     assert_eq!(endpoints.tracks[0].state(now).breaker, "open");
-    endpoints.choose(only_a, now + 2 * SECOND).unwrap().succeeded(&limits(), now + 2 * SECOND);
+    endpoints
+        .choose(only_a, now + 2 * SECOND)
+        .unwrap()
+        .succeeded(&limits(), now + 2 * SECOND);
     assert_eq!(endpoints.tracks[0].state(now).breaker, "closed");
 }
 
 #[test]
 fn failures_that_are_too_large_a_part_open_it_too() {
-    let rules = Rules { failures: 1_000, percent: 50, window_requests: 20, ..Rules::of(&limits()) };
+    let rules = Rules {
+        failures: 1_000,
+        percent: 50,
+        window_requests: 20,
+        ..Rules::of(&limits())
+    };
     let now = Instant::now();
     let mut breaker = Breaker::new(7);
     for turn in 0..19 {
@@ -175,7 +257,10 @@ fn failures_that_are_too_large_a_part_open_it_too() {
     for turn in 0..100 {
         assert!(!breaker.failed(&rules, now + 2 * turn * SECOND), "{turn}");
     }
-    let off = Rules { failures: 0, ..rules };
+    let off = Rules {
+        failures: 0,
+        ..rules
+    };
     let mut breaker = Breaker::new(7);
     assert!((0..100).all(|_| !breaker.failed(&off, now)));
 }
@@ -211,19 +296,67 @@ fn an_endpoint_that_asked_for_it_is_left_alone_with_that_model() {
     let (endpoints, now) = (three(), Instant::now());
     for index in 0..3 {
         let others: Vec<_> = (0..3).filter(|other| *other != index).collect();
-        let lease = endpoints.choose(Wish { tried: &others, ..any() }, now).unwrap();
-        let why = if index == 0 { Cooling::Overloaded } else { Cooling::RateLimited };
-        lease.cool("m", why, SECOND * (10 - u32::try_from(index).unwrap()), &limits(), now);
+        let lease = endpoints
+            .choose(
+                Wish {
+                    tried: &others,
+                    ..any()
+                },
+                now,
+            )
+            .unwrap();
+        let why = if index == 0 {
+            Cooling::Overloaded
+        } else {
+            Cooling::RateLimited
+        };
+        lease.cool(
+            "m",
+            why,
+            SECOND * (10 - u32::try_from(index).unwrap()),
+            &limits(),
+            now,
+        );
     }
     let refused = endpoints.choose(any(), now).err();
-    assert_eq!(refused, Some(Unavailable::Cooling { why: Cooling::RateLimited, left: 8 * SECOND }));
+    assert_eq!(
+        refused,
+        Some(Unavailable::Cooling {
+            why: Cooling::RateLimited,
+            left: 8 * SECOND
+        })
+    );
     assert!(!endpoints.has(any(), now));
-    assert!(endpoints.choose(Wish { model: "n", ..any() }, now).is_ok(), "another model is not meant");
+    assert!(
+        endpoints
+            .choose(
+                Wish {
+                    model: "n",
+                    ..any()
+                },
+                now
+            )
+            .is_ok(),
+        "another model is not meant"
+    );
     assert_eq!(index(&endpoints, any(), now + 8 * SECOND), 2);
     // A vendor that asks for an hour gets what the limit says.
-    let lease = endpoints.choose(Wish { model: "n", tried: &[1, 2], ..any() }, now).unwrap();
+    let lease = endpoints
+        .choose(
+            Wish {
+                model: "n",
+                tried: &[1, 2],
+                ..any()
+            },
+            now,
+        )
+        .unwrap();
     lease.cool("n", Cooling::RateLimited, SECOND * 3_600, &limits(), now);
-    let only_a = Wish { model: "n", tried: &[1, 2], ..any() };
+    let only_a = Wish {
+        model: "n",
+        tried: &[1, 2],
+        ..any()
+    };
     assert!(endpoints.choose(only_a, now + 59 * SECOND).is_err());
     assert!(endpoints.choose(only_a, now + 60 * SECOND).is_ok());
 }
@@ -231,16 +364,31 @@ fn an_endpoint_that_asked_for_it_is_left_alone_with_that_model() {
 /// Cools the endpoint that a request would go to down for a minute, with a probe each second.
 fn cool(endpoints: &Endpoints, now: Instant) {
     let lease = endpoints.choose(any(), now).unwrap();
-    lease.cool("m", Cooling::RateLimited, SECOND * 60, &Limits::default(), now);
+    lease.cool(
+        "m",
+        Cooling::RateLimited,
+        SECOND * 60,
+        &Limits::default(),
+        now,
+    );
 }
 
 #[test]
-fn while_nobody_else_can_be_asked_one_request_a_second_tries_an_endpoint_that_asked_to_be_left_alone() {
-    let (endpoints, now) = (Fleet::default().of(&vendor(vec![endpoint("a", 1)])), Instant::now());
+fn while_nobody_else_can_be_asked_one_request_a_second_tries_an_endpoint_that_asked_to_be_left_alone()
+ {
+    let (endpoints, now) = (
+        Fleet::default().of(&vendor(vec![endpoint("a", 1)])),
+        Instant::now(),
+    );
     let before = endpoints.choose(any(), now).unwrap();
     cool(&endpoints, now + SECOND);
     let left = |after: u32| endpoints.choose(any(), now + SECOND * after).err();
-    let cooling = |left: u32| Some(Unavailable::Cooling { why: Cooling::RateLimited, left: SECOND * left });
+    let cooling = |left: u32| {
+        Some(Unavailable::Cooling {
+            why: Cooling::RateLimited,
+            left: SECOND * left,
+        })
+    };
     assert_eq!(left(1), cooling(60));
     assert_eq!(left(2), None, "the first one tries");
     assert_eq!(left(2), cooling(59), "and no other");
@@ -250,16 +398,22 @@ fn while_nobody_else_can_be_asked_one_request_a_second_tries_an_endpoint_that_as
     probe.answers("n");
     assert_eq!(left(3), cooling(58), "of another model");
     probe.answers("m");
-    assert!((0..20).all(|_| left(3).is_none()), "it answers: all are let through");
+    assert!(
+        (0..20).all(|_| left(3).is_none()),
+        "it answers: all are let through"
+    );
 }
 
 #[test]
 fn an_endpoint_that_asked_to_be_left_alone_is_left_alone_while_another_is_well() {
-    let (endpoints, now) =
-        (Fleet::default().of(&vendor(["a", "b"].map(|host| endpoint(host, 1)).to_vec())), Instant::now());
+    let (endpoints, now) = (
+        Fleet::default().of(&vendor(["a", "b"].map(|host| endpoint(host, 1)).to_vec())),
+        Instant::now(),
+    );
     cool(&endpoints, now);
     assert!((1..50).all(|after| index(&endpoints, any(), now + SECOND * after) == 1));
-    // The other one is full of failures: the one that only wants time is the better choice, once a second.
+    // The other one is full of failures: the one that only wants time is the better choice, once a
+    // second.
     fail(&endpoints, 1, 3, now + 50 * SECOND);
     assert_eq!(index(&endpoints, any(), now + 51 * SECOND), 0);
     assert_eq!(index(&endpoints, any(), now + 51 * SECOND), 1);
@@ -267,35 +421,74 @@ fn an_endpoint_that_asked_to_be_left_alone_is_left_alone_while_another_is_well()
 
 #[test]
 fn a_probe_takes_no_place_that_there_is_not() {
-    let full = Endpoint { max_concurrent: Some(1), ..endpoint("a", 1) };
+    let full = Endpoint {
+        max_concurrent: Some(1),
+        ..endpoint("a", 1)
+    };
     let (endpoints, now) = (Fleet::default().of(&vendor(vec![full])), Instant::now());
     cool(&endpoints, now);
     let probe = endpoints.choose(any(), now + SECOND).unwrap();
-    assert!(matches!(endpoints.choose(any(), now + 2 * SECOND).err(), Some(Unavailable::Cooling { .. })));
+    assert!(matches!(
+        endpoints.choose(any(), now + 2 * SECOND).err(),
+        Some(Unavailable::Cooling { .. })
+    ));
     drop(probe);
-    assert!(endpoints.has(any(), now + 2 * SECOND) && endpoints.choose(any(), now + 2 * SECOND).is_ok());
+    assert!(
+        endpoints.has(any(), now + 2 * SECOND) && endpoints.choose(any(), now + 2 * SECOND).is_ok()
+    );
 }
 
 #[test]
 fn what_is_shut_is_not_tried_where_another_model_can_be_asked() {
-    let (endpoints, now) = (Fleet::default().of(&vendor(vec![endpoint("a", 1)])), Instant::now());
+    let (endpoints, now) = (
+        Fleet::default().of(&vendor(vec![endpoint("a", 1)])),
+        Instant::now(),
+    );
     fail(&endpoints, 0, 3, now);
     assert!(endpoints.choose(any(), now).is_ok(), "for want of better");
-    assert_eq!(endpoints.choose(Wish { has_instead: true, ..any() }, now).err(), Some(Unavailable::Tried));
+    assert_eq!(
+        endpoints
+            .choose(
+                Wish {
+                    has_instead: true,
+                    ..any()
+                },
+                now
+            )
+            .err(),
+        Some(Unavailable::Tried)
+    );
     // Whether it is well again is found out all the same.
-    assert!(endpoints.choose(Wish { has_instead: true, ..any() }, now + 3_600 * SECOND).is_ok());
+    assert!(
+        endpoints
+            .choose(
+                Wish {
+                    has_instead: true,
+                    ..any()
+                },
+                now + 3_600 * SECOND
+            )
+            .is_ok()
+    );
 }
 
 #[test]
 fn as_many_requests_run_at_an_endpoint_as_may() {
     let mut listed = ["a", "b"].map(|host| endpoint(host, 1)).to_vec();
-    listed.iter_mut().for_each(|endpoint| endpoint.max_concurrent = Some(2));
+    listed
+        .iter_mut()
+        .for_each(|endpoint| endpoint.max_concurrent = Some(2));
     let (fleet, now) = (Fleet::default(), Instant::now());
     let endpoints = fleet.of(&vendor(listed.clone()));
-    let mut leases: Vec<_> = (0..4).map(|_| endpoints.choose(of_key(5), now).unwrap()).collect();
+    let mut leases: Vec<_> = (0..4)
+        .map(|_| endpoints.choose(of_key(5), now).unwrap())
+        .collect();
     let at = |index| leases.iter().filter(|lease| lease.index == index).count();
     assert_eq!((at(0), at(1)), (2, 2));
-    assert_eq!(endpoints.choose(of_key(5), now).err(), Some(Unavailable::Full));
+    assert_eq!(
+        endpoints.choose(of_key(5), now).err(),
+        Some(Unavailable::Full)
+    );
     // A reload forgets nobody.
     let reloaded = fleet.of(&vendor(listed));
     assert_eq!(reloaded.choose(any(), now).err(), Some(Unavailable::Full));
@@ -307,33 +500,59 @@ fn as_many_requests_run_at_an_endpoint_as_may() {
 
 #[test]
 fn an_endpoint_that_fails_its_checks_is_not_asked_while_another_passes() {
-    let check = HealthCheck { path: "/".into(), interval: SECOND, timeout: SECOND, passes_after: 1, fails_after: 1 };
-    let listed = ["a", "b"].map(|host| Endpoint { health_check: Some(check.clone()), ..endpoint(host, 1) });
+    let check = HealthCheck {
+        path: "/".into(),
+        interval: SECOND,
+        timeout: SECOND,
+        passes_after: 1,
+        fails_after: 1,
+    };
+    let listed = ["a", "b"].map(|host| Endpoint {
+        health_check: Some(check.clone()),
+        ..endpoint(host, 1)
+    });
     let (fleet, now) = (Fleet::default(), Instant::now());
     let endpoints = fleet.of(&vendor(listed.to_vec()));
     endpoints.set_passes_checks(0, false);
     assert!((0..10).all(|_| index(&endpoints, any(), now) == 1));
     endpoints.set_passes_checks(1, false);
-    assert!(endpoints.choose(any(), now).is_ok(), "nobody is refused for that");
+    assert!(
+        endpoints.choose(any(), now).is_ok(),
+        "nobody is refused for that"
+    );
     // A config without checks believes none.
     let unchecked = fleet.of(&vendor(["a", "b"].map(|host| endpoint(host, 1)).to_vec()));
-    assert!(unchecked.tracks.iter().all(|track| track.state(now).passes_checks));
+    assert!(
+        unchecked
+            .tracks
+            .iter()
+            .all(|track| track.state(now).passes_checks)
+    );
 }
 
 /// Refuses the key to a request of this kind.
 fn refuse(endpoints: &Endpoints, wish: Wish<'_>, now: Instant) -> bool {
-    endpoints.choose(wish, now).unwrap().refused_key(&limits(), now)
+    endpoints
+        .choose(wish, now)
+        .unwrap()
+        .refused_key(&limits(), now)
 }
 
 fn instead() -> Wish<'static> {
-    Wish { has_instead: true, ..any() }
+    Wish {
+        has_instead: true,
+        ..any()
+    }
 }
 
 #[test]
 fn a_refused_key_shuts_all_endpoints_at_once_where_another_model_can_be_asked() {
     let (endpoints, now) = (three(), Instant::now());
     assert!(refuse(&endpoints, instead(), now), "that is news");
-    assert_eq!(endpoints.choose(instead(), now).err(), Some(Unavailable::Tried));
+    assert_eq!(
+        endpoints.choose(instead(), now).err(),
+        Some(Unavailable::Tried)
+    );
     assert!(endpoints.choose(any(), now).is_ok(), "for want of better");
     assert!(!refuse(&endpoints, any(), now), "that is known");
     // Of many that come once the time is over, one tries; and each further time takes longer.
@@ -361,10 +580,29 @@ fn a_probe_that_comes_to_nothing_leaves_the_key_to_the_next() {
 #[test]
 fn an_endpoint_that_takes_the_key_opens_the_others_but_for_the_one_that_refused_it() {
     let (endpoints, now) = (three(), Instant::now());
-    refuse(&endpoints, Wish { tried: &[1, 2], ..any() }, now);
-    endpoints.choose(Wish { tried: &[0], ..any() }, now).unwrap().answers("m");
+    refuse(
+        &endpoints,
+        Wish {
+            tried: &[1, 2],
+            ..any()
+        },
+        now,
+    );
+    endpoints
+        .choose(
+            Wish {
+                tried: &[0],
+                ..any()
+            },
+            now,
+        )
+        .unwrap()
+        .answers("m");
     let chosen: Vec<_> = (0..6).map(|_| index(&endpoints, instead(), now)).collect();
-    assert!(chosen.contains(&1) && chosen.contains(&2) && !chosen.contains(&0), "{chosen:?}");
+    assert!(
+        chosen.contains(&1) && chosen.contains(&2) && !chosen.contains(&0),
+        "{chosen:?}"
+    );
 }
 
 #[test]
@@ -372,10 +610,16 @@ fn another_key_is_tried_at_once_and_the_same_one_is_not() {
     let (fleet, now) = (Fleet::default(), Instant::now());
     let of = |key: &str| {
         let api_key = crate::catalog::Secret::new(key.to_owned());
-        Arc::new(Vendor { api_key, ..Vendor::in_test(Protocol::Chat, vec![endpoint("a", 1), endpoint("b", 1)]) })
+        Arc::new(Vendor {
+            api_key,
+            ..Vendor::in_test(Protocol::Chat, vec![endpoint("a", 1), endpoint("b", 1)])
+        })
     };
     refuse(&fleet.of(&of("old")), instead(), now);
-    assert!(fleet.of(&of("old")).choose(instead(), now).is_err(), "a reload of something else");
+    assert!(
+        fleet.of(&of("old")).choose(instead(), now).is_err(),
+        "a reload of something else"
+    );
     let endpoints = fleet.of(&of("new"));
     assert!((0..4).all(|_| endpoints.choose(instead(), now).is_ok()));
 }
@@ -383,8 +627,16 @@ fn another_key_is_tried_at_once_and_the_same_one_is_not() {
 #[test]
 fn where_breakers_are_off_a_refused_key_shuts_nothing() {
     let (endpoints, now) = (three(), Instant::now());
-    let limits = Limits { breaker_failures: 0, ..limits() };
-    assert!(!endpoints.choose(any(), now).unwrap().refused_key(&limits, now));
+    let limits = Limits {
+        breaker_failures: 0,
+        ..limits()
+    };
+    assert!(
+        !endpoints
+            .choose(any(), now)
+            .unwrap()
+            .refused_key(&limits, now)
+    );
     assert!(endpoints.choose(instead(), now).is_ok());
 }
 
@@ -394,7 +646,10 @@ mod budget {
     use proptest::prelude::*;
     use std::time::{Duration, Instant};
 
-    const USUAL: Allowance = Allowance { percent: 20, min: 3 };
+    const USUAL: Allowance = Allowance {
+        percent: 20,
+        min: 3,
+    };
 
     fn take(budget: &mut RetryBudget, times: usize, now: Instant) -> usize {
         (0..times).filter(|_| budget.take(USUAL, now)).count()
@@ -416,12 +671,17 @@ mod budget {
         (0..100).for_each(|_| budget.add_request(now));
         assert_eq!(take(&mut budget, 100, now), 20);
         assert_eq!(take(&mut budget, 100, now + 9 * SECOND), 0);
-        assert_eq!(take(&mut budget, 100, now + 10 * SECOND), 3, "the requests have gone as well");
+        assert_eq!(
+            take(&mut budget, 100, now + 10 * SECOND),
+            3,
+            "the requests have gone as well"
+        );
         assert_eq!(take(&mut budget, 100, now + 1_000 * SECOND), 3);
     }
 
     proptest! {
-        /// However requests and attempts to repeat come, no ten seconds of the clock's hold more repeats than are allowed.
+        /// However requests and attempts to repeat come, no ten seconds of the clock's hold more
+        /// repeats than are allowed.
         #[test]
         fn no_window_holds_more_repeats_than_are_allowed(steps in prop::collection::vec((0_u64..1_500, any::<bool>()), 1..400)) {
             let (mut budget, began) = (RetryBudget::default(), Instant::now());
@@ -448,13 +708,23 @@ mod budget {
 #[test]
 fn few_requests_find_out_at_once_whether_the_vendor_takes_the_key() {
     let (endpoints, now) = (three(), Instant::now());
-    let mut first: Vec<_> =
-        (0..vendor_key::MAX_UNCONFIRMED).map(|_| endpoints.choose(instead(), now).unwrap()).collect();
+    let mut first: Vec<_> = (0..vendor_key::MAX_UNCONFIRMED)
+        .map(|_| endpoints.choose(instead(), now).unwrap())
+        .collect();
     let next = || endpoints.choose(instead(), now);
     assert_eq!(next().err(), Some(Unavailable::KeyUnconfirmed));
-    assert!(endpoints.choose(any(), now).is_ok(), "one that has no other model does not wait");
-    let waited = Wish { has_waited: true, ..instead() };
-    assert!(endpoints.choose(waited, now).is_ok(), "nor one that has waited");
+    assert!(
+        endpoints.choose(any(), now).is_ok(),
+        "one that has no other model does not wait"
+    );
+    let waited = Wish {
+        has_waited: true,
+        ..instead()
+    };
+    assert!(
+        endpoints.choose(waited, now).is_ok(),
+        "nor one that has waited"
+    );
     // A request that ends without a verdict leaves its room to another.
     drop(first.pop());
     first.push(next().unwrap());
@@ -466,10 +736,15 @@ fn few_requests_find_out_at_once_whether_the_vendor_takes_the_key() {
 #[tokio::test]
 async fn a_request_waits_for_the_verdict_on_the_key_and_no_longer() {
     let (endpoints, now) = (three(), Instant::now());
-    let mut first: Vec<_> =
-        (0..vendor_key::MAX_UNCONFIRMED).map(|_| endpoints.choose(instead(), now).unwrap()).collect();
+    let mut first: Vec<_> = (0..vendor_key::MAX_UNCONFIRMED)
+        .map(|_| endpoints.choose(instead(), now).unwrap())
+        .collect();
     endpoints.wait_for_key(Duration::from_millis(20)).await;
-    assert_eq!(endpoints.choose(instead(), now).err(), Some(Unavailable::KeyUnconfirmed), "nothing came");
+    assert_eq!(
+        endpoints.choose(instead(), now).err(),
+        Some(Unavailable::KeyUnconfirmed),
+        "nothing came"
+    );
     let waiting = tokio::spawn({
         let endpoints = Arc::clone(&endpoints);
         async move { endpoints.wait_for_key(Duration::from_secs(600)).await }
@@ -477,5 +752,9 @@ async fn a_request_waits_for_the_verdict_on_the_key_and_no_longer() {
     tokio::task::yield_now().await;
     assert!(first[0].refused_key(&limits(), now));
     waiting.await.unwrap();
-    assert_eq!(endpoints.choose(instead(), now).err(), Some(Unavailable::Tried), "the key is refused");
+    assert_eq!(
+        endpoints.choose(instead(), now).err(),
+        Some(Unavailable::Tried),
+        "the key is refused"
+    );
 }

@@ -1,5 +1,5 @@
-//! The key that a vendor's endpoints are asked with: its breaker, and how many requests may find out at once whether the
-//! vendor takes it.
+//! The key that a vendor's endpoints are asked with: its breaker, and how many requests may find
+//! out at once whether the vendor takes it.
 //!
 //! Must not read a clock, nor know which endpoint a request goes to.
 
@@ -28,15 +28,23 @@ struct KeyState {
 
 impl VendorKey {
     pub fn new(seed: u64) -> Self {
-        let state = KeyState { breaker: Breaker::new(seed), is_known: false, unconfirmed: 0 };
-        Self { state: Mutex::new(state), changed: Notify::new() }
+        let state = KeyState {
+            breaker: Breaker::new(seed),
+            is_known: false,
+            unconfirmed: 0,
+        };
+        Self {
+            state: Mutex::new(state),
+            changed: Notify::new(),
+        }
     }
 
     pub fn pass(&self, now: Instant) -> Pass {
         lock(&self.state).breaker.pass(now)
     }
 
-    /// Another request may be sent with the key: it was confirmed or refused, or few requests find out at this moment.
+    /// Another request may be sent with the key: it was confirmed or refused, or few requests find
+    /// out at this moment.
     pub fn has_room(&self) -> bool {
         let state = lock(&self.state);
         state.is_known || state.unconfirmed < MAX_UNCONFIRMED
@@ -65,7 +73,12 @@ impl VendorKey {
             state.breaker.probe();
         }
         drop(state);
-        KeyLease { key: Arc::clone(self), began: now, is_probe, is_unconfirmed }
+        KeyLease {
+            key: Arc::clone(self),
+            began: now,
+            is_probe,
+            is_unconfirmed,
+        }
     }
 }
 
@@ -78,7 +91,8 @@ pub struct KeyLease {
 }
 
 impl KeyLease {
-    /// The vendor answers or fails for another reason: nothing keeps other requests from being sent.
+    /// The vendor answers or fails for another reason: nothing keeps other requests from being
+    /// sent.
     pub fn mark_known(&self) {
         lock(&self.key.state).is_known = true;
         self.key.changed.notify_waiters();
@@ -101,7 +115,9 @@ impl KeyLease {
 impl Drop for KeyLease {
     fn drop(&mut self) {
         let mut state = lock(&self.key.state);
-        state.unconfirmed = state.unconfirmed.saturating_sub(u32::from(self.is_unconfirmed));
+        state.unconfirmed = state
+            .unconfirmed
+            .saturating_sub(u32::from(self.is_unconfirmed));
         if self.is_probe {
             // Unless it was decided meanwhile.
             state.breaker.probe_again(Instant::now());

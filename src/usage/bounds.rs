@@ -1,5 +1,5 @@
-//! What the usage of one request is metered by: the most that it can use, in tokens, and what is assumed of what its vendor
-//! does not count.
+//! What the usage of one request is metered by: the most that it can use, in tokens, and what is
+//! assumed of what its vendor does not count.
 //!
 //! It must not know a price or an account. `billing/rules.rs` derives it from the request.
 
@@ -15,7 +15,10 @@ pub struct MeteringTerms {
 impl MeteringTerms {
     /// No estimate of an output is beyond its bound either.
     pub fn new(estimator: UsageEstimator, bounds: UsageBounds) -> Self {
-        Self { estimator: estimator.with_max_output(bounds.output), bounds }
+        Self {
+            estimator: estimator.with_max_output(bounds.output),
+            bounds,
+        }
     }
 }
 

@@ -9,7 +9,10 @@ use super::{InferenceGeo, PerTool, ServerTool, ServiceTier, Speed, Usage};
 
 /// The counters of one answer, by the protocol that they came in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[expect(clippy::large_enum_variant, reason = "an answer keeps one; a box would be allocated for every usage object")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "an answer keeps one; a box would be allocated for every usage object"
+)]
 pub enum VendorCounters {
     /// Of a chat or a responses vendor.
     Chat(ChatCounters),
@@ -52,7 +55,10 @@ impl ChatCounters {
     }
 
     fn size(&self) -> u64 {
-        let sum = self.prompt.unwrap_or(0).saturating_add(self.completion.unwrap_or(0));
+        let sum = self
+            .prompt
+            .unwrap_or(0)
+            .saturating_add(self.completion.unwrap_or(0));
         sum.max(self.total.unwrap_or(0))
     }
 
@@ -98,13 +104,25 @@ impl MessagesCounters {
     /// Tokens written to caches that live five minutes and an hour. The split counts; the sum
     /// counts where there is no split, or one of zeros.
     pub fn cache_writes(&self) -> (u64, u64) {
-        let (short, long) = (self.cache_write_5m.unwrap_or(0), self.cache_write_1h.unwrap_or(0));
-        if short == 0 && long == 0 { (self.cache_write.unwrap_or(0), 0) } else { (short, long) }
+        let (short, long) = (
+            self.cache_write_5m.unwrap_or(0),
+            self.cache_write_1h.unwrap_or(0),
+        );
+        if short == 0 && long == 0 {
+            (self.cache_write.unwrap_or(0), 0)
+        } else {
+            (short, long)
+        }
     }
 
     fn input_size(&self) -> u64 {
         let (short, long) = self.cache_writes();
-        let parts = [self.input.unwrap_or(0), self.cache_read.unwrap_or(0), short, long];
+        let parts = [
+            self.input.unwrap_or(0),
+            self.cache_read.unwrap_or(0),
+            short,
+            long,
+        ];
         parts.into_iter().fold(0, u64::saturating_add)
     }
 
@@ -128,7 +146,11 @@ impl MessagesCounters {
             let uses = self.tool_uses.get_mut(tool);
             *uses = (*earlier.tool_uses.get(tool)).max(*later.tool_uses.get(tool));
         }
-        self.compactions = if later.compactions.is_empty() { earlier.compactions } else { later.compactions };
+        self.compactions = if later.compactions.is_empty() {
+            earlier.compactions
+        } else {
+            later.compactions
+        };
         self.service_tier = later.service_tier.or(earlier.service_tier);
         self.inference_geo = later.inference_geo.or(earlier.inference_geo);
         self.speed = later.speed.or(earlier.speed);
@@ -161,9 +183,18 @@ impl MessagesCounters {
         let written = |usage: &Usage| usage.cache_write_5m.saturating_add(usage.cache_write_1h);
         let (own, earlier) = (usage.without_passes(), before.without_passes());
         let has_split = self.cache_write_5m.is_some() || self.cache_write_1h.is_some();
-        let split = self.cache_write_5m.unwrap_or(0).saturating_add(self.cache_write_1h.unwrap_or(0));
-        let is = |counter: Option<u64>, of: fn(&Usage) -> u64| counter.unwrap_or(of(&earlier)) == of(&own);
-        let compactions = if self.compactions.is_empty() { before.compactions } else { self.compactions };
+        let split = self
+            .cache_write_5m
+            .unwrap_or(0)
+            .saturating_add(self.cache_write_1h.unwrap_or(0));
+        let is = |counter: Option<u64>, of: fn(&Usage) -> u64| {
+            counter.unwrap_or(of(&earlier)) == of(&own)
+        };
+        let compactions = if self.compactions.is_empty() {
+            before.compactions
+        } else {
+            self.compactions
+        };
         !self.is_irregular
             && is(self.input, |usage| usage.input.saturating_add(usage.audio_input))
             && is(self.cache_read, |usage| usage.cache_read)
@@ -214,16 +245,26 @@ impl MessagesUsage {
     /// The counters of the whole answer; `None` until its final output was counted.
     pub fn total(&self) -> Option<VendorCounters> {
         let tool_uses = self.known.tool_uses.or(&self.uses_seen).map(Some);
-        let counters = MessagesCounters { output: self.output, tool_uses, ..self.known };
-        self.is_settled.then_some(VendorCounters::Messages(counters))
+        let counters = MessagesCounters {
+            output: self.output,
+            tool_uses,
+            ..self.known
+        };
+        self.is_settled
+            .then_some(VendorCounters::Messages(counters))
     }
 
-    /// The counters so far, with the uses of tools that were seen; `None` until any input was counted.
+    /// The counters so far, with the uses of tools that were seen; `None` until any input was
+    /// counted.
     pub fn so_far(&self) -> Option<VendorCounters> {
         let tool_uses = self.known.tool_uses.at_least(&self.uses_seen).map(Some);
         let is_begun = self.known.input.is_some() || self.known.is_irregular;
         let output = self.output.or(self.known.output);
-        is_begun.then_some(VendorCounters::Messages(MessagesCounters { output, tool_uses, ..self.known }))
+        is_begun.then_some(VendorCounters::Messages(MessagesCounters {
+            output,
+            tool_uses,
+            ..self.known
+        }))
     }
 }
 
@@ -232,7 +273,12 @@ mod tests {
     use super::*;
 
     fn chat(prompt: u64, completion: u64, total: Option<u64>) -> ChatCounters {
-        ChatCounters { prompt: Some(prompt), completion: Some(completion), total, ..ChatCounters::default() }
+        ChatCounters {
+            prompt: Some(prompt),
+            completion: Some(completion),
+            total,
+            ..ChatCounters::default()
+        }
     }
 
     #[test]
@@ -245,7 +291,13 @@ mod tests {
             (chat(0, 0, Some(0)), false),
             (ChatCounters::default(), false),
             (chat(5, 6, None), false),
-            (ChatCounters { cached: Some(2), ..chat(5, 7, Some(12)) }, true),
+            (
+                ChatCounters {
+                    cached: Some(2),
+                    ..chat(5, 7, Some(12))
+                },
+                true,
+            ),
             (chat(5, 7, Some(20)), true),
         ] {
             let before = known;
@@ -255,11 +307,19 @@ mod tests {
     }
 
     fn messages(input: u64, cache_read: Option<u64>, output: Option<u64>) -> MessagesCounters {
-        MessagesCounters { input: Some(input), cache_read, output, ..MessagesCounters::default() }
+        MessagesCounters {
+            input: Some(input),
+            cache_read,
+            output,
+            ..MessagesCounters::default()
+        }
     }
 
     fn searches(count: u64) -> PerTool<Option<u64>> {
-        PerTool { web_search: Some(count), ..PerTool::default() }
+        PerTool {
+            web_search: Some(count),
+            ..PerTool::default()
+        }
     }
 
     fn merged(objects: &[MessagesCounters]) -> MessagesCounters {
@@ -273,13 +333,23 @@ mod tests {
         let start = messages(25, Some(100), Some(1));
         let end = |input| merged(&[start, messages(input, None, Some(9))]);
         assert_eq!(end(31), messages(31, Some(100), Some(9)));
-        assert_eq!(end(24), messages(25, Some(100), Some(9)), "a smaller one does not");
-        assert_eq!(merged(&[messages(0, None, Some(9)), messages(0, None, Some(3))]).output, Some(9));
+        assert_eq!(
+            end(24),
+            messages(25, Some(100), Some(9)),
+            "a smaller one does not"
+        );
+        assert_eq!(
+            merged(&[messages(0, None, Some(9)), messages(0, None, Some(3))]).output,
+            Some(9)
+        );
         // The end splits into classes what the start counted as one.
         let split = messages(200, Some(800), Some(9));
         assert_eq!(merged(&[messages(1_000, None, Some(1)), split]), split);
         let less = messages(200, Some(799), Some(9));
-        assert_eq!(merged(&[messages(1_000, None, Some(1)), less]).input, Some(1_000));
+        assert_eq!(
+            merged(&[messages(1_000, None, Some(1)), less]).input,
+            Some(1_000)
+        );
     }
 
     #[test]
@@ -302,15 +372,29 @@ mod tests {
             assert_eq!(counters.cache_writes(), wanted, "{counters:?}");
         }
         let later = |first, sum| merged(&[first, writes(Some(sum), None, None)]).cache_writes();
-        assert_eq!(later(writes(Some(100), Some(0), Some(100)), 120), (0, 120), "only an hour was used");
+        assert_eq!(
+            later(writes(Some(100), Some(0), Some(100)), 120),
+            (0, 120),
+            "only an hour was used"
+        );
         assert_eq!(later(writes(Some(100), Some(40), Some(60)), 120), (60, 60));
         assert_eq!(later(writes(Some(100), Some(100), Some(0)), 100), (100, 0));
-        assert_eq!(later(writes(Some(100), Some(40), Some(60)), 50), (40, 60), "a smaller sum does not count");
+        assert_eq!(
+            later(writes(Some(100), Some(40), Some(60)), 50),
+            (40, 60),
+            "a smaller sum does not count"
+        );
         assert_eq!(later(writes(None, None, None), 50), (50, 0));
-        let split = merged(&[writes(Some(100), None, None), writes(None, Some(70), Some(40))]);
+        let split = merged(&[
+            writes(Some(100), None, None),
+            writes(None, Some(70), Some(40)),
+        ]);
         assert_eq!(split.cache_writes(), (70, 40));
         for half in [writes(None, Some(170), None), writes(None, None, Some(170))] {
-            assert_eq!(merged(&[writes(Some(100), None, None), half]).cache_writes(), half.cache_writes());
+            assert_eq!(
+                merged(&[writes(Some(100), None, None), half]).cache_writes(),
+                half.cache_writes()
+            );
         }
     }
 
@@ -337,26 +421,67 @@ mod tests {
         };
         assert!(all.states(&usage) && ChatCounters { total: None, ..all }.states(&usage));
         for other in [
-            ChatCounters { prompt: Some(101), ..all },
-            ChatCounters { prompt: None, ..all },
-            ChatCounters { completion: Some(49), ..all },
-            ChatCounters { completion: None, ..all },
-            ChatCounters { total: Some(151), ..all },
-            ChatCounters { cached: None, ..all },
-            ChatCounters { cache_write: Some(9), ..all },
-            ChatCounters { audio_prompt: None, ..all },
-            ChatCounters { reasoning: Some(6), ..all },
-            ChatCounters { audio_completion: Some(0), ..all },
-            ChatCounters { is_irregular: true, ..all },
+            ChatCounters {
+                prompt: Some(101),
+                ..all
+            },
+            ChatCounters {
+                prompt: None,
+                ..all
+            },
+            ChatCounters {
+                completion: Some(49),
+                ..all
+            },
+            ChatCounters {
+                completion: None,
+                ..all
+            },
+            ChatCounters {
+                total: Some(151),
+                ..all
+            },
+            ChatCounters {
+                cached: None,
+                ..all
+            },
+            ChatCounters {
+                cache_write: Some(9),
+                ..all
+            },
+            ChatCounters {
+                audio_prompt: None,
+                ..all
+            },
+            ChatCounters {
+                reasoning: Some(6),
+                ..all
+            },
+            ChatCounters {
+                audio_completion: Some(0),
+                ..all
+            },
+            ChatCounters {
+                is_irregular: true,
+                ..all
+            },
         ] {
             assert!(!other.states(&usage), "{other:?}");
         }
-        assert!(chat(3, 4, None).states(&Usage { input: 3, output: 4, ..Usage::default() }));
+        assert!(chat(3, 4, None).states(&Usage {
+            input: 3,
+            output: 4,
+            ..Usage::default()
+        }));
     }
 
     #[test]
     fn messages_counters_state_a_usage_over_what_was_read_before() {
-        let pass = super::super::Pass { input: 7, output: 8, ..Default::default() };
+        let pass = super::super::Pass {
+            input: 7,
+            output: 8,
+            ..Default::default()
+        };
         let own = Usage {
             input: 10,
             cache_read: 60,
@@ -381,23 +506,84 @@ mod tests {
             ..MessagesCounters::default()
         };
         let nothing = Usage::default();
-        let uncounted = MessagesCounters { tool_uses: PerTool::default(), ..all };
-        assert!(uncounted.states(&usage, &nothing), "its results are counted");
+        let uncounted = MessagesCounters {
+            tool_uses: PerTool::default(),
+            ..all
+        };
+        assert!(
+            uncounted.states(&usage, &nothing),
+            "its results are counted"
+        );
         assert!(all.states(&usage, &nothing));
-        assert!(MessagesCounters::default().states(&usage, &usage), "nothing is new");
+        assert!(
+            MessagesCounters::default().states(&usage, &usage),
+            "nothing is new"
+        );
         assert!(!MessagesCounters::default().states(&usage, &nothing));
-        let sum = MessagesCounters { cache_write_5m: None, cache_write_1h: None, ..all };
+        let sum = MessagesCounters {
+            cache_write_5m: None,
+            cache_write_1h: None,
+            ..all
+        };
         assert!(sum.states(&usage, &nothing), "the sum says it");
         let (none, wrong) = (None, Some(99));
         for (other, without) in [
-            (MessagesCounters { input: wrong, ..all }, MessagesCounters { input: none, ..all }),
-            (MessagesCounters { cache_read: wrong, ..all }, MessagesCounters { cache_read: none, ..all }),
-            (MessagesCounters { cache_write: wrong, ..all }, MessagesCounters { cache_write: none, ..sum }),
-            (MessagesCounters { output: wrong, ..all }, MessagesCounters { output: none, ..all }),
-            (MessagesCounters { reasoning: wrong, ..all }, MessagesCounters { reasoning: none, ..all }),
             (
-                MessagesCounters { compactions: [pass, pass].into_iter().collect(), ..all },
-                MessagesCounters { compactions: Passes::default(), ..all },
+                MessagesCounters {
+                    input: wrong,
+                    ..all
+                },
+                MessagesCounters { input: none, ..all },
+            ),
+            (
+                MessagesCounters {
+                    cache_read: wrong,
+                    ..all
+                },
+                MessagesCounters {
+                    cache_read: none,
+                    ..all
+                },
+            ),
+            (
+                MessagesCounters {
+                    cache_write: wrong,
+                    ..all
+                },
+                MessagesCounters {
+                    cache_write: none,
+                    ..sum
+                },
+            ),
+            (
+                MessagesCounters {
+                    output: wrong,
+                    ..all
+                },
+                MessagesCounters {
+                    output: none,
+                    ..all
+                },
+            ),
+            (
+                MessagesCounters {
+                    reasoning: wrong,
+                    ..all
+                },
+                MessagesCounters {
+                    reasoning: none,
+                    ..all
+                },
+            ),
+            (
+                MessagesCounters {
+                    compactions: [pass, pass].into_iter().collect(),
+                    ..all
+                },
+                MessagesCounters {
+                    compactions: Passes::default(),
+                    ..all
+                },
             ),
         ] {
             assert!(!other.states(&usage, &usage), "{other:?}");
@@ -405,12 +591,30 @@ mod tests {
             assert!(!without.states(&usage, &nothing), "{without:?}");
         }
         for other in [
-            MessagesCounters { is_irregular: true, ..all },
-            MessagesCounters { cache_write: None, ..all },
-            MessagesCounters { cache_write_5m: Some(7), ..all },
-            MessagesCounters { cache_write_5m: None, ..all },
-            MessagesCounters { cache_write_1h: None, ..all },
-            MessagesCounters { tool_uses: searches(3), ..all },
+            MessagesCounters {
+                is_irregular: true,
+                ..all
+            },
+            MessagesCounters {
+                cache_write: None,
+                ..all
+            },
+            MessagesCounters {
+                cache_write_5m: Some(7),
+                ..all
+            },
+            MessagesCounters {
+                cache_write_5m: None,
+                ..all
+            },
+            MessagesCounters {
+                cache_write_1h: None,
+                ..all
+            },
+            MessagesCounters {
+                tool_uses: searches(3),
+                ..all
+            },
         ] {
             assert!(!other.states(&usage, &usage), "{other:?}");
         }
@@ -419,30 +623,53 @@ mod tests {
     #[test]
     fn a_messages_answer_is_counted_once_its_output_is_and_a_placeholder_is_none() {
         let read = |counters: Option<VendorCounters>| match counters {
-            Some(VendorCounters::Messages(counters)) => {
-                Some((counters.input, counters.output, counters.tool_uses.web_search))
-            }
+            Some(VendorCounters::Messages(counters)) => Some((
+                counters.input,
+                counters.output,
+                counters.tool_uses.web_search,
+            )),
             _ => None,
         };
         let mut usage = MessagesUsage::default();
         assert_eq!((read(usage.total()), read(usage.so_far())), (None, None));
         usage.start(&messages(25, None, Some(8)));
-        assert_eq!((read(usage.total()), read(usage.so_far())), (None, Some((Some(25), Some(8), Some(0)))));
-        let search = PerTool { web_search: 1, ..PerTool::default() };
+        assert_eq!(
+            (read(usage.total()), read(usage.so_far())),
+            (None, Some((Some(25), Some(8), Some(0))))
+        );
+        let search = PerTool {
+            web_search: 1,
+            ..PerTool::default()
+        };
         usage.tools_used(&search);
         usage.tools_used(&search);
         assert_eq!(read(usage.so_far()), Some((Some(25), Some(8), Some(2))));
-        usage.settle(&MessagesCounters { tool_uses: searches(1), ..MessagesCounters::default() });
+        usage.settle(&MessagesCounters {
+            tool_uses: searches(1),
+            ..MessagesCounters::default()
+        });
         assert_eq!(read(usage.total()), None, "no output was counted");
-        usage.settle(&MessagesCounters { output: Some(3), ..MessagesCounters::default() });
+        usage.settle(&MessagesCounters {
+            output: Some(3),
+            ..MessagesCounters::default()
+        });
         assert_eq!(read(usage.total()), Some((Some(25), Some(3), Some(1))));
         assert_eq!(read(usage.so_far()), Some((Some(25), Some(3), Some(2))));
-        usage.settle(&MessagesCounters { output: Some(0), ..MessagesCounters::default() });
+        usage.settle(&MessagesCounters {
+            output: Some(0),
+            ..MessagesCounters::default()
+        });
         assert_eq!(read(usage.total()), Some((Some(25), Some(3), Some(1))));
-        let odd = MessagesCounters { is_irregular: true, ..MessagesCounters::default() };
+        let odd = MessagesCounters {
+            is_irregular: true,
+            ..MessagesCounters::default()
+        };
         let mut usage = MessagesUsage::default();
         usage.start(&odd);
-        assert_eq!((read(usage.total()), read(usage.so_far())), (None, Some((None, None, Some(0)))));
+        assert_eq!(
+            (read(usage.total()), read(usage.so_far())),
+            (None, Some((None, None, Some(0))))
+        );
         usage.settle(&odd);
         assert_eq!(read(usage.total()), Some((None, None, Some(0))));
     }
@@ -456,16 +683,45 @@ mod tests {
             service_tier: Some(ServiceTier::said("batch")),
             ..messages(1, Some(2), Some(5))
         };
-        let later = MessagesCounters { is_irregular: true, ..MessagesCounters::default() };
-        assert_eq!(merged(&[first, later]), MessagesCounters { is_irregular: true, ..first });
+        let later = MessagesCounters {
+            is_irregular: true,
+            ..MessagesCounters::default()
+        };
+        assert_eq!(
+            merged(&[first, later]),
+            MessagesCounters {
+                is_irregular: true,
+                ..first
+            }
+        );
         assert_eq!(merged(&[later, first]), first);
-        let less = MessagesCounters { reasoning: Some(3), tool_uses: searches(1), output: Some(4), ..first };
+        let less = MessagesCounters {
+            reasoning: Some(3),
+            tool_uses: searches(1),
+            output: Some(4),
+            ..first
+        };
         assert_eq!(merged(&[first, less]), first);
-        assert!(!ChatCounters { total: Some(5), ..ChatCounters::default() }.is_usage());
+        assert!(
+            !ChatCounters {
+                total: Some(5),
+                ..ChatCounters::default()
+            }
+            .is_usage()
+        );
         for counted in [
-            ChatCounters { prompt: Some(0), ..ChatCounters::default() },
-            ChatCounters { completion: Some(0), ..ChatCounters::default() },
-            ChatCounters { is_irregular: true, ..ChatCounters::default() },
+            ChatCounters {
+                prompt: Some(0),
+                ..ChatCounters::default()
+            },
+            ChatCounters {
+                completion: Some(0),
+                ..ChatCounters::default()
+            },
+            ChatCounters {
+                is_irregular: true,
+                ..ChatCounters::default()
+            },
         ] {
             assert!(counted.is_usage(), "{counted:?}");
         }

@@ -1,8 +1,10 @@
 //! The usage to bill where the vendor did not report all of it.
 //!
-//! It must not know JSON, a model or a price: what the input is taken to be was decided at admission.
+//! It must not know JSON, a model or a price: what the input is taken to be was decided at
+//! admission.
 //!
-//! Read next: `protocol/request/content.rs` (what a request holds), `billing/estimate.rs` (what that comes to).
+//! Read next: `protocol/request/content.rs` (what a request holds), `billing/estimate.rs` (what
+//! that comes to).
 
 use super::Usage;
 
@@ -21,22 +23,29 @@ pub struct TokenRate {
     bytes: u64,
 }
 
-/// The fewest bytes of an answer that its rate is measured by: below them its last token alone would decide it.
+/// The fewest bytes of an answer that its rate is measured by: below them its last token alone
+/// would decide it.
 const MEASURED_BYTES_MIN: u64 = 256;
 
 impl TokenRate {
     /// Of any text.
-    pub const TEXT: Self = Self { tokens: HUNDREDTHS_PER_TEXT_BYTE, bytes: 100 };
+    pub const TEXT: Self = Self {
+        tokens: HUNDREDTHS_PER_TEXT_BYTE,
+        bytes: 100,
+    };
 
-    /// The rate of an answer of `bytes` whose vendor counted `tokens`. `None` where too little was generated, or where
-    /// there are more tokens than two bytes each would make: then some of them were not shown.
+    /// The rate of an answer of `bytes` whose vendor counted `tokens`. `None` where too little was
+    /// generated, or where there are more tokens than two bytes each would make: then some of them
+    /// were not shown.
     pub fn measured(tokens: u64, bytes: u64) -> Option<Self> {
         let is_shown = tokens > 0 && tokens <= bytes / 2;
         (bytes >= MEASURED_BYTES_MIN && is_shown).then_some(Self { tokens, bytes })
     }
 
     fn tokens_of(self, bytes: u64) -> u64 {
-        let tokens = u128::from(bytes).saturating_mul(self.tokens.into()).div_ceil(u128::from(self.bytes.max(1)));
+        let tokens = u128::from(bytes)
+            .saturating_mul(self.tokens.into())
+            .div_ceil(u128::from(self.bytes.max(1)));
         u64::try_from(tokens).unwrap_or(u64::MAX)
     }
 }
@@ -47,8 +56,8 @@ impl Default for TokenRate {
     }
 }
 
-/// Estimates the usage of one answer. The client is told the same numbers that are billed, so whoever writes a usage object
-/// and whoever bills hold the same estimator.
+/// Estimates the usage of one answer. The client is told the same numbers that are billed, so
+/// whoever writes a usage object and whoever bills hold the same estimator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct UsageEstimator {
     /// The input in its classes; it has no output.
@@ -70,18 +79,36 @@ impl Default for MaxOutput {
 impl UsageEstimator {
     /// `input` is what the request is taken to use; its output classes are not read.
     pub fn new(input: Usage, output: TokenRate) -> Self {
-        let input = Usage { output: 0, reasoning: 0, audio_output: 0, ..input };
-        Self { input, output, max_output: MaxOutput::default() }
+        let input = Usage {
+            output: 0,
+            reasoning: 0,
+            audio_output: 0,
+            ..input
+        };
+        Self {
+            input,
+            output,
+            max_output: MaxOutput::default(),
+        }
     }
 
     /// Of an answer that has at most `tokens`, however long the text is that a vendor sends.
     pub fn with_max_output(self, tokens: u64) -> Self {
-        Self { max_output: MaxOutput(tokens), ..self }
+        Self {
+            max_output: MaxOutput(tokens),
+            ..self
+        }
     }
 
     /// Of an input of which nothing is known to be cached.
     pub fn from_input_tokens(input: u64) -> Self {
-        Self::new(Usage { input, ..Usage::default() }, TokenRate::TEXT)
+        Self::new(
+            Usage {
+                input,
+                ..Usage::default()
+            },
+            TokenRate::TEXT,
+        )
     }
 
     /// What the input is taken to be.
@@ -89,16 +116,36 @@ impl UsageEstimator {
         self.input
     }
 
-    /// The usage of an answer of `generated_bytes`: the input that the vendor has `reported` so far, or the input that is
-    /// assumed; the output by its text, at most at its limit, and never less than was reported.
+    /// The usage of an answer of `generated_bytes`: the input that the vendor has `reported` so
+    /// far, or the input that is assumed; the output by its text, at most at its limit, and never
+    /// less than was reported.
     pub fn usage(&self, reported: Option<Usage>, generated_bytes: u64) -> Usage {
         let reported = reported.unwrap_or_default();
-        let output = self.output.tokens_of(generated_bytes).min(self.max_output.0).max(reported.output);
+        let output = self
+            .output
+            .tokens_of(generated_bytes)
+            .min(self.max_output.0)
+            .max(reported.output);
         if reported.input_total() > 0 {
             return Usage { output, ..reported };
         }
-        let Usage { input, cache_read, cache_write_5m, cache_write_1h, audio_input, .. } = self.input;
-        Usage { input, cache_read, cache_write_5m, cache_write_1h, audio_input, output, ..reported }
+        let Usage {
+            input,
+            cache_read,
+            cache_write_5m,
+            cache_write_1h,
+            audio_input,
+            ..
+        } = self.input;
+        Usage {
+            input,
+            cache_read,
+            cache_write_5m,
+            cache_write_1h,
+            audio_input,
+            output,
+            ..reported
+        }
     }
 }
 
@@ -108,22 +155,47 @@ mod tests {
 
     #[test]
     fn a_text_comes_to_a_token_for_three_and_a_half_bytes_and_a_margin() {
-        assert_eq!([0, 1, 3, 4, 10, 350, 1_000_000].map(text_tokens), [0, 1, 1, 2, 3, 105, 300_000]);
+        assert_eq!(
+            [0, 1, 3, 4, 10, 350, 1_000_000].map(text_tokens),
+            [0, 1, 1, 2, 3, 105, 300_000]
+        );
         assert_eq!(text_tokens(u64::MAX), u64::MAX / 10 * 3 + 2);
     }
 
     #[test]
     fn what_was_reported_stands_and_the_rest_is_estimated() {
-        let cached = Usage { input: 10, cache_read: 90, output: 7, ..Usage::default() };
+        let cached = Usage {
+            input: 10,
+            cache_read: 90,
+            output: 7,
+            ..Usage::default()
+        };
         let estimator = UsageEstimator::new(cached, TokenRate::TEXT);
         let nothing = estimator.usage(None, 100);
-        assert_eq!((nothing.input, nothing.cache_read, nothing.output), (10, 90, 30));
-        let input_only = Usage { input: 55, output: 1, ..Usage::default() };
+        assert_eq!(
+            (nothing.input, nothing.cache_read, nothing.output),
+            (10, 90, 30)
+        );
+        let input_only = Usage {
+            input: 55,
+            output: 1,
+            ..Usage::default()
+        };
         let started = estimator.usage(Some(input_only), 100);
-        assert_eq!((started.input, started.cache_read, started.output), (55, 0, 30));
-        let counted = Usage { output: 44, reasoning: 9, ..input_only };
+        assert_eq!(
+            (started.input, started.cache_read, started.output),
+            (55, 0, 30)
+        );
+        let counted = Usage {
+            output: 44,
+            reasoning: 9,
+            ..input_only
+        };
         assert_eq!(estimator.usage(Some(counted), 100), counted);
-        let searched = Usage { web_searches: 3, ..Usage::default() };
+        let searched = Usage {
+            web_searches: 3,
+            ..Usage::default()
+        };
         let usage = estimator.usage(Some(searched), 0);
         assert_eq!((usage.cache_read, usage.web_searches), (90, 3));
     }
@@ -131,16 +203,33 @@ mod tests {
     #[test]
     fn an_estimate_of_the_output_ends_at_its_limit() {
         let estimator = UsageEstimator::from_input_tokens(7).with_max_output(100);
-        assert_eq!([0, 330, 334, 100_000].map(|bytes| estimator.usage(None, bytes).output), [0, 99, 100, 100]);
-        let counted = Usage { input: 7, output: 120, ..Usage::default() };
-        assert_eq!(estimator.usage(Some(counted), 100_000), counted, "whether a counter can be is not judged here");
+        assert_eq!(
+            [0, 330, 334, 100_000].map(|bytes| estimator.usage(None, bytes).output),
+            [0, 99, 100, 100]
+        );
+        let counted = Usage {
+            input: 7,
+            output: 120,
+            ..Usage::default()
+        };
+        assert_eq!(
+            estimator.usage(Some(counted), 100_000),
+            counted,
+            "whether a counter can be is not judged here"
+        );
     }
 
     #[test]
     fn a_rate_is_measured_where_all_that_was_counted_was_shown() {
         assert_eq!(TokenRate::measured(64, 255), None);
-        assert_eq!(TokenRate::measured(64, 256).map(|rate| rate.tokens_of(1_000)), Some(250));
-        assert_eq!(TokenRate::measured(128, 256).map(|rate| rate.tokens_of(10)), Some(5));
+        assert_eq!(
+            TokenRate::measured(64, 256).map(|rate| rate.tokens_of(1_000)),
+            Some(250)
+        );
+        assert_eq!(
+            TokenRate::measured(128, 256).map(|rate| rate.tokens_of(10)),
+            Some(5)
+        );
         assert_eq!(TokenRate::measured(129, 256), None);
         assert_eq!(TokenRate::measured(0, 256), None);
     }

@@ -48,14 +48,27 @@ pub struct Excess {
 impl Excess {
     /// Every counter at once.
     pub fn all() -> Self {
-        Self { input: true, output: true, compaction: true, tool_uses: PerTool::<()>::default().map(|()| true) }
+        Self {
+            input: true,
+            output: true,
+            compaction: true,
+            tool_uses: PerTool::<()>::default().map(|()| true),
+        }
     }
 
     /// The names of the counters, as a metric has them.
     pub fn counters(self) -> impl Iterator<Item = &'static str> {
         let tools = ServerTool::ALL.map(|tool| (*self.tool_uses.get(tool), tool.key()));
-        let tokens = [(self.input, "input"), (self.output, "output"), (self.compaction, "compaction")];
-        tokens.into_iter().chain(tools).filter(|(is_over, _)| *is_over).map(|(_, counter)| counter)
+        let tokens = [
+            (self.input, "input"),
+            (self.output, "output"),
+            (self.compaction, "compaction"),
+        ];
+        tokens
+            .into_iter()
+            .chain(tools)
+            .filter(|(is_over, _)| *is_over)
+            .map(|(_, counter)| counter)
     }
 }
 
@@ -71,25 +84,38 @@ pub fn meter(counters: &VendorCounters, bounds: &UsageBounds, estimate: &Usage) 
     let (usage, excess) = cap(&usage, bounds);
     // A vendor that has nothing counted of what it generated does not count.
     let is_uncounted = usage.is_zero() && estimate.output_total() > 0;
-    let usage = if is_uncounted { estimate.served_as(&usage) } else { usage };
+    let usage = if is_uncounted {
+        estimate.served_as(&usage)
+    } else {
+        usage
+    };
     let verdict = match (excess == Excess::default(), is_estimated || is_uncounted) {
         (false, _) => UsageVerdict::Implausible(excess),
         (true, true) => UsageVerdict::Estimated,
         (true, false) => UsageVerdict::Exact,
     };
-    MeteredUsage { usage, verdict, counted_output }
+    MeteredUsage {
+        usage,
+        verdict,
+        counted_output,
+    }
 }
 
 /// The usage, and whether a part of it is estimated.
 fn chat_usage(counters: &ChatCounters, estimate: &Usage) -> (Usage, bool) {
-    let (read, written) = (counters.cached.unwrap_or(0), counters.cache_write.unwrap_or(0));
+    let (read, written) = (
+        counters.cached.unwrap_or(0),
+        counters.cache_write.unwrap_or(0),
+    );
     let parts = read.saturating_add(written);
     let (uncached, cache_read, cache_write_5m) = match counters.prompt {
         Some(prompt) if cache_is_apart(counters, prompt) => (prompt, read, written),
         Some(prompt) => split_prompt(prompt, read, written),
         None => split_prompt(missing_prompt(counters, estimate).max(parts), read, written),
     };
-    let input_total = uncached.saturating_add(cache_read).saturating_add(cache_write_5m);
+    let input_total = uncached
+        .saturating_add(cache_read)
+        .saturating_add(cache_write_5m);
     let completion = match counters.completion {
         Some(completion) => whole_completion(counters, completion, input_total),
         None => missing_completion(counters, input_total).unwrap_or(estimate.output_total()),
@@ -108,20 +134,30 @@ fn chat_usage(counters: &ChatCounters, estimate: &Usage) -> (Usage, bool) {
         service_tier: counters.service_tier,
         ..Usage::default()
     };
-    (usage.with_uses(counters.tool_uses), counters.prompt.is_none() || counters.completion.is_none())
+    (
+        usage.with_uses(counters.tool_uses),
+        counters.prompt.is_none() || counters.completion.is_none(),
+    )
 }
 
 /// A prompt that includes what was read from and written to the cache: the three of them apart.
 fn split_prompt(prompt: u64, read: u64, written: u64) -> (u64, u64, u64) {
     let read = read.min(prompt);
     let written = written.min(prompt.saturating_sub(read));
-    (prompt.saturating_sub(read).saturating_sub(written), read, written)
+    (
+        prompt.saturating_sub(read).saturating_sub(written),
+        read,
+        written,
+    )
 }
 
 /// Whether the vendor counts the cached tokens beside the prompt. A part that is larger than the
 /// prompt is no part of it; else the total decides, where it shows one of the two.
 fn cache_is_apart(counters: &ChatCounters, prompt: u64) -> bool {
-    let (read, written) = (counters.cached.unwrap_or(0), counters.cache_write.unwrap_or(0));
+    let (read, written) = (
+        counters.cached.unwrap_or(0),
+        counters.cache_write.unwrap_or(0),
+    );
     let parts = read.saturating_add(written);
     if read > prompt || written > prompt {
         return true;
@@ -144,7 +180,10 @@ fn cache_is_apart(counters: &ChatCounters, prompt: u64) -> bool {
 /// shows it, or a reasoning that is larger than the completion.
 fn whole_completion(counters: &ChatCounters, completion: u64, input_total: u64) -> u64 {
     let reasoning = counters.reasoning.unwrap_or(0);
-    match counters.total.and_then(|total| total.checked_sub(input_total)) {
+    match counters
+        .total
+        .and_then(|total| total.checked_sub(input_total))
+    {
         Some(output) if output >= completion => output,
         _ if reasoning > completion => completion.saturating_add(reasoning),
         _ => completion,
@@ -153,14 +192,21 @@ fn whole_completion(counters: &ChatCounters, completion: u64, input_total: u64) 
 
 /// The prompt where its counter is no count: the rest of the total, else an estimate.
 fn missing_prompt(counters: &ChatCounters, estimate: &Usage) -> u64 {
-    let rest = counters.total.zip(counters.completion).and_then(|(total, completion)| total.checked_sub(completion));
-    rest.filter(|prompt| *prompt > 0).unwrap_or(estimate.input_total())
+    let rest = counters
+        .total
+        .zip(counters.completion)
+        .and_then(|(total, completion)| total.checked_sub(completion));
+    rest.filter(|prompt| *prompt > 0)
+        .unwrap_or(estimate.input_total())
 }
 
 /// The completion where its counter is no count: the rest of the total.
 fn missing_completion(counters: &ChatCounters, input_total: u64) -> Option<u64> {
     counters.prompt?;
-    counters.total?.checked_sub(input_total).filter(|completion| *completion > 0)
+    counters
+        .total?
+        .checked_sub(input_total)
+        .filter(|completion| *completion > 0)
 }
 
 /// The usage, and whether a part of it is estimated. The passes are added to the classes, which
@@ -168,10 +214,14 @@ fn missing_completion(counters: &ChatCounters, input_total: u64) -> Option<u64> 
 fn messages_usage(counters: &MessagesCounters, estimate: &Usage) -> (Usage, bool) {
     let cache_read = counters.cache_read.unwrap_or(0);
     let (cache_write_5m, cache_write_1h) = counters.cache_writes();
-    let cached = cache_read.saturating_add(cache_write_5m).saturating_add(cache_write_1h);
+    let cached = cache_read
+        .saturating_add(cache_write_5m)
+        .saturating_add(cache_write_1h);
     let output = counters.output.unwrap_or(estimate.output_total());
     let usage = Usage {
-        input: counters.input.unwrap_or(estimate.input_total().saturating_sub(cached)),
+        input: counters
+            .input
+            .unwrap_or(estimate.input_total().saturating_sub(cached)),
         cache_read,
         cache_write_5m,
         cache_write_1h,
@@ -183,7 +233,10 @@ fn messages_usage(counters: &MessagesCounters, estimate: &Usage) -> (Usage, bool
         ..Usage::default()
     };
     let usage = usage.with_uses(counters.tool_uses.map(Option::unwrap_or_default));
-    (usage.with_passes(counters.compactions), counters.input.is_none() || counters.output.is_none())
+    (
+        usage.with_passes(counters.compactions),
+        counters.input.is_none() || counters.output.is_none(),
+    )
 }
 
 /// The usage at most at its bounds, and what was beyond them.
@@ -203,7 +256,10 @@ fn cap(usage: &Usage, bounds: &UsageBounds) -> (Usage, Excess) {
     own = own.with_uses(uses);
     let (believed, most) = match rounds {
         1 => (bounds.input_believed, bounds.input),
-        _ => (bounds.context.saturating_mul(rounds), bounds.context.saturating_mul(rounds)),
+        _ => (
+            bounds.context.saturating_mul(rounds),
+            bounds.context.saturating_mul(rounds),
+        ),
     };
     excess.input = own.input_total() > believed;
     if excess.input {
@@ -226,7 +282,9 @@ fn cap(usage: &Usage, bounds: &UsageBounds) -> (Usage, Excess) {
 /// cut, the others stand.
 fn cut_to<const N: usize>(most: u64, mut classes: [&mut u64; N]) {
     classes.sort_by_key(|count| std::cmp::Reverse(**count));
-    let sum = classes.iter().fold(0_u64, |sum, count| sum.saturating_add(**count));
+    let sum = classes
+        .iter()
+        .fold(0_u64, |sum, count| sum.saturating_add(**count));
     let mut beyond = sum.saturating_sub(most);
     for count in classes {
         let taken = beyond.min(*count);
@@ -247,10 +305,22 @@ fn cap_passes(passes: &Passes, bounds: &UsageBounds, excess: &mut Excess) -> Pas
 }
 
 fn cap_pass(pass: Pass, bounds: &UsageBounds) -> Pass {
-    let mut classes = [pass.input, pass.cache_read, pass.cache_write_5m, pass.cache_write_1h].map(u64::from);
+    let mut classes = [
+        pass.input,
+        pass.cache_read,
+        pass.cache_write_5m,
+        pass.cache_write_1h,
+    ]
+    .map(u64::from);
     cut_to(bounds.context, classes.each_mut());
     let [input, cache_read, cache_write_5m, cache_write_1h] =
         classes.map(|count| u32::try_from(count).unwrap_or(u32::MAX));
     let output = u64::from(pass.output).min(bounds.pass_output);
-    Pass { input, cache_read, cache_write_5m, cache_write_1h, output: u32::try_from(output).unwrap_or(u32::MAX) }
+    Pass {
+        input,
+        cache_read,
+        cache_write_5m,
+        cache_write_1h,
+        output: u32::try_from(output).unwrap_or(u32::MAX),
+    }
 }

@@ -21,7 +21,15 @@ pub struct Pass {
 impl Pass {
     /// Input of every class together.
     pub fn input_total(&self) -> u64 {
-        [self.input, self.cache_read, self.cache_write_5m, self.cache_write_1h].into_iter().map(u64::from).sum()
+        [
+            self.input,
+            self.cache_read,
+            self.cache_write_5m,
+            self.cache_write_1h,
+        ]
+        .into_iter()
+        .map(u64::from)
+        .sum()
     }
 
     fn plus(self, other: Self) -> Self {
@@ -96,7 +104,9 @@ impl Serialize for Passes {
 
 impl<'de> Deserialize<'de> for Passes {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Ok(Vec::<Pass>::deserialize(deserializer)?.into_iter().collect())
+        Ok(Vec::<Pass>::deserialize(deserializer)?
+            .into_iter()
+            .collect())
     }
 }
 
@@ -105,29 +115,66 @@ mod tests {
     use super::*;
 
     fn pass(input: u32) -> Pass {
-        Pass { input, output: 1, ..Pass::default() }
+        Pass {
+            input,
+            output: 1,
+            ..Pass::default()
+        }
     }
 
     #[test]
     fn passes_beyond_the_last_place_are_added_to_it() {
         let full: Passes = (1..=8).map(pass).collect();
-        assert_eq!((full.iter().count(), full.iter().last()), (8, Some(&pass(8))));
+        assert_eq!(
+            (full.iter().count(), full.iter().last()),
+            (8, Some(&pass(8)))
+        );
         let more: Passes = (1..=10).map(pass).collect();
-        assert_eq!(more.iter().last(), Some(&Pass { input: 27, output: 3, ..Pass::default() }));
-        assert_eq!(more.iter().take(7).collect::<Vec<_>>(), full.iter().take(7).collect::<Vec<_>>());
+        assert_eq!(
+            more.iter().last(),
+            Some(&Pass {
+                input: 27,
+                output: 3,
+                ..Pass::default()
+            })
+        );
+        assert_eq!(
+            more.iter().take(7).collect::<Vec<_>>(),
+            full.iter().take(7).collect::<Vec<_>>()
+        );
         let huge: Passes = (0..9).map(|_| pass(u32::MAX)).collect();
         assert_eq!(huge.iter().last().map(|pass| pass.input), Some(u32::MAX));
     }
 
     #[test]
     fn passes_are_written_as_a_list_and_read_back() {
-        let passes: Passes = [pass(3), Pass { cache_read: 4, ..pass(5) }].into_iter().collect();
+        let passes: Passes = [
+            pass(3),
+            Pass {
+                cache_read: 4,
+                ..pass(5)
+            },
+        ]
+        .into_iter()
+        .collect();
         let json = serde_json::to_string(&passes).unwrap();
         assert_eq!(serde_json::from_str::<Passes>(&json).unwrap(), passes);
         assert_eq!(
-            serde_json::from_str::<Passes>(r#"[{"input":3,"output":1}]"#).unwrap().iter().next(),
+            serde_json::from_str::<Passes>(r#"[{"input":3,"output":1}]"#)
+                .unwrap()
+                .iter()
+                .next(),
             Some(&pass(3))
         );
-        assert_eq!(Pass { cache_read: 2, cache_write_5m: 4, cache_write_1h: 8, ..pass(1) }.input_total(), 15);
+        assert_eq!(
+            Pass {
+                cache_read: 2,
+                cache_write_5m: 4,
+                cache_write_1h: 8,
+                ..pass(1)
+            }
+            .input_total(),
+            15
+        );
     }
 }

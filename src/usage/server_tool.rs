@@ -1,7 +1,7 @@
 //! Tools that run at the vendor and are billed by use.
 //!
-//! It must not know JSON or a price: readers of requests and answers map a protocol's names to these tools, price lists
-//! and quotes have one place for each.
+//! It must not know JSON or a price: readers of requests and answers map a protocol's names to
+//! these tools, price lists and quotes have one place for each.
 
 use super::Usage;
 
@@ -29,7 +29,13 @@ pub struct PerTool<T> {
 
 impl ServerTool {
     /// In the order that a receipt lists them.
-    pub const ALL: [Self; 5] = [Self::WebSearch, Self::WebFetch, Self::CodeExecution, Self::ToolSearch, Self::Mcp];
+    pub const ALL: [Self; 5] = [
+        Self::WebSearch,
+        Self::WebFetch,
+        Self::CodeExecution,
+        Self::ToolSearch,
+        Self::Mcp,
+    ];
 
     /// The price key, which is also the class of its line on a receipt.
     pub fn key(self) -> &'static str {
@@ -122,7 +128,8 @@ impl PerTool<Option<u64>> {
         uses
     }
 
-    /// The reported counts, and those of `seen` where these are larger: of an answer that has not ended.
+    /// The reported counts, and those of `seen` where these are larger: of an answer that has not
+    /// ended.
     pub fn at_least(&self, seen: &PerTool<u64>) -> PerTool<u64> {
         let mut uses = *seen;
         for tool in ServerTool::ALL {
@@ -171,7 +178,11 @@ mod tests {
             }
             let usage = Usage::default().with_uses(uses);
             let counts = ServerTool::ALL.map(|tool| usage.uses(tool));
-            assert_eq!((usage.uses(tool), counts.iter().sum::<u64>()), (number, number), "{tool:?}");
+            assert_eq!(
+                (usage.uses(tool), counts.iter().sum::<u64>()),
+                (number, number),
+                "{tool:?}"
+            );
             assert!(!usage.is_zero() && !uses.is_zero());
         }
         let keys: std::collections::BTreeSet<_> = ServerTool::ALL.map(ServerTool::key).into();
@@ -180,9 +191,33 @@ mod tests {
 
     #[test]
     fn a_reported_count_wins_once_the_answer_has_ended_and_the_larger_one_before() {
-        let seen = PerTool { web_search: 3, mcp: 2, ..PerTool::default() };
-        let reported = PerTool { web_search: Some(1), web_fetch: Some(4), ..PerTool::default() };
-        assert_eq!(reported.or(&seen), PerTool { web_search: 1, web_fetch: 4, mcp: 2, ..PerTool::default() });
-        assert_eq!(reported.at_least(&seen), PerTool { web_search: 3, web_fetch: 4, mcp: 2, ..PerTool::default() });
+        let seen = PerTool {
+            web_search: 3,
+            mcp: 2,
+            ..PerTool::default()
+        };
+        let reported = PerTool {
+            web_search: Some(1),
+            web_fetch: Some(4),
+            ..PerTool::default()
+        };
+        assert_eq!(
+            reported.or(&seen),
+            PerTool {
+                web_search: 1,
+                web_fetch: 4,
+                mcp: 2,
+                ..PerTool::default()
+            }
+        );
+        assert_eq!(
+            reported.at_least(&seen),
+            PerTool {
+                web_search: 3,
+                web_fetch: 4,
+                mcp: 2,
+                ..PerTool::default()
+            }
+        );
     }
 }

@@ -22,8 +22,8 @@ impl ServiceTier {
     /// The longest name that is told from all others.
     const LETTERS_MAX: usize = 24;
 
-    /// What a vendor or a caller says. A letter that no price list has becomes `?`, and what is longer than any name
-    /// is cut: neither can then be mistaken for one that has a price.
+    /// What a vendor or a caller says. A letter that no price list has becomes `?`, and what is
+    /// longer than any name is cut: neither can then be mistaken for one that has a price.
     pub fn said(word: &str) -> Self {
         let mut letters = [0; Self::LETTERS_MAX];
         for (letter, byte) in letters.iter_mut().zip(word.bytes()) {
@@ -32,15 +32,23 @@ impl ServiceTier {
         Self { letters }
     }
 
-    /// The name of a tier in a price list: `None` unless it is 1 to 23 of `a`–`z`, `0`–`9`, `_` and `-`.
+    /// The name of a tier in a price list: `None` unless it is 1 to 23 of `a`–`z`, `0`–`9`, `_` and
+    /// `-`.
     pub fn listed(name: &str) -> Option<Self> {
         let fits = (1..Self::LETTERS_MAX).contains(&name.len());
         (fits && name.bytes().all(is_letter)).then(|| Self::said(name))
     }
 
     fn as_str(&self) -> &str {
-        let end = self.letters.iter().position(|letter| *letter == 0).unwrap_or(Self::LETTERS_MAX);
-        self.letters.get(..end).and_then(|letters| std::str::from_utf8(letters).ok()).unwrap_or_default()
+        let end = self
+            .letters
+            .iter()
+            .position(|letter| *letter == 0)
+            .unwrap_or(Self::LETTERS_MAX);
+        self.letters
+            .get(..end)
+            .and_then(|letters| std::str::from_utf8(letters).ok())
+            .unwrap_or_default()
     }
 }
 
@@ -80,16 +88,25 @@ mod tests {
     #[test]
     fn what_no_list_can_hold_is_no_listed_name() {
         let longest = "a".repeat(23);
-        assert_eq!(ServiceTier::listed(&longest).map(|tier| tier.to_string()), Some(longest.clone()));
+        assert_eq!(
+            ServiceTier::listed(&longest).map(|tier| tier.to_string()),
+            Some(longest.clone())
+        );
         for no in ["", "Priority", "a b", "ä", "a\0", &format!("{longest}a")] {
             assert_eq!(ServiceTier::listed(no), None, "{no:?}");
             let said = ServiceTier::said(no);
             assert!(ServiceTier::listed(&said.to_string()).is_none(), "{said:?}");
         }
         let listed = ServiceTier::listed("on_demand-2").unwrap();
-        assert_eq!((listed, listed.to_string()), (ServiceTier::said("on_demand-2"), "on_demand-2".into()));
+        assert_eq!(
+            (listed, listed.to_string()),
+            (ServiceTier::said("on_demand-2"), "on_demand-2".into())
+        );
         assert_ne!(listed, ServiceTier::said("on_demand-2\0"));
         let json = serde_json::to_string(&listed).unwrap();
-        assert_eq!((json.as_str(), serde_json::from_str(&json).ok()), ("\"on_demand-2\"", Some(listed)));
+        assert_eq!(
+            (json.as_str(), serde_json::from_str(&json).ok()),
+            ("\"on_demand-2\"", Some(listed))
+        );
     }
 }

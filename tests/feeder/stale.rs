@@ -1,8 +1,8 @@
-//! Failovers to replicas that lag behind, with trial and paid credit side by side: episodes of random requests, posts,
-//! sidecar passes and promotions on real Redis servers.
+//! Failovers to replicas that lag behind, with trial and paid credit side by side: episodes of
+//! random requests, posts, sidecar passes and promotions on real Redis servers.
 //!
-//! Every request that an edge ended has one debit of its full cost, nothing is written off while the account has credit,
-//! and the store ends with each bucket as the ledger has it.
+//! Every request that an edge ended has one debit of its full cost, nothing is written off while
+//! the account has credit, and the store ends with each bucket as the ledger has it.
 
 use super::server::Server;
 use super::{KEY, LEASE, PATIENCE, World, credits, now_ms, wait_for};
@@ -60,7 +60,10 @@ impl Episode {
     async fn start_until(trial: Micro, ends_at_ms: i64, paid: Micro) -> Self {
         let primary = Server::start();
         let world = World::on(&primary).await;
-        let trial = Trial { credits: trial, ends_at_ms };
+        let trial = Trial {
+            credits: trial,
+            ends_at_ms,
+        };
         world.open(MIXED, Some(trial));
         assert!(world.billing.grant(MIXED, paid, "funds", now_ms()).unwrap());
         let store = world.store.clone();
@@ -68,7 +71,16 @@ impl Episode {
         store.want(MIXED).await.unwrap();
         feed.all().await.unwrap();
         let (open, journal, ended) = (Vec::new(), Vec::new(), Vec::new());
-        Self { world, primary, store, feed: Some(feed), open, journal, ended, count: 0 }
+        Self {
+            world,
+            primary,
+            store,
+            feed: Some(feed),
+            open,
+            journal,
+            ended,
+            count: 0,
+        }
     }
 
     async fn pass(&mut self) {
@@ -80,7 +92,15 @@ impl Episode {
         let request = format!("req_{}", self.count);
         let full = Micro::new(self.world.cost.get() * 2);
         let (request_id, account) = (request.as_str(), MIXED);
-        let asked = Reserve { request_id, account, full, floor: full, lease: LEASE, most_open: 100, within: None };
+        let asked = Reserve {
+            request_id,
+            account,
+            full,
+            floor: full,
+            lease: LEASE,
+            most_open: 100,
+            within: None,
+        };
         match self.store.reserve(&asked).await.unwrap() {
             Reserved::Held(parts) => self.open.push((request, parts)),
             Reserved::Insufficient { .. } => {}
@@ -102,7 +122,10 @@ impl Episode {
             detail: self.world.detail.clone(),
         };
         let ending = serde_json::to_string(&ending).unwrap();
-        let journalled = Journalled { request: request.clone(), ending };
+        let journalled = Journalled {
+            request: request.clone(),
+            ending,
+        };
         self.ended.push(request);
         self.say(&journalled).await;
         self.journal.push(journalled);
@@ -111,7 +134,17 @@ impl Episode {
     async fn say(&self, journalled: &Journalled) -> Ended {
         let Journalled { request, ending } = journalled;
         let (cost, key_id) = (self.world.cost, KEY);
-        self.store.end(&End { request_id: request, account: MIXED, cost, ending, key_id, tokens: 0 }).await.unwrap()
+        self.store
+            .end(&End {
+                request_id: request,
+                account: MIXED,
+                cost,
+                ending,
+                key_id,
+                tokens: 0,
+            })
+            .await
+            .unwrap()
     }
 
     /// The edge says again what the store has not yet called applied, in any order.
@@ -128,20 +161,31 @@ impl Episode {
     /// A replica that has all so far, and hears nothing from here on.
     async fn freeze(&self) -> Server {
         // A primary waits five seconds for other replicas to copy to, otherwise.
-        assert_eq!(self.primary.cli(&["config", "set", "repl-diskless-sync-delay", "0"]), "OK");
-        let replica = Server::start_with(&["--replicaof", "127.0.0.1", &self.primary.port.to_string()]);
+        assert_eq!(
+            self.primary
+                .cli(&["config", "set", "repl-diskless-sync-delay", "0"]),
+            "OK"
+        );
+        let replica =
+            Server::start_with(&["--replicaof", "127.0.0.1", &self.primary.port.to_string()]);
         let mark = format!("mark {}", self.count);
         self.primary.cli(&["set", "in:step", &mark]);
-        wait_for("the replica to follow", async || replica.cli(&["get", "in:step"]) == mark).await;
+        wait_for("the replica to follow", async || {
+            replica.cli(&["get", "in:step"]) == mark
+        })
+        .await;
         assert_eq!(replica.cli(&["replicaof", "no", "one"]), "OK");
         replica
     }
 
-    /// The primary dies, and `replica` takes its place; so does the sidecar, with what it remembered.
+    /// The primary dies, and `replica` takes its place; so does the sidecar, with what it
+    /// remembered.
     async fn promote(&mut self, replica: Server) {
         self.feed = None;
         self.primary = replica;
-        self.store = SharedStore::connect(&self.primary.address(), PATIENCE).await.unwrap();
+        self.store = SharedStore::connect(&self.primary.address(), PATIENCE)
+            .await
+            .unwrap();
         self.feed = Some(self.world.feed_from(&self.store));
     }
 
@@ -156,7 +200,10 @@ impl Episode {
             10 => self.say_again(chance).await,
             11 if chance.below(3) == 0 => {
                 let (reference, amount) = (format!("more {}", self.count), self.world.cost);
-                self.world.billing.grant(MIXED, amount, &reference, now_ms()).unwrap();
+                self.world
+                    .billing
+                    .grant(MIXED, amount, &reference, now_ms())
+                    .unwrap();
             }
             _ => {}
         }
@@ -171,7 +218,11 @@ impl Episode {
             self.pass().await;
         }
         self.say_again(chance).await;
-        assert!(self.journal.is_empty(), "{} endings never arrived", self.journal.len());
+        assert!(
+            self.journal.is_empty(),
+            "{} endings never arrived",
+            self.journal.len()
+        );
     }
 
     /// What the ledger has more than the store, by bucket.
@@ -179,19 +230,31 @@ impl Episode {
         let row = self.world.ledger().account(MIXED, "").unwrap().unwrap();
         let shared = self.store.account(MIXED).await.unwrap().unwrap();
         assert_eq!(shared.held, Parts::ZERO);
-        Parts { paid: row.paid, trial: row.trial }.minus(shared.has)
+        Parts {
+            paid: row.paid,
+            trial: row.trial,
+        }
+        .minus(shared.has)
     }
 
     /// Checks the books; returns what was written off.
     fn checked(&self, seed: u64) -> Micro {
         let verdict = self.world.billing.verify(now_ms()).unwrap();
-        assert!(verdict.findings.is_empty(), "seed {seed}: {:?}", verdict.findings);
+        assert!(
+            verdict.findings.is_empty(),
+            "seed {seed}: {:?}",
+            verdict.findings
+        );
         let mut writeoff = Micro::ZERO;
         for request in &self.ended {
             let entry = self.world.ledger().ending(MIXED, request).unwrap();
             let entry = entry.unwrap_or_else(|| panic!("seed {seed}: {request} was lost"));
             writeoff = writeoff.plus(entry.writeoff);
-            assert_eq!(entry.writeoff.minus(entry.change()), self.world.cost, "seed {seed}: {request}");
+            assert_eq!(
+                entry.writeoff.minus(entry.change()),
+                self.world.cost,
+                "seed {seed}: {request}"
+            );
         }
         writeoff
     }
@@ -215,17 +278,33 @@ async fn a_spent_trial_that_a_stale_replica_promises_again_is_borne_by_paid_cred
         episode.end(0).await;
     }
     episode.pass().await;
-    assert_eq!(episode.world.ledger().account(MIXED, "").unwrap().unwrap().trial, Micro::ZERO);
+    assert_eq!(
+        episode
+            .world
+            .ledger()
+            .account(MIXED, "")
+            .unwrap()
+            .unwrap()
+            .trial,
+        Micro::ZERO
+    );
     episode.promote(replica).await;
     // Admitted, and ended, before the sidecar looks who answers.
     for _ in 0..TRIAL_REQUESTS / 2 {
         episode.begin().await;
         let (_, held) = episode.open[0].clone();
-        assert!(held.trial.is_positive(), "the stale replica promises the trial again");
+        assert!(
+            held.trial.is_positive(),
+            "the stale replica promises the trial again"
+        );
         episode.end(0).await;
     }
     episode.settle(&mut Chance(1)).await;
-    assert_eq!(episode.checked(1), Micro::ZERO, "written off while there was credit");
+    assert_eq!(
+        episode.checked(1),
+        Micro::ZERO,
+        "written off while there was credit"
+    );
     assert_eq!(episode.drift().await, Parts::ZERO);
 }
 
@@ -234,7 +313,13 @@ async fn what_a_hold_promised_is_taken_though_a_stale_replica_lacks_the_credit()
     let cost = cost().await;
     let mut episode = Episode::start(Micro::ZERO, cost).await;
     let replica = episode.freeze().await;
-    assert!(episode.world.billing.grant(MIXED, credits(1_000_000), "bought", now_ms()).unwrap());
+    assert!(
+        episode
+            .world
+            .billing
+            .grant(MIXED, credits(1_000_000), "bought", now_ms())
+            .unwrap()
+    );
     episode.pass().await;
     for _ in 0..3 {
         episode.begin().await;
@@ -245,7 +330,11 @@ async fn what_a_hold_promised_is_taken_though_a_stale_replica_lacks_the_credit()
         episode.end(0).await;
     }
     episode.settle(&mut Chance(1)).await;
-    assert_eq!(episode.checked(1), Micro::ZERO, "written off while there was credit");
+    assert_eq!(
+        episode.checked(1),
+        Micro::ZERO,
+        "written off while there was credit"
+    );
     assert_eq!(episode.drift().await, Parts::ZERO);
 }
 
@@ -259,7 +348,8 @@ async fn a_trial_whose_lapse_a_stale_replica_has_lost_is_the_same_in_both() {
     // Ended, and so is the trial; the replica has the hold still, and what the request took.
     episode.end(0).await;
     episode.pass().await;
-    let has_lapsed = |world: &World| world.ledger().account(MIXED, "").unwrap().unwrap().trial == Micro::ZERO;
+    let has_lapsed =
+        |world: &World| world.ledger().account(MIXED, "").unwrap().unwrap().trial == Micro::ZERO;
     while !has_lapsed(&episode.world) {
         episode.pass().await;
     }
@@ -280,13 +370,32 @@ async fn an_adjustment_that_a_stale_replica_bears_of_a_spent_trial_is_entered_an
         episode.end(0).await;
     }
     episode.pass().await;
-    assert!(episode.world.billing.grant(MIXED, credits(1_000), "bought", now_ms()).unwrap());
+    assert!(
+        episode
+            .world
+            .billing
+            .grant(MIXED, credits(1_000), "bought", now_ms())
+            .unwrap()
+    );
     episode.promote(replica).await;
-    // More than the paid credit that the replica knows: the rest of it is taken of a trial that is spent.
-    let (amount, kind) = (Micro::new(-2 * cost.get()), ChangeKind::Adjust { reason: "test" });
-    let change = Change { kind, reference: "less", account: MIXED, amount, actor: None, at_ms: now_ms() };
+    // More than the paid credit that the replica knows: the rest of it is taken of a trial that is
+    // spent.
+    let (amount, kind) = (
+        Micro::new(-2 * cost.get()),
+        ChangeKind::Adjust { reason: "test" },
+    );
+    let change = Change {
+        kind,
+        reference: "less",
+        account: MIXED,
+        amount,
+        actor: None,
+        at_ms: now_ms(),
+    };
     let address = episode.primary.address();
-    let billing = model_gateway::billing::Billing::open_beside(episode.world.dir.path(), Some(address)).unwrap();
+    let billing =
+        model_gateway::billing::Billing::open_beside(episode.world.dir.path(), Some(address))
+            .unwrap();
     billing.change(&change).unwrap();
     episode.settle(&mut Chance(1)).await;
     assert_eq!(episode.checked(1), Micro::ZERO);
@@ -299,7 +408,10 @@ const EPISODES: (u64, u64) = (4, 200);
 #[tokio::test]
 async fn random_failovers_to_stale_replicas_lose_double_and_write_off_nothing() {
     let is_long = std::env::var("GATEWAY_LONG").is_ok_and(|value| value == "1");
-    let first = std::env::var("GATEWAY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
+    let first = std::env::var("GATEWAY_SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok())
+        .unwrap_or(1);
     let episodes = if is_long { EPISODES.1 } else { EPISODES.0 };
     let (cost, mut requests, mut failovers) = (cost().await, 0, 0);
     for seed in first..first + episodes {
@@ -325,9 +437,15 @@ async fn random_failovers_to_stale_replicas_lose_double_and_write_off_nothing() 
             failovers += 1;
         }
         episode.settle(&mut chance).await;
-        assert_eq!(episode.checked(seed), Micro::ZERO, "seed {seed}: written off while there was credit");
+        assert_eq!(
+            episode.checked(seed),
+            Micro::ZERO,
+            "seed {seed}: written off while there was credit"
+        );
         assert_eq!(episode.drift().await, Parts::ZERO, "seed {seed}");
         requests += episode.ended.len();
     }
-    eprintln!("{episodes} episodes, {failovers} failovers, {requests} requests: 0 lost, 0 doubled, 0 written off");
+    eprintln!(
+        "{episodes} episodes, {failovers} failovers, {requests} requests: 0 lost, 0 doubled, 0 written off"
+    );
 }

@@ -8,11 +8,16 @@ use serde_json::Value;
 /// Micro-credits of a decimal.
 #[track_caller]
 pub fn micro(value: &Value) -> i64 {
-    let text = value.as_str().unwrap_or_else(|| panic!("not a decimal string: {value}"));
-    let (negative, digits) = text.strip_prefix('-').map_or((false, text), |digits| (true, digits));
+    let text = value
+        .as_str()
+        .unwrap_or_else(|| panic!("not a decimal string: {value}"));
+    let (negative, digits) = text
+        .strip_prefix('-')
+        .map_or((false, text), |digits| (true, digits));
     let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
     assert!(fraction.len() <= 6, "finer than a µc: {text}");
-    let amount = whole.parse::<i64>().unwrap() * 1_000_000 + format!("{fraction:0<6}").parse::<i64>().unwrap();
+    let amount = whole.parse::<i64>().unwrap() * 1_000_000
+        + format!("{fraction:0<6}").parse::<i64>().unwrap();
     if negative { -amount } else { amount }
 }
 
@@ -37,7 +42,11 @@ impl Standing {
             held: micro(&value["held"]),
             available: micro(&value["available"]),
         };
-        assert_eq!(standing.available, standing.balance - standing.held, "{value}");
+        assert_eq!(
+            standing.available,
+            standing.balance - standing.held,
+            "{value}"
+        );
         assert!(standing.available >= 0, "{value}");
         standing
     }
@@ -61,7 +70,14 @@ impl World {
     pub fn funded(&self, micro: i64) -> Account {
         let account = self.account_with("paid@example.test", &["--no-trial"]);
         if micro > 0 {
-            self.json(&["account", "grant", &account.id, &credits(micro), "--ref", "funds"]);
+            self.json(&[
+                "account",
+                "grant",
+                &account.id,
+                &credits(micro),
+                "--ref",
+                "funds",
+            ]);
         }
         account
     }
@@ -70,7 +86,12 @@ impl World {
         let made = self.json(&[&["account", "create", "--email", email], options].concat());
         let id = made["account_id"].as_str().unwrap().to_owned();
         let (key_id, key) = self.key(&id, "test");
-        Account { id, email: email.to_owned(), key, key_id }
+        Account {
+            id,
+            email: email.to_owned(),
+            key,
+            key_id,
+        }
     }
 
     /// A new key's id and text.
@@ -79,7 +100,9 @@ impl World {
         let key = made["key"].as_str().unwrap().to_owned();
         if self.beside.is_some() {
             let credits = Request::get("/v1/credits").bearer(&key);
-            wait_for("the edge to know the key", SOON, || (self.ask(&credits).status == 200).then_some(()));
+            wait_for("the edge to know the key", SOON, || {
+                (self.ask(&credits).status == 200).then_some(())
+            });
         }
         (made["key_id"].as_str().unwrap().to_owned(), key)
     }
@@ -110,14 +133,20 @@ impl World {
     pub fn endings(&self, account: &Account) -> Vec<Value> {
         let rows = self.json(&["ledger", "show", &account.id, "--last", "1000000"]);
         let is_ending = |row: &&Value| row["kind"] == "debit" || row["kind"] == "void";
-        rows.as_array().unwrap().iter().filter(is_ending).cloned().collect()
+        rows.as_array()
+            .unwrap()
+            .iter()
+            .filter(is_ending)
+            .cloned()
+            .collect()
     }
 
     /// Waits until so many requests have ended and nothing is held; the newest of them.
     #[track_caller]
     pub fn ended(&self, account: &Account, count: usize) -> Value {
-        let rows =
-            wait_for("a request to end", SOON, || Some(self.endings(account)).filter(|rows| rows.len() >= count));
+        let rows = wait_for("a request to end", SOON, || {
+            Some(self.endings(account)).filter(|rows| rows.len() >= count)
+        });
         assert_eq!(rows.len(), count, "{rows:?}");
         assert_eq!(self.standing(account).held, 0);
         rows[0].clone()
@@ -142,7 +171,8 @@ impl World {
     }
 }
 
-/// Asks the ledger of a gateway that has ended: no finding, nothing held, and what was taken was granted.
+/// Asks the ledger of a gateway that has ended: no finding, nothing held, and what was taken was
+/// granted.
 pub fn audit(world: &World) {
     let verdict = world.json(&["ledger", "verify"]);
     assert_eq!(verdict["findings"], Value::Array(Vec::new()), "{verdict}");

@@ -1,5 +1,5 @@
-//! Where vendors are: what the config says of an address, against what a vendor really gets; and paths of clients that have
-//! another base address than ours.
+//! Where vendors are: what the config says of an address, against what a vendor really gets; and
+//! paths of clients that have another base address than ours.
 
 use crate::client::Request;
 use crate::surface::{Chat, Messages, Surface};
@@ -9,7 +9,8 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
-/// A vendor that answers whatever it is asked, and keeps each request's line and header, in lower case but for the line.
+/// A vendor that answers whatever it is asked, and keeps each request's line and header, in lower
+/// case but for the line.
 struct Recorder {
     port: u16,
     heads: Arc<Mutex<Vec<String>>>,
@@ -47,7 +48,10 @@ fn serve(mut client: TcpStream, heads: &Mutex<Vec<String>>) {
         let text = String::from_utf8_lossy(&got).into_owned();
         let (head, _) = text.split_once("\r\n\r\n").unwrap();
         let (line, fields) = head.split_once("\r\n").unwrap();
-        heads.lock().unwrap().push(format!("{line}\r\n{}\r\n", fields.to_ascii_lowercase()));
+        heads
+            .lock()
+            .unwrap()
+            .push(format!("{line}\r\n{}\r\n", fields.to_ascii_lowercase()));
         let path = line.split(' ').nth(1).unwrap().split('?').next().unwrap();
         let body = if path.ends_with("/count_tokens") {
             json!({"input_tokens": 7})
@@ -80,7 +84,10 @@ fn world_with(vendors: &[(&str, String)], more: &str) -> World {
              price: {{input: \"1\", output: \"1\"}}{more}}}\n"
         );
     }
-    Plan::default().edit("vendors:\n", &entries).edit("models:\n", &models).start()
+    Plan::default()
+        .edit("vendors:\n", &entries)
+        .edit("models:\n", &models)
+        .start()
 }
 
 fn question(surface: Surface, key: &str, model: &str) -> Request {
@@ -92,33 +99,63 @@ fn question(surface: Surface, key: &str, model: &str) -> Request {
 fn the_address_that_an_sdk_takes_is_called_whether_or_not_it_names_a_version() {
     let vendor = Recorder::start();
     let at = |path: &str| format!("http://127.0.0.1:{}{path}", vendor.port);
-    let chat = |path: &str| format!("{{protocol: chat, api_key: k, endpoints: [{{url: \"{}\"}}]}}", at(path));
-    let messages = |path: &str| format!("{{protocol: messages, api_key: k, endpoints: [{{url: \"{}\"}}]}}", at(path));
+    let chat = |path: &str| {
+        format!(
+            "{{protocol: chat, api_key: k, endpoints: [{{url: \"{}\"}}]}}",
+            at(path)
+        )
+    };
+    let messages = |path: &str| {
+        format!(
+            "{{protocol: messages, api_key: k, endpoints: [{{url: \"{}\"}}]}}",
+            at(path)
+        )
+    };
     let cases = [
         ("a1", chat(""), "/v1/chat/completions"),
         ("a2", chat("/"), "/v1/chat/completions"),
         ("a3", chat("/v1"), "/v1/chat/completions"),
         ("a4", chat("/openai/v1/"), "/openai/v1/chat/completions"),
         ("a5", chat("/api/paas/v4"), "/api/paas/v4/chat/completions"),
-        ("a6", chat("/v1beta/openai/"), "/v1beta/openai/chat/completions"),
+        (
+            "a6",
+            chat("/v1beta/openai/"),
+            "/v1beta/openai/chat/completions",
+        ),
         ("a7", chat("/proxy"), "/proxy/v1/chat/completions"),
         ("b1", messages(""), "/v1/messages"),
         ("b2", messages("/v1"), "/v1/messages"),
-        ("b3", messages("/v1/account/anthropic"), "/v1/account/anthropic/v1/messages"),
+        (
+            "b3",
+            messages("/v1/account/anthropic"),
+            "/v1/account/anthropic/v1/messages",
+        ),
     ];
-    let vendors: Vec<_> = cases.iter().map(|(name, entry, _)| (*name, entry.clone())).collect();
+    let vendors: Vec<_> = cases
+        .iter()
+        .map(|(name, entry, _)| (*name, entry.clone()))
+        .collect();
     let world = world_with(&vendors, "");
     let account = world.account();
     for (name, _, path) in &cases {
-        let surface = if name.starts_with('a') { Chat } else { Messages };
+        let surface = if name.starts_with('a') {
+            Chat
+        } else {
+            Messages
+        };
         let answer = world.ask(&question(surface, &account.key, name));
         assert_eq!(answer.status, 200, "{name}: {}", answer.text());
         let heads = vendor.take();
         assert_eq!(heads.len(), 1, "{heads:?}");
-        assert!(heads[0].starts_with(&format!("POST {path} HTTP/1.1\r\n")), "{name}: {}", heads[0]);
+        assert!(
+            heads[0].starts_with(&format!("POST {path} HTTP/1.1\r\n")),
+            "{name}: {}",
+            heads[0]
+        );
     }
     let count = question(Messages, &account.key, "b2");
-    let count = Request::post("/v1/messages/count_tokens", count.framed_body()).bearer(&account.key);
+    let count =
+        Request::post("/v1/messages/count_tokens", count.framed_body()).bearer(&account.key);
     assert_eq!(world.ask(&count).json(), json!({"input_tokens": 7}));
     assert!(vendor.take()[0].starts_with("POST /v1/messages/count_tokens "));
     world.close();
@@ -130,11 +167,21 @@ fn path_query_headers_and_auth_reach_the_vendor_and_an_endpoints_own_go_before_i
     let url = format!("http://127.0.0.1:{}", vendor.port);
     let entry = |keys: &str, own: &str| format!("{{{keys}, endpoints: [{{url: \"{url}\"{own}}}]}}");
     let chat = "protocol: chat, api_key: CANARY";
-    let both = "query: {api-version: v1, a: 1 b}, headers: {X-Team: red, X-Kept: \"yes\"}, auth: api-key";
+    let both =
+        "query: {api-version: v1, a: 1 b}, headers: {X-Team: red, X-Kept: \"yes\"}, auth: api-key";
     let world = world_with(
         &[
             ("plain", entry(chat, "")),
-            ("all", entry(&format!("{chat}, path: /x/chat/completions, {}", both.replace("1 b", "\"1 b\"")), "")),
+            (
+                "all",
+                entry(
+                    &format!(
+                        "{chat}, path: /x/chat/completions, {}",
+                        both.replace("1 b", "\"1 b\"")
+                    ),
+                    "",
+                ),
+            ),
             (
                 "own",
                 entry(
@@ -143,23 +190,41 @@ fn path_query_headers_and_auth_reach_the_vendor_and_an_endpoints_own_go_before_i
                 ),
             ),
             ("free", entry("protocol: chat, auth: none", "")),
-            ("turned", entry("protocol: messages, auth: bearer, api_key: CANARY", "")),
+            (
+                "turned",
+                entry("protocol: messages, auth: bearer, api_key: CANARY", ""),
+            ),
         ],
         "",
     );
     let account = world.account();
     let key_fields = ["authorization: ", "x-api-key: ", "api-key: ", "x-my-key: "];
     for (model, line, has, key_field) in [
-        ("plain", "/v1/chat/completions", vec![], Some("authorization: bearer canary")),
+        (
+            "plain",
+            "/v1/chat/completions",
+            vec![],
+            Some("authorization: bearer canary"),
+        ),
         (
             "all",
             "/x/chat/completions?a=1%20b&api-version=v1",
             vec!["x-team: red", "x-kept: yes"],
             Some("api-key: canary"),
         ),
-        ("own", "/own?api-version=v1&a=2", vec!["x-team: blue", "x-kept: yes"], Some("x-my-key: canary")),
+        (
+            "own",
+            "/own?api-version=v1&a=2",
+            vec!["x-team: blue", "x-kept: yes"],
+            Some("x-my-key: canary"),
+        ),
         ("free", "/v1/chat/completions", vec![], None),
-        ("turned", "/v1/messages", vec![], Some("authorization: bearer canary")),
+        (
+            "turned",
+            "/v1/messages",
+            vec![],
+            Some("authorization: bearer canary"),
+        ),
     ] {
         let surface = if model == "turned" { Messages } else { Chat };
         let answer = world.ask(&question(surface, &account.key, model));
@@ -167,17 +232,35 @@ fn path_query_headers_and_auth_reach_the_vendor_and_an_endpoints_own_go_before_i
         let heads = vendor.take();
         assert_eq!(heads.len(), 1, "{heads:?}");
         let head = &heads[0];
-        assert!(head.starts_with(&format!("POST {line} HTTP/1.1\r\n")), "{model}: {head}");
-        let fields: Vec<_> = head.split("\r\n").skip(1).filter(|field| !field.is_empty()).collect();
-        assert!(has.iter().all(|field| fields.contains(field)), "{model}: {head}");
-        let keys: Vec<_> =
-            fields.iter().filter(|field| key_fields.iter().any(|name| field.starts_with(name))).copied().collect();
-        assert_eq!(keys, key_field.into_iter().collect::<Vec<_>>(), "{model}: the key once, or not at all");
+        assert!(
+            head.starts_with(&format!("POST {line} HTTP/1.1\r\n")),
+            "{model}: {head}"
+        );
+        let fields: Vec<_> = head
+            .split("\r\n")
+            .skip(1)
+            .filter(|field| !field.is_empty())
+            .collect();
+        assert!(
+            has.iter().all(|field| fields.contains(field)),
+            "{model}: {head}"
+        );
+        let keys: Vec<_> = fields
+            .iter()
+            .filter(|field| key_fields.iter().any(|name| field.starts_with(name)))
+            .copied()
+            .collect();
+        assert_eq!(
+            keys,
+            key_field.into_iter().collect::<Vec<_>>(),
+            "{model}: the key once, or not at all"
+        );
     }
     let out = world.command(&["check"]);
     let said = String::from_utf8_lossy(&out.stdout).into_owned();
-    let shown =
-        format!("all: POST {url}/x/chat/completions?a=********&api-version=v1 (chat, key in api-key, HTTP/1.1)");
+    let shown = format!(
+        "all: POST {url}/x/chat/completions?a=********&api-version=v1 (chat, key in api-key, HTTP/1.1)"
+    );
     assert!(said.contains(&shown) && !said.contains("CANARY"), "{said}");
     assert!(!world.log().contains("CANARY"));
     world.close();
@@ -190,17 +273,31 @@ fn a_path_that_tells_nothing_of_others_has_its_tokens_counted_here() {
         let url = format!("http://127.0.0.1:{}", vendor.port);
         format!("{{protocol: messages, api_key: k, path: {path}, endpoints: [{{url: \"{url}\"}}]}}")
     };
-    let world = world_with(&[("odd", entry("/answer")), ("even", entry("/claude/messages"))], "");
+    let world = world_with(
+        &[
+            ("odd", entry("/answer")),
+            ("even", entry("/claude/messages")),
+        ],
+        "",
+    );
     let account = world.account();
     let count = |model: &str| {
         let body = question(Messages, &account.key, model).framed_body();
         world.ask(&Request::post("/v1/messages/count_tokens", body).bearer(&account.key))
     };
     let counted = count("odd");
-    assert_eq!((counted.status, counted.header("x-gateway-estimated")), (200, Some("true")), "{}", counted.text());
+    assert_eq!(
+        (counted.status, counted.header("x-gateway-estimated")),
+        (200, Some("true")),
+        "{}",
+        counted.text()
+    );
     assert!(vendor.take().is_empty(), "nobody was asked");
     let asked = count("even");
-    assert_eq!((asked.json(), asked.header("x-gateway-estimated")), (json!({"input_tokens": 7}), None));
+    assert_eq!(
+        (asked.json(), asked.header("x-gateway-estimated")),
+        (json!({"input_tokens": 7}), None)
+    );
     assert!(vendor.take()[0].starts_with("POST /claude/messages/count_tokens "));
     world.close();
 }
@@ -218,10 +315,20 @@ fn responses_are_asked_beside_a_chat_path() {
     let answer = world.ask(&Request::post("/v1/responses", body.to_string()).bearer(&account.key));
     assert_eq!(answer.status, 200, "{}", answer.text());
     let heads = vendor.take();
-    assert!(heads[0].starts_with("POST /openai/v1/chat/completions HTTP/1.1\r\n"), "{}", heads[0]);
-    assert!(heads[1].starts_with("POST /openai/v1/responses HTTP/1.1\r\n"), "{}", heads[1]);
     assert!(
-        heads.iter().all(|head| head.contains("\r\napi-key: k\r\n") && !head.contains("authorization")),
+        heads[0].starts_with("POST /openai/v1/chat/completions HTTP/1.1\r\n"),
+        "{}",
+        heads[0]
+    );
+    assert!(
+        heads[1].starts_with("POST /openai/v1/responses HTTP/1.1\r\n"),
+        "{}",
+        heads[1]
+    );
+    assert!(
+        heads
+            .iter()
+            .all(|head| head.contains("\r\napi-key: k\r\n") && !head.contains("authorization")),
         "{heads:?}"
     );
     world.close();
@@ -232,7 +339,10 @@ fn a_client_whose_base_address_has_one_v1_too_few_or_too_many_is_served() {
     let world = World::new();
     let account = world.account();
     for surface in [Chat, Messages] {
-        for path in [surface.path().trim_start_matches("/v1").to_owned(), format!("/v1{}", surface.path())] {
+        for path in [
+            surface.path().trim_start_matches("/v1").to_owned(),
+            format!("/v1{}", surface.path()),
+        ] {
             let body = surface.body("input=5 output=5", false, 100).to_string();
             let answer = world.ask(&Request::post(&path, body).bearer(&account.key));
             assert_eq!(answer.status, 200, "{path}: {}", answer.text());
@@ -245,11 +355,20 @@ fn a_client_whose_base_address_has_one_v1_too_few_or_too_many_is_served() {
     }
     assert_eq!(world.vendor.calls(), 6);
     for path in ["/messages/count_tokens", "/v1/v1/messages/count_tokens"] {
-        let body = Messages.body("", false, 100).to_string().replace(",\"max_tokens\":100", "");
-        let answer = world.ask(&Request::post(path, body.replace("[[sim ]] ", "")).bearer(&account.key));
+        let body = Messages
+            .body("", false, 100)
+            .to_string()
+            .replace(",\"max_tokens\":100", "");
+        let answer =
+            world.ask(&Request::post(path, body.replace("[[sim ]] ", "")).bearer(&account.key));
         assert_eq!(answer.status, 200, "{path}: {}", answer.text());
     }
-    for path in ["/models", "/v1/v1/models", "/models/beta-5.2", "/v1/v1/models/beta-5.2"] {
+    for path in [
+        "/models",
+        "/v1/v1/models",
+        "/models/beta-5.2",
+        "/v1/v1/models/beta-5.2",
+    ] {
         let answer = world.ask(&Request::get(path).bearer(&account.key));
         assert_eq!(answer.status, 200, "{path}: {}", answer.text());
         assert!(answer.has("beta-5.2"));
@@ -272,11 +391,16 @@ fn a_path_that_is_wrong_in_another_way_is_a_json_error_that_names_the_right_addr
         ("/v1/v1/credits", Chat),
     ] {
         let answer = world.ask(&Request::post(path, "{}"));
-        let (kind, code) = if surface == Chat { ("invalid_request_error", None) } else { ("not_found_error", None) };
+        let (kind, code) = if surface == Chat {
+            ("invalid_request_error", None)
+        } else {
+            ("not_found_error", None)
+        };
         let error = surface.failure(&answer, 404, kind, code);
         let message = error["message"].as_str().unwrap();
         assert!(
-            message.contains(path) && message.contains(&format!("{base}/v1 (OpenAI SDKs) or {base} ")),
+            message.contains(path)
+                && message.contains(&format!("{base}/v1 (OpenAI SDKs) or {base} ")),
             "{message}"
         );
     }

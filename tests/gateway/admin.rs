@@ -1,5 +1,5 @@
-//! An administrator's HTTP interface beside a gateway at work: postings count once, nothing that is held is taken, and
-//! nobody reaches it who should not.
+//! An administrator's HTTP interface beside a gateway at work: postings count once, nothing that is
+//! held is taken, and nobody reaches it who should not.
 
 use crate::account::{Account, Standing, credits, micro};
 use crate::client::{self, Answer, Request};
@@ -20,7 +20,10 @@ impl World {
 
     #[track_caller]
     fn look(&self, by: &Account, path: &str) -> Value {
-        let answer = client::ask(self.admin, &Request::get(&format!("/admin/v1{path}")).bearer(&by.key));
+        let answer = client::ask(
+            self.admin,
+            &Request::get(&format!("/admin/v1{path}")).bearer(&by.key),
+        );
         assert_eq!(answer.status, 200, "{path}: {}", answer.text());
         answer.json()
     }
@@ -28,7 +31,12 @@ impl World {
 
 #[track_caller]
 fn refused(answer: &Answer, status: u16, code: &str) {
-    assert_eq!((answer.status, &answer.json()["error"]["code"]), (status, &code.into()), "{}", answer.text());
+    assert_eq!(
+        (answer.status, &answer.json()["error"]["code"]),
+        (status, &code.into()),
+        "{}",
+        answer.text()
+    );
 }
 
 #[test]
@@ -39,7 +47,11 @@ fn an_adjustment_takes_all_that_is_free_and_nothing_that_a_running_stream_holds(
         let account = world.account_with(&format!("{surface:?}@example.test"), &[]);
         let path = format!("/accounts/{}/adjustments", account.email);
         let mut connection = world.connect();
-        connection.send(&surface.stream(&account.key, "events=10 gap_ms=200 input=100 output=50").bytes());
+        connection.send(
+            &surface
+                .stream(&account.key, "events=10 gap_ms=200 input=100 output=50")
+                .bytes(),
+        );
         let mut answer = connection.begin();
         // At once: this process sees its own holds, and waits for no mirror.
         let adjust = |amount: i64, reference: &str| {
@@ -47,33 +59,74 @@ fn an_adjustment_takes_all_that_is_free_and_nothing_that_a_running_stream_holds(
             world.post(&root, &path, &body)
         };
         let of = format!("{surface:?}");
-        let Standing { held, available, .. } = world.standing(&account);
+        let Standing {
+            held, available, ..
+        } = world.standing(&account);
         assert!(held > 0);
         refused(&adjust(available + 1, &of), 422, "refused");
         let taken = adjust(available, &of);
-        assert_eq!((taken.status, micro(&taken.json()["credits"])), (201, -available), "{}", taken.text());
-        assert_eq!(world.standing(&account), Standing { balance: held, held, available: 0 });
+        assert_eq!(
+            (taken.status, micro(&taken.json()["credits"])),
+            (201, -available),
+            "{}",
+            taken.text()
+        );
+        assert_eq!(
+            world.standing(&account),
+            Standing {
+                balance: held,
+                held,
+                available: 0
+            }
+        );
         let shown = world.look(&root, &format!("/accounts/{}", account.id));
-        assert_eq!((micro(&shown["held"]), micro(&shown["available"])), (held, 0), "{shown}");
+        assert_eq!(
+            (micro(&shown["held"]), micro(&shown["available"])),
+            (held, 0),
+            "{shown}"
+        );
         refused(&adjust(1, "one more"), 422, "refused");
         assert!(answer.end().is_none(), "the stream was to outlast this");
         connection.finish(&mut answer);
         assert!(surface.is_complete(&answer));
         let balance = held - surface.cost(100, 50);
-        assert_eq!(world.standing(&account), Standing { balance, held: 0, available: balance });
+        assert_eq!(
+            world.standing(&account),
+            Standing {
+                balance,
+                held: 0,
+                available: balance
+            }
+        );
         // And back again what the response cost.
         let ending = world.ended(&account, 1);
         assert_eq!(micro(&ending["writeoff"]), 0);
         let path = format!("/requests/{}/refunds", answer.request_id());
-        refused(&world.post(&root, &path, &json!({"credits": "300", "ref": of})), 422, "refused");
+        refused(
+            &world.post(&root, &path, &json!({"credits": "300", "ref": of})),
+            422,
+            "refused",
+        );
         let part = world.post(&root, &path, &json!({"credits": "0.000001", "ref": of}));
-        assert_eq!((part.status, &part.json()["kind"]), (201, &"refund".into()), "{}", part.text());
+        assert_eq!(
+            (part.status, &part.json()["kind"]),
+            (201, &"refund".into()),
+            "{}",
+            part.text()
+        );
         let rest = world.post(&root, &path, &json!({"ref": format!("{of}, the rest")}));
-        assert_eq!((rest.status, micro(&rest.json()["credits"])), (201, surface.cost(100, 50) - 1));
+        assert_eq!(
+            (rest.status, micro(&rest.json()["credits"])),
+            (201, surface.cost(100, 50) - 1)
+        );
         assert_eq!(world.standing(&account).balance, held);
     }
     let verdict = world.json(&["ledger", "verify"]);
-    assert_eq!((&verdict["adjustments"], &verdict["refunds"]), (&2.into(), &4.into()), "{verdict}");
+    assert_eq!(
+        (&verdict["adjustments"], &verdict["refunds"]),
+        (&2.into(), &4.into()),
+        "{verdict}"
+    );
     world.close();
 }
 
@@ -88,18 +141,44 @@ fn of_sixteen_equal_postings_at_once_exactly_one_counts() {
     let of = |kind: &str| format!("/accounts/{}/{kind}", account.id);
     let cost = Chat.cost(10, 10);
     for (path, body, change) in [
-        (of("grants"), json!({"credits": "12.5", "ref": "r"}), 12_500_000),
+        (
+            of("grants"),
+            json!({"credits": "12.5", "ref": "r"}),
+            12_500_000,
+        ),
         (of("topups"), json!({"credits": "0.000001", "ref": "r"}), 1),
-        (of("adjustments"), json!({"credits": "-3", "ref": "r", "reason": "x"}), -3_000_000),
-        (format!("/requests/{request}/refunds"), json!({"ref": "r"}), cost),
+        (
+            of("adjustments"),
+            json!({"credits": "-3", "ref": "r", "reason": "x"}),
+            -3_000_000,
+        ),
+        (
+            format!("/requests/{request}/refunds"),
+            json!({"ref": "r"}),
+            cost,
+        ),
     ] {
         let answers = together(16, || world.post(&root, &path, &body));
-        let count = |status| answers.iter().filter(|answer| answer.status == status).count();
-        assert_eq!((count(201), count(200)), (1, 15), "{path}: {:?}", answers.iter().map(Answer::text).next());
+        let count = |status| {
+            answers
+                .iter()
+                .filter(|answer| answer.status == status)
+                .count()
+        };
+        assert_eq!(
+            (count(201), count(200)),
+            (1, 15),
+            "{path}: {:?}",
+            answers.iter().map(Answer::text).next()
+        );
         balance += change;
         for answer in &answers {
             let told = answer.json();
-            assert_eq!((micro(&told["credits"]), micro(&told["balance"])), (change, balance), "{told}");
+            assert_eq!(
+                (micro(&told["credits"]), micro(&told["balance"])),
+                (change, balance),
+                "{told}"
+            );
             assert_eq!(told["new"], answer.status == 201);
         }
         assert_eq!(world.standing(&account).balance, balance, "{path}");
@@ -112,22 +191,54 @@ fn of_sixteen_equal_postings_at_once_exactly_one_counts() {
     let next = std::sync::atomic::AtomicUsize::new(0);
     let grants = together(16, || {
         let turn = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        world.post(&root, &of("grants"), &json!({"credits": "1", "ref": format!("own {turn}")})).status
+        world
+            .post(
+                &root,
+                &of("grants"),
+                &json!({"credits": "1", "ref": format!("own {turn}")}),
+            )
+            .status
     });
     assert_eq!(grants, [201; 16]);
     assert_eq!(world.standing(&account).balance, balance + 16_000_000);
-    // The books name the administrator, on the command line too; the log names what was posted, and no key.
+    // The books name the administrator, on the command line too; the log names what was posted, and
+    // no key.
     let shown = world.json(&["ledger", "show", &account.id, "--last", "20"]);
-    let posted: Vec<_> = shown.as_array().unwrap().iter().filter(|entry| entry["ref"] == "r").collect();
-    let kinds: Vec<_> = posted.iter().map(|entry| entry["kind"].as_str().unwrap()).collect();
+    let posted: Vec<_> = shown
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|entry| entry["ref"] == "r")
+        .collect();
+    let kinds: Vec<_> = posted
+        .iter()
+        .map(|entry| entry["kind"].as_str().unwrap())
+        .collect();
     assert_eq!(kinds, ["refund", "adjust", "topup", "grant"]);
-    assert!(posted.iter().all(|entry| entry["actor"] == root.id.as_str()), "{shown}");
+    assert!(
+        posted
+            .iter()
+            .all(|entry| entry["actor"] == root.id.as_str()),
+        "{shown}"
+    );
     let export = world.json(&["ledger", "export", "--account", &account.id]);
-    let topup = export.as_array().unwrap().iter().find(|line| line["kind"] == "topup").unwrap();
+    let topup = export
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|line| line["kind"] == "topup")
+        .unwrap();
     assert_eq!(topup["detail"], json!({"actor": root.id}).to_string());
     let entries = world.look(&root, &format!("/accounts/{}/entries?limit=20", account.id));
     assert_eq!(entries["entries"], shown, "the same words in both places");
-    assert!(world.log().contains(&format!("administrator {} posted a topup of 0.000001", root.id)), "{}", world.log());
+    assert!(
+        world.log().contains(&format!(
+            "administrator {} posted a topup of 0.000001",
+            root.id
+        )),
+        "{}",
+        world.log()
+    );
     assert!(!world.log().contains("gw-sk-"));
     world.close();
 }
@@ -139,25 +250,60 @@ fn the_interface_is_for_administrators_on_the_private_listener_alone() {
     let account = world.account();
     let grants = format!("/admin/v1/accounts/{}/grants", account.id);
     let body = json!({"credits": "1", "ref": "r"}).to_string();
-    for path in ["/admin/v1/accounts", "/admin", "//admin/v1/accounts", "/x/../admin/v1/accounts", &grants] {
+    for path in [
+        "/admin/v1/accounts",
+        "/admin",
+        "//admin/v1/accounts",
+        "/x/../admin/v1/accounts",
+        &grants,
+    ] {
         for port in [world.edge, world.sidecar] {
             let answer = client::ask(port, &Request::get(path).bearer(&root.key));
             // 400: a path that two servers might read differently.
-            assert!(matches!(answer.status, 400 | 404), "{path} on {port}: {}", answer.status);
+            assert!(
+                matches!(answer.status, 400 | 404),
+                "{path} on {port}: {}",
+                answer.status
+            );
         }
     }
-    for path in [grants.as_str(), "/v1/../admin/v1/accounts", "/v1/admin/v1/accounts"] {
+    for path in [
+        grants.as_str(),
+        "/v1/../admin/v1/accounts",
+        "/v1/admin/v1/accounts",
+    ] {
         let answer = world.ask(&Request::post(path, body.clone()).bearer(&root.key));
-        assert!(matches!(answer.status, 400 | 404), "{path}: {}", answer.text());
+        assert!(
+            matches!(answer.status, 400 | 404),
+            "{path}: {}",
+            answer.text()
+        );
     }
-    let own = client::ask(world.admin, &Request::post(&grants, body.clone()).bearer(&account.key));
+    let own = client::ask(
+        world.admin,
+        &Request::post(&grants, body.clone()).bearer(&account.key),
+    );
     refused(&own, 403, "forbidden");
-    refused(&client::ask(world.admin, &Request::post(&grants, body)), 401, "bad_key");
+    refused(
+        &client::ask(world.admin, &Request::post(&grants, body)),
+        401,
+        "bad_key",
+    );
     for page in ["/metrics", "/healthz", "/readyz"] {
-        assert_eq!(client::ask(world.admin, &Request::get(page)).status, 200, "{page} needs no key");
+        assert_eq!(
+            client::ask(world.admin, &Request::get(page)).status,
+            200,
+            "{page} needs no key"
+        );
     }
     assert_eq!(world.standing(&account).balance, 300_000_000);
-    assert_eq!(world.look(&root, "/accounts")["accounts"].as_array().unwrap().len(), 2);
+    assert_eq!(
+        world.look(&root, "/accounts")["accounts"]
+            .as_array()
+            .unwrap()
+            .len(),
+        2
+    );
     world.close();
 }
 
@@ -168,7 +314,8 @@ fn a_disabled_key_and_a_suspended_account_are_refused_at_the_next_request_until_
     let account = world.account();
     let (other_id, other) = world.key(&account.id, "other");
     let set = |path: &str| assert_eq!(world.post(&root, path, &json!({})).status, 200, "{path}");
-    let status = |key: &str| BOTH.map(|surface| world.ask(&surface.whole(key, "input=1 output=1")).status);
+    let status =
+        |key: &str| BOTH.map(|surface| world.ask(&surface.whole(key, "input=1 output=1")).status);
     type Act<'a> = &'a dyn Fn();
     let closed: [(Act<'_>, Act<'_>, u16); 3] = [
         (
@@ -195,9 +342,15 @@ fn a_disabled_key_and_a_suspended_account_are_refused_at_the_next_request_until_
         open();
         assert_eq!(status(&account.key), [200, 200]);
     }
-    assert_eq!(world.command(&["key", "disable", "key_none"]).status.code(), Some(1));
+    assert_eq!(
+        world.command(&["key", "disable", "key_none"]).status.code(),
+        Some(1)
+    );
     world.json(&["key", "revoke", &other_id]);
-    assert_eq!(world.command(&["key", "enable", &other_id]).status.code(), Some(1));
+    assert_eq!(
+        world.command(&["key", "enable", &other_id]).status.code(),
+        Some(1)
+    );
     assert_eq!(status(&other), [401, 401]);
     world.close();
 }
@@ -207,19 +360,47 @@ fn credit_that_was_bought_counts_as_such_and_is_in_the_books() {
     let world = Plan::default().trial_days("0.00002").start();
     let root = world.administrator();
     let account = world.account();
-    let code = || world.ask(&Messages.whole(&account.key, "input=1")).json()["error"]["details"]["error_code"].clone();
+    let code = || {
+        world.ask(&Messages.whole(&account.key, "input=1")).json()["error"]["details"]["error_code"]
+            .clone()
+    };
     wait_for("the trial's end", SOON, || {
-        let has = world.ask(&Request::get("/v1/credits").bearer(&account.key)).json();
+        let has = world
+            .ask(&Request::get("/v1/credits").bearer(&account.key))
+            .json();
         (has["trial"]["active"] == false).then_some(())
     });
     assert_eq!(code(), "trial_expired");
     let path = format!("/accounts/{}/topups", account.id);
-    assert_eq!(world.post(&root, &path, &json!({"credits": "0.000001", "ref": "invoice 1"})).status, 201);
+    assert_eq!(
+        world
+            .post(
+                &root,
+                &path,
+                &json!({"credits": "0.000001", "ref": "invoice 1"})
+            )
+            .status,
+        201
+    );
     assert_eq!(code(), "insufficient_credits");
-    let bought = world.json(&["account", "top-up", &account.email, "5", "--ref", "invoice 2"]);
-    assert_eq!((&bought["counted"], &bought["balance"]), (&true.into(), &"5.000001".into()));
+    let bought = world.json(&[
+        "account",
+        "top-up",
+        &account.email,
+        "5",
+        "--ref",
+        "invoice 2",
+    ]);
+    assert_eq!(
+        (&bought["counted"], &bought["balance"]),
+        (&true.into(), &"5.000001".into())
+    );
     let again = world.post(&root, &path, &json!({"credits": "5", "ref": "invoice 2"}));
-    assert_eq!((again.status, &again.json()["new"]), (200, &false.into()), "one reference, whichever way it comes");
+    assert_eq!(
+        (again.status, &again.json()["new"]),
+        (200, &false.into()),
+        "one reference, whichever way it comes"
+    );
     for bad in ["0", "-1"] {
         let output = world.command(&["account", "top-up", &account.id, "--ref", "r", "--", bad]);
         assert!(!output.status.success(), "a top-up of {bad}");
@@ -227,7 +408,11 @@ fn credit_that_was_bought_counts_as_such_and_is_in_the_books() {
     world.works(Messages, &account.key);
     world.ended(&account, 1);
     let rows = world.json(&["ledger", "show", &account.id]);
-    let kinds = rows.as_array().unwrap().iter().map(|row| row["kind"].as_str().unwrap());
+    let kinds = rows
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| row["kind"].as_str().unwrap());
     // The trial lapses in its own time.
     let kinds: Vec<_> = kinds.filter(|kind| *kind != "lapse").collect();
     assert_eq!(kinds, ["debit", "topup", "topup", "trial"]);

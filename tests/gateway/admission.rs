@@ -1,4 +1,5 @@
-//! Who gets in: the order of judgement, and each refusal in the shape of the surface that was called.
+//! Who gets in: the order of judgement, and each refusal in the shape of the surface that was
+//! called.
 
 use crate::account::Account;
 use crate::client::{Answer, Connection, Request};
@@ -39,7 +40,8 @@ fn an_unknown_path_is_404_before_anything_else() {
         for method in ["GET", "POST", "DELETE"] {
             let plain = world.ask(&Request::new(method, path));
             Chat.failure(&plain, 404, INVALID, None);
-            let versioned = world.ask(&Request::new(method, path).header("anthropic-version", "2023-06-01"));
+            let versioned =
+                world.ask(&Request::new(method, path).header("anthropic-version", "2023-06-01"));
             Messages.failure(&versioned, 404, "not_found_error", None);
         }
     }
@@ -52,7 +54,8 @@ fn a_wrong_method_is_405_before_the_key() {
     let world = World::new();
     for surface in BOTH {
         for method in ["GET", "PUT", "DELETE", "HEAD"] {
-            let answer = world.ask(&Request::new(method, surface.path()).header("connection", "close"));
+            let answer =
+                world.ask(&Request::new(method, surface.path()).header("connection", "close"));
             assert_eq!(answer.status, 405);
             answer.request_id();
             if method != "HEAD" {
@@ -60,8 +63,18 @@ fn a_wrong_method_is_405_before_the_key() {
             }
         }
     }
-    Chat.failure(&world.ask(&Request::post("/v1/models", "{}")), 405, INVALID, None);
-    Chat.failure(&world.ask(&Request::post("/v1/credits", "{}")), 405, INVALID, None);
+    Chat.failure(
+        &world.ask(&Request::post("/v1/models", "{}")),
+        405,
+        INVALID,
+        None,
+    );
+    Chat.failure(
+        &world.ask(&Request::post("/v1/credits", "{}")),
+        405,
+        INVALID,
+        None,
+    );
     world.close();
 }
 
@@ -92,13 +105,21 @@ fn a_key_that_is_not_good_is_401_before_the_body() {
             ("a vendor's", with("x-api-key", "sk-ant-api03-abcdefgh")),
             ("another vendor's", bare(surface).bearer("sk-proj-abcdefgh")),
             ("our vendor's", with("x-api-key", "sim-alpha-key")),
-            ("two of ours", bare(surface).bearer(key).header("x-api-key", &other)),
+            (
+                "two of ours",
+                bare(surface).bearer(key).header("x-api-key", &other),
+            ),
             ("nonsense", with("x-api-key", "' OR 1=1 --")),
         ];
         for (what, request) in refused {
             let answer = world.ask(&request);
             assert_eq!(answer.status, 401, "{what}: {}", answer.text());
-            let error = surface.fails(&answer, (401, INVALID), (401, "authentication_error"), Some("invalid_api_key"));
+            let error = surface.fails(
+                &answer,
+                (401, INVALID),
+                (401, "authentication_error"),
+                Some("invalid_api_key"),
+            );
             assert!(!error.to_string().contains("gw-sk-"), "{what}: {error}");
         }
         // The value that is a gateway key counts, whichever header it stands in.
@@ -109,7 +130,9 @@ fn a_key_that_is_not_good_is_401_before_the_body() {
             open().header("x-api-key", key),
             open().header("authorization", &format!("bearer {key}")),
             open().bearer(key).header("x-api-key", key),
-            open().bearer(key).header("x-api-key", "sk-ant-api03-abcdefgh"),
+            open()
+                .bearer(key)
+                .header("x-api-key", "sk-ant-api03-abcdefgh"),
             open().bearer("sk-proj-abcdefgh").header("x-api-key", key),
             open().bearer(&wrong_checksum).header("x-api-key", key),
         ] {
@@ -142,13 +165,27 @@ fn a_key_of_a_suspended_account_is_403_until_it_is_resumed() {
     world.json(&["account", "suspend", &account.email]);
     for surface in BOTH {
         let answer = world.ask(&bare(surface).bearer(&account.key));
-        surface.fails(&answer, (403, INVALID), (403, "permission_error"), Some("key_disabled"));
+        surface.fails(
+            &answer,
+            (403, INVALID),
+            (403, "permission_error"),
+            Some("key_disabled"),
+        );
     }
-    assert_eq!(world.ask(&Request::get("/v1/credits").bearer(&account.key)).status, 403);
+    assert_eq!(
+        world
+            .ask(&Request::get("/v1/credits").bearer(&account.key))
+            .status,
+        403
+    );
     world.json(&["account", "resume", &account.id]);
     world.works(Messages, &account.key);
     world.json(&["key", "revoke", &account.key_id]);
-    assert_eq!(world.ask(&Chat.whole(&account.key, "input=1")).status, 401, "a revoked key");
+    assert_eq!(
+        world.ask(&Chat.whole(&account.key, "input=1")).status,
+        401,
+        "a revoked key"
+    );
     assert_eq!(world.vendor.calls(), 2);
     world.close();
 }
@@ -159,7 +196,12 @@ fn a_body_over_the_limit_is_413_before_it_is_read() {
     let account = world.account();
     for surface in BOTH {
         let too_large = |answer: &Answer| {
-            surface.fails(answer, (413, INVALID), (413, "request_too_large"), Some("request_too_large"));
+            surface.fails(
+                answer,
+                (413, INVALID),
+                (413, "request_too_large"),
+                Some("request_too_large"),
+            );
         };
         let request = Request::post(surface.path(), vec![b' '; 100_001]).bearer(&account.key);
         // Announced: refused on the header alone.
@@ -169,7 +211,10 @@ fn a_body_over_the_limit_is_413_before_it_is_read() {
         let mut connection = world.connect();
         connection.send(&request.clone().header("expect", "100-continue").head());
         let answer = connection.answer();
-        assert!(answer.interim.is_empty(), "a body that is refused was asked for");
+        assert!(
+            answer.interim.is_empty(),
+            "a body that is refused was asked for"
+        );
         too_large(&answer);
         // Chunked: refused at the byte, whatever would have come.
         let request = request.chunked(10_000);
@@ -182,11 +227,18 @@ fn a_body_over_the_limit_is_413_before_it_is_read() {
         let body = surface.body("input=1 output=1", false, 100).to_string();
         let padded = format!("{body}{}", " ".repeat(100_000 - body.len()));
         for chunk in [0, 7_000] {
-            let request = Request::post(surface.path(), padded.clone()).bearer(&account.key).chunked(chunk);
+            let request = Request::post(surface.path(), padded.clone())
+                .bearer(&account.key)
+                .chunked(chunk);
             assert_eq!(world.ask(&request).status, 200);
         }
         // Without a good key not even the size is judged.
-        assert_eq!(world.ask(&Request::post(surface.path(), vec![b' '; 100_001])).status, 401);
+        assert_eq!(
+            world
+                .ask(&Request::post(surface.path(), vec![b' '; 100_001]))
+                .status,
+            401
+        );
     }
     assert_eq!(world.vendor.calls(), 4);
     world.close();
@@ -198,7 +250,10 @@ fn a_body_that_is_no_request_is_400() {
     let account = world.account();
     for surface in BOTH {
         let model = surface.model();
-        let deep = format!("{{\"model\":\"{model}\",\"messages\":{}", "[".repeat(100_000));
+        let deep = format!(
+            "{{\"model\":\"{model}\",\"messages\":{}",
+            "[".repeat(100_000)
+        );
         let mut broken = vec![
             "".to_owned(),
             "{".to_owned(),
@@ -233,7 +288,12 @@ fn a_body_that_is_no_request_is_400() {
             assert_eq!(kind, INVALID, "{shown}");
             answer.request_id();
         }
-        let not_text = [b"{\"model\":\"".as_slice(), &[0xff, 0xfe], b"\",\"messages\":[]}"].concat();
+        let not_text = [
+            b"{\"model\":\"".as_slice(),
+            &[0xff, 0xfe],
+            b"\",\"messages\":[]}",
+        ]
+        .concat();
         let answer = world.ask(&Request::post(surface.path(), not_text).bearer(&account.key));
         assert!(matches!(answer.status, 400 | 404), "{}", answer.text());
     }
@@ -246,15 +306,27 @@ fn a_model_that_is_not_in_the_catalog_is_404() {
     let world = World::new();
     let account = world.account();
     for surface in BOTH {
-        for name in ["gpt-unknown", "../../admin", "a?key=", surface.upstream_model()] {
+        for name in [
+            "gpt-unknown",
+            "../../admin",
+            "a?key=",
+            surface.upstream_model(),
+        ] {
             let mut body = surface.body("input=1", false, 100);
             body["model"] = name.into();
             let answer = world.ask(&surface.request(&account.key, &body));
-            let error = surface.fails(&answer, (404, INVALID), (404, "not_found_error"), Some("model_not_found"));
+            let error = surface.fails(
+                &answer,
+                (404, INVALID),
+                (404, "not_found_error"),
+                Some("model_not_found"),
+            );
             match surface {
                 Chat => {
                     assert_eq!(error["param"], "model");
-                    let words = format!("The model `{name}` does not exist or you do not have access to it.");
+                    let words = format!(
+                        "The model `{name}` does not exist or you do not have access to it."
+                    );
                     assert_eq!(error["message"], words);
                 }
                 Messages => assert_eq!(error["message"], format!("model: {name}")),
@@ -285,9 +357,20 @@ fn a_body_that_breaks_off_is_400_and_one_that_stalls_is_408() {
             let began = Instant::now();
             let answer = connection.answer();
             let took = began.elapsed();
-            assert!(took > Duration::from_millis(800) && took < Duration::from_secs(4), "408 after {took:?}");
-            surface.fails(&answer, (408, INVALID), (408, INVALID), Some("request_timeout"));
-            assert!(connection.is_closed(), "the rest of the body would be taken for a request");
+            assert!(
+                took > Duration::from_millis(800) && took < Duration::from_secs(4),
+                "408 after {took:?}"
+            );
+            surface.fails(
+                &answer,
+                (408, INVALID),
+                (408, INVALID),
+                Some("request_timeout"),
+            );
+            assert!(
+                connection.is_closed(),
+                "the rest of the body would be taken for a request"
+            );
         }
         // One byte now and then is no progress.
         let request = surface.whole(&account.key, "input=1 output=1");
@@ -300,7 +383,10 @@ fn a_body_that_breaks_off_is_400_and_one_that_stalls_is_408() {
             }
             std::thread::sleep(Duration::from_millis(100));
         }
-        assert_eq!(connection.try_answer().map(|answer| answer.status), Some(408));
+        assert_eq!(
+            connection.try_answer().map(|answer| answer.status),
+            Some(408)
+        );
     }
     nothing_happened(&world, &account);
     world.close();
@@ -316,13 +402,24 @@ fn an_earlier_judgement_stands_above_a_later_one() {
     let large = vec![b'{'; 2_000];
     let unknown = json!({"model": "unknown", "messages": [], "max_tokens": 1}).to_string();
     for surface in BOTH {
-        let to = |path: &str, body: &[u8], key: &str| world.ask(&Request::post(path, body).bearer(key)).status;
+        let to = |path: &str, body: &[u8], key: &str| {
+            world.ask(&Request::post(path, body).bearer(key)).status
+        };
         assert_eq!(to("/v1/unknown", &large, "bad"), 404);
-        assert_eq!(world.ask(&Request::new("PATCH", surface.path()).bearer("bad")).status, 405);
+        assert_eq!(
+            world
+                .ask(&Request::new("PATCH", surface.path()).bearer("bad"))
+                .status,
+            405
+        );
         assert_eq!(to(surface.path(), &large, "bad"), 401);
         assert_eq!(to(surface.path(), &large, &account.key), 413);
         assert_eq!(to(surface.path(), &large, &poor.key), 413);
-        assert_eq!(to(surface.path(), b"{", &poor.key), 402, "what the header decides stands above the body");
+        assert_eq!(
+            to(surface.path(), b"{", &poor.key),
+            402,
+            "what the header decides stands above the body"
+        );
         assert_eq!(to(surface.path(), b"{", &scant.key), 400);
         assert_eq!(to(surface.path(), unknown.as_bytes(), &scant.key), 404);
         assert_eq!(world.ask(&surface.whole(&scant.key, "input=1")).status, 402);

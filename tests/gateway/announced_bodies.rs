@@ -1,5 +1,5 @@
-//! Clients that announce large bodies and send little of them: they take no room from others, and whoever cannot pay is
-//! refused on the header alone.
+//! Clients that announce large bodies and send little of them: they take no room from others, and
+//! whoever cannot pay is refused on the header alone.
 
 use crate::account::Account;
 use crate::bystander::{Bystander, REQUESTS, StopOnDrop};
@@ -22,14 +22,21 @@ fn stream_id(index: usize) -> u32 {
     u32::try_from(2 * index + 1).unwrap()
 }
 
-/// Announces the largest body on every stream of one connection and goes on sending a little of each until `stop`.
+/// Announces the largest body on every stream of one connection and goes on sending a little of
+/// each until `stop`.
 fn announce_and_trickle(port: u16, key: &str, stop: &AtomicBool) {
     let mut h2 = H2::open(port);
     for index in 0..STREAMS {
-        h2.send(HEADERS, END_HEADERS, stream_id(index), &block(&announcing(key, LARGEST)));
+        h2.send(
+            HEADERS,
+            END_HEADERS,
+            stream_id(index),
+            &block(&announcing(key, LARGEST)),
+        );
         h2.send(DATA, 0, stream_id(index), PIECE);
     }
-    h2.0.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+    h2.0.set_read_timeout(Some(Duration::from_millis(20)))
+        .unwrap();
     let mut sent_at = std::time::Instant::now();
     let mut frames = [0; 16_384];
     // Bounded, so that a test that fails ends too.
@@ -50,8 +57,8 @@ fn bytes_in_flight(world: &World) -> f64 {
     world.metric("gateway_bodies_in_flight_bytes", &[])
 }
 
-/// Runs the attack with this key while another account sends 200 requests, none of which may be refused; `is_on` says when
-/// the attack is as strong as it gets.
+/// Runs the attack with this key while another account sends 200 requests, none of which may be
+/// refused; `is_on` says when the attack is as strong as it gets.
 fn others_are_served_while(world: &World, key: &str, is_on: impl Fn() -> bool) {
     let bystander = Bystander::new(world);
     let files_before = world.open_files();
@@ -60,11 +67,18 @@ fn others_are_served_while(world: &World, key: &str, is_on: impl Fn() -> bool) {
         let _stop = StopOnDrop(&stop);
         scope.spawn(|| announce_and_trickle(world.edge, key, &stop));
         wait_for("the attack to stand", SOON, || is_on().then_some(()));
-        bystander.endures(world, "large bodies that are announced and do not come", |_| ());
+        bystander.endures(
+            world,
+            "large bodies that are announced and do not come",
+            |_| (),
+        );
         assert!(is_on(), "the attack was over before the others were served");
     });
     wait_for("nothing to be left", SOON, || {
-        let left = (bytes_in_flight(world), world.metric("gateway_open_holds", &[]));
+        let left = (
+            bytes_in_flight(world),
+            world.metric("gateway_open_holds", &[]),
+        );
         (left == (0.0, 0.0) && world.open_files() <= files_before + 8).then_some(())
     });
 }
@@ -87,7 +101,10 @@ fn an_account_with_credit_that_announces_large_bodies_holds_what_it_sends() {
     let account = world.account_with("large@example.test", &[]);
     others_are_served_while(&world, &account.key, || {
         let held = bytes_in_flight(&world);
-        assert!(held < 1_048_576.0, "{held} bytes are counted, and a few KB have come");
+        assert!(
+            held < 1_048_576.0,
+            "{held} bytes are counted, and a few KB have come"
+        );
         held >= (STREAMS * PIECE.len()) as f64
     });
     world.close();
@@ -95,7 +112,9 @@ fn an_account_with_credit_that_announces_large_bodies_holds_what_it_sends() {
 
 /// A gateway whose room for bodies is 1 MiB: 262 000 bytes for an account, 62 910 for a connection.
 fn small_room() -> Plan {
-    Plan::default().limit("bodies_in_flight_bytes", 1_048_576).limit("body_bytes", 16_384)
+    Plan::default()
+        .limit("bodies_in_flight_bytes", 1_048_576)
+        .limit("body_bytes", 16_384)
 }
 
 const BODY: usize = 15_000;
@@ -117,7 +136,9 @@ fn unfinished(world: &World, account: &Account, count: usize) -> Vec<(Connection
         (connection, surface)
     };
     let open: Vec<_> = (0..count).map(open).collect();
-    wait_for("the bodies", SOON, || (bytes_in_flight(world) == (count * (BODY - 1)) as f64).then_some(()));
+    wait_for("the bodies", SOON, || {
+        (bytes_in_flight(world) == (count * (BODY - 1)) as f64).then_some(())
+    });
     open
 }
 
@@ -129,25 +150,39 @@ fn an_account_holds_a_quarter_of_the_room_for_bodies() {
     for surface in BOTH {
         // Announced: refused on the header. Not announced: refused when it has come.
         let request = large_request(surface, &greedy.key);
-        for (bytes, chunk) in [(request.head(), 0), (request.clone().chunked(5_000).bytes(), 5_000)] {
+        for (bytes, chunk) in [
+            (request.head(), 0),
+            (request.clone().chunked(5_000).bytes(), 5_000),
+        ] {
             let mut connection = world.connect();
             connection.send(&bytes);
             let answer = connection.answer();
             let limited = (429, "rate_limit_error");
             let error = surface.fails(&answer, limited, limited, Some("rate_limit_exceeded"));
-            assert!(error["message"].as_str().unwrap().contains("of this account hold"), "{chunk}: {error}");
+            assert!(
+                error["message"]
+                    .as_str()
+                    .unwrap()
+                    .contains("of this account hold"),
+                "{chunk}: {error}"
+            );
             assert_eq!(answer.header("retry-after"), Some("1"));
         }
         assert_eq!(world.ask(&large_request(surface, &other.key)).status, 200);
     }
-    assert_eq!(world.metric("gateway_rejected_total", &["\"account_bodies\""]), 4.0);
+    assert_eq!(
+        world.metric("gateway_rejected_total", &["\"account_bodies\""]),
+        4.0
+    );
     let count = held.len();
     for (mut connection, surface) in held {
         connection.send(b" ");
         let answer = connection.answer();
         assert_eq!(answer.status, 200, "{surface:?}: {}", answer.text());
     }
-    wait_for("the bytes to be given back", SOON, || (bytes_in_flight(&world) == 0.0).then_some(()));
+    wait_for("the bytes to be given back", SOON, || {
+        (bytes_in_flight(&world) == 0.0).then_some(())
+    });
     assert_eq!(world.ask(&large_request(Chat, &greedy.key)).status, 200);
     world.ended(&greedy, count + 1);
     world.ended(&other, 2);
@@ -161,12 +196,22 @@ fn control_with_the_whole_room_for_one_account_it_takes_the_room_of_others() {
     let held = unfinished(&world, &greedy, 1_048_576 / BODY);
     for surface in BOTH {
         let answer = world.ask(&large_request(surface, &other.key));
-        surface.fails(&answer, (503, "server_error"), (529, "overloaded_error"), Some("overloaded"));
+        surface.fails(
+            &answer,
+            (503, "server_error"),
+            (529, "overloaded_error"),
+            Some("overloaded"),
+        );
         assert!(answer.header("retry-after").is_some());
     }
-    assert_eq!(world.metric("gateway_rejected_total", &["\"bodies_full\""]), 2.0);
+    assert_eq!(
+        world.metric("gateway_rejected_total", &["\"bodies_full\""]),
+        2.0
+    );
     drop(held);
-    wait_for("the bytes to be given back", SOON, || (bytes_in_flight(&world) == 0.0).then_some(()));
+    wait_for("the bytes to be given back", SOON, || {
+        (bytes_in_flight(&world) == 0.0).then_some(())
+    });
     assert_eq!(world.ask(&large_request(Chat, &other.key)).status, 200);
     world.close();
 }
@@ -177,17 +222,34 @@ fn a_connection_holds_a_sixteenth_of_the_room_for_bodies() {
     let (greedy, other) = (world.account(), world.funded(100_000_000));
     let mut h2 = H2::open(world.edge);
     for index in 0..4 {
-        h2.send(HEADERS, END_HEADERS, stream_id(index), &block(&announcing(&greedy.key, BODY)));
+        h2.send(
+            HEADERS,
+            END_HEADERS,
+            stream_id(index),
+            &block(&announcing(&greedy.key, BODY)),
+        );
         h2.send(DATA, 0, stream_id(index), &vec![b' '; BODY - 1]);
     }
-    wait_for("the bodies", SOON, || (bytes_in_flight(&world) == (4 * (BODY - 1)) as f64).then_some(()));
-    h2.send(HEADERS, END_HEADERS, stream_id(4), &block(&announcing(&greedy.key, BODY)));
+    wait_for("the bodies", SOON, || {
+        (bytes_in_flight(&world) == (4 * (BODY - 1)) as f64).then_some(())
+    });
+    h2.send(
+        HEADERS,
+        END_HEADERS,
+        stream_id(4),
+        &block(&announcing(&greedy.key, BODY)),
+    );
     assert_eq!(h2.outcome(stream_id(4)), crate::h2::Outcome::Refused);
-    assert_eq!(world.metric("gateway_rejected_total", &["\"connection_bodies\""]), 1.0);
+    assert_eq!(
+        world.metric("gateway_rejected_total", &["\"connection_bodies\""]),
+        1.0
+    );
     // The account may have as much over another connection.
     assert_eq!(world.ask(&large_request(Chat, &greedy.key)).status, 200);
     assert_eq!(world.ask(&large_request(Chat, &other.key)).status, 200);
     drop(h2);
-    wait_for("the bytes to be given back", SOON, || (bytes_in_flight(&world) == 0.0).then_some(()));
+    wait_for("the bytes to be given back", SOON, || {
+        (bytes_in_flight(&world) == 0.0).then_some(())
+    });
     world.close();
 }

@@ -1,5 +1,5 @@
-//! A vendor that takes its time is waited for and asked once: a request that it has had for a while is never sent again,
-//! unless it refuses it in words; else both answers would be paid for.
+//! A vendor that takes its time is waited for and asked once: a request that it has had for a while
+//! is never sent again, unless it refuses it in words; else both answers would be paid for.
 
 use crate::account::micro;
 use crate::client::Request;
@@ -20,17 +20,20 @@ const LATE: Step = Step::Wait(Duration::from_millis(2_200));
 /// Another endpoint, and another model, would answer.
 fn with_others(bad: u16, good: u16) -> [Plan; 2] {
     let fallback = mutual(Plan::default().endpoints_of(&[good], &[bad]));
-    [Plan::default().turns().endpoints(&[bad, good]), fallback].map(|plan| plan.limit("first_byte_seconds", 3))
+    [Plan::default().turns().endpoints(&[bad, good]), fallback]
+        .map(|plan| plan.limit("first_byte_seconds", 3))
 }
 
-/// The request fails with `status` after the vendor has had it for a while, and nobody else is asked.
+/// The request fails with `status` after the vendor has had it for a while, and nobody else is
+/// asked.
 fn is_asked_once(steps: &[Step], status: u16, code: &str) {
     for stream in [false, true] {
         let (bad, good) = (Scripted::start(steps.to_vec()), Simulator::start(None));
         for (index, plan) in with_others(bad.port, good.port).into_iter().enumerate() {
             let world = plan.limit("repeat_within_seconds", 1).start();
             let account = world.account();
-            let answer = world.ask(&Chat.request(&account.key, &Chat.body("input=1 output=1", stream, 100)));
+            let answer =
+                world.ask(&Chat.request(&account.key, &Chat.body("input=1 output=1", stream, 100)));
             Chat.failure(&answer, status, "server_error", Some(code));
             assert_eq!((bad.calls(), good.calls()), (index as u64 + 1, 0));
             is_free(&world, &account, &answer);
@@ -52,21 +55,34 @@ fn a_connection_that_dies_after_a_while_is_asked_over_once() {
 #[test]
 fn an_answer_that_breaks_off_after_a_while_is_asked_for_once() {
     let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{";
-    is_asked_once(&[LATE, Step::Send(head.into()), Step::Close], 502, "upstream_error");
+    is_asked_once(
+        &[LATE, Step::Send(head.into()), Step::Close],
+        502,
+        "upstream_error",
+    );
 }
 
 /// Nothing of an answer has come, and the client still has nothing.
 #[test]
 fn a_vendor_that_refuses_in_words_is_followed_by_another_however_late() {
-    let error = r#"{"error":{"message":"boom","type":"server_error","code":"server_error","param":null}}"#;
+    let error =
+        r#"{"error":{"message":"boom","type":"server_error","code":"server_error","param":null}}"#;
     let with = |steps: Vec<Step>| [vec![LATE], steps].concat();
     let event = with(vec![stream_head(), piece(&format!("data: {error}\n\n"))]);
-    for (steps, stream) in [(with(json(500, error)), false), (with(json(429, error)), true), (event, true)] {
+    for (steps, stream) in [
+        (with(json(500, error)), false),
+        (with(json(429, error)), true),
+        (event, true),
+    ] {
         let (bad, good) = (Scripted::start(steps), Simulator::start(None));
         for plan in with_others(bad.port, good.port) {
-            let world = plan.limit("repeat_within_seconds", 1).limit("breaker_failures", 0).start();
+            let world = plan
+                .limit("repeat_within_seconds", 1)
+                .limit("breaker_failures", 0)
+                .start();
             let account = world.account();
-            let answer = world.ask(&Chat.request(&account.key, &Chat.body("input=1 output=1", stream, 100)));
+            let answer =
+                world.ask(&Chat.request(&account.key, &Chat.body("input=1 output=1", stream, 100)));
             assert_eq!(answer.status, 200, "{}", answer.text());
             world.close();
         }
@@ -76,15 +92,26 @@ fn a_vendor_that_refuses_in_words_is_followed_by_another_however_late() {
 
 #[test]
 fn a_connection_that_dies_soon_is_asked_over_again() {
-    let (bad, good) = (Scripted::start(vec![LATE, Step::Close]), Simulator::start(None));
+    let (bad, good) = (
+        Scripted::start(vec![LATE, Step::Close]),
+        Simulator::start(None),
+    );
     let [endpoints, fallback] = with_others(bad.port, good.port);
     let world = endpoints.start();
     let account = world.account();
-    assert_eq!(world.ask(&Chat.whole(&account.key, "input=1 output=1")).status, 200);
+    assert_eq!(
+        world
+            .ask(&Chat.whole(&account.key, "input=1 output=1"))
+            .status,
+        200
+    );
     world.close();
     let world = fallback.start();
     let account = world.account();
-    is_from(&world.ask(&Chat.whole(&account.key, "input=1 output=1")), Messages.model());
+    is_from(
+        &world.ask(&Chat.whole(&account.key, "input=1 output=1")),
+        Messages.model(),
+    );
     assert_eq!((bad.calls(), good.calls()), (2, 2));
     world.close();
 }
@@ -92,7 +119,10 @@ fn a_connection_that_dies_soon_is_asked_over_again() {
 /// The system asks the vendor's whether it is there, so that a silent vendor need not be given up.
 #[test]
 fn a_connection_to_a_silent_vendor_is_kept_under_watch_by_the_system() {
-    let world = Plan::default().limit("drain_after_client_seconds", 1).limit("drain_hidden_seconds", 1).start();
+    let world = Plan::default()
+        .limit("drain_after_client_seconds", 1)
+        .limit("drain_hidden_seconds", 1)
+        .start();
     let account = world.account();
     let mut connection = world.connect();
     assert!(connection.send(&Chat.stream(&account.key, "hang=headers").bytes()));
@@ -101,8 +131,11 @@ fn a_connection_to_a_silent_vendor_is_kept_under_watch_by_the_system() {
     // Columns 2 and 5 of the table: the other side's address, and which timer runs (2: keep-alive).
     wait_for("the keep-alive timer", SOON, || {
         let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
-        let mut rows = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-        rows.any(|row| row[2].ends_with(&port) && row[5].starts_with("02:")).then_some(())
+        let mut rows = table
+            .lines()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>());
+        rows.any(|row| row[2].ends_with(&port) && row[5].starts_with("02:"))
+            .then_some(())
     });
     drop(connection);
     world.close();
@@ -111,8 +144,12 @@ fn a_connection_to_a_silent_vendor_is_kept_under_watch_by_the_system() {
 /// Sends a request and reads all that comes, however long it takes.
 fn patiently(port: u16, request: &Request) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(700))).unwrap();
-    stream.write_all(&request.clone().header("connection", "close").bytes()).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(700)))
+        .unwrap();
+    stream
+        .write_all(&request.clone().header("connection", "close").bytes())
+        .unwrap();
     let mut got = String::new();
     stream.read_to_string(&mut got).unwrap();
     got
@@ -122,21 +159,33 @@ fn patiently(port: u16, request: &Request) -> String {
 const SCALE: u64 = 40;
 
 fn with_fast_clock(plan: Plan, library: &Path) -> Plan {
-    plan.environment("LD_PRELOAD", library.as_os_str()).environment("FAKETIME", format!("+0 x{SCALE}"))
+    plan.environment("LD_PRELOAD", library.as_os_str())
+        .environment("FAKETIME", format!("+0 x{SCALE}"))
 }
 
 #[test]
 fn control_with_a_limit_of_two_minutes_an_answer_of_ten_is_lost() {
     let Some(library) = faketime() else { return };
-    let world = with_fast_clock(Plan::default().limit("first_byte_seconds", 120).limit("attempts", 1), library).start();
+    let world = with_fast_clock(
+        Plan::default()
+            .limit("first_byte_seconds", 120)
+            .limit("attempts", 1),
+        library,
+    )
+    .start();
     let account = world.account();
     let marker = format!("delay_ms={} input=100 output=7", 580_000 / SCALE);
-    Chat.failure(&world.ask(&Chat.whole(&account.key, &marker)), 504, "server_error", Some("upstream_timeout"));
+    Chat.failure(
+        &world.ask(&Chat.whole(&account.key, &marker)),
+        504,
+        "server_error",
+        Some("upstream_timeout"),
+    );
     world.close();
 }
 
-/// The limits are those that are shipped. The long run is in real time: ten minutes. In the short one the gateway's clock runs
-/// faster than its vendor's.
+/// The limits are those that are shipped. The long run is in real time: ten minutes. In the short
+/// one the gateway's clock runs faster than its vendor's.
 #[test]
 fn whole_answers_of_ten_minutes_and_streams_silent_for_nine_arrive_and_are_asked_for_once() {
     let (scale, plan) = if is_long() {
@@ -159,11 +208,23 @@ fn whole_answers_of_ten_minutes_and_streams_silent_for_nine_arrive_and_are_asked
         .into_iter()
         .flat_map(|surface| {
             let of = |(stream, marker): &(bool, String)| {
-                (surface, *stream, marker.starts_with("first_ms"), surface.body(marker, *stream, 100))
+                (
+                    surface,
+                    *stream,
+                    marker.starts_with("first_ms"),
+                    surface.body(marker, *stream, 100),
+                )
             };
             markers.iter().map(of).collect::<Vec<_>>()
         })
-        .map(|(surface, stream, is_silent, body)| (surface, stream, is_silent, surface.request(&account.key, &body)))
+        .map(|(surface, stream, is_silent, body)| {
+            (
+                surface,
+                stream,
+                is_silent,
+                surface.request(&account.key, &body),
+            )
+        })
         .collect();
     let began = Instant::now();
     std::thread::scope(|scope| {
@@ -171,19 +232,39 @@ fn whole_answers_of_ten_minutes_and_streams_silent_for_nine_arrive_and_are_asked
             let port = world.edge;
             scope.spawn(move || {
                 let text = patiently(port, request);
-                assert!(text.starts_with("HTTP/1.1 200") && !text.contains("error"), "{surface:?} {stream}: {text}");
-                assert!(!stream || text.contains(surface.terminal().trim_end()), "{surface:?}: {text}");
+                assert!(
+                    text.starts_with("HTTP/1.1 200") && !text.contains("error"),
+                    "{surface:?} {stream}: {text}"
+                );
+                assert!(
+                    !stream || text.contains(surface.terminal().trim_end()),
+                    "{surface:?}: {text}"
+                );
                 // Nine minutes have 36 quarters of a minute.
-                let pings = text.matches(": ping\n\n").count() + text.matches("event: ping\n").count();
+                let pings =
+                    text.matches(": ping\n\n").count() + text.matches("event: ping\n").count();
                 assert!(!is_silent || pings > 20, "{surface:?}: {pings} in {text}");
             });
         }
     });
-    assert!(began.elapsed() > Duration::from_millis(silent_ms), "{:?}", began.elapsed());
-    assert_eq!(vendor.calls() + other.calls(), requests.len() as u64, "each asked for once");
+    assert!(
+        began.elapsed() > Duration::from_millis(silent_ms),
+        "{:?}",
+        began.elapsed()
+    );
+    assert_eq!(
+        vendor.calls() + other.calls(),
+        requests.len() as u64,
+        "each asked for once"
+    );
     world.ended(&account, requests.len());
     let endings = world.endings(&account);
-    assert!(endings.iter().all(|ending| ending["outcome"] == "completed"), "{endings:?}");
+    assert!(
+        endings
+            .iter()
+            .all(|ending| ending["outcome"] == "completed"),
+        "{endings:?}"
+    );
     let billed: i64 = endings.iter().map(|ending| micro(&ending["credits"])).sum();
     assert_eq!(billed, 3 * (Chat.cost(100, 7) + Messages.cost(100, 7)));
     world.close();

@@ -1,5 +1,5 @@
-//! A client that is set up wrongly is told what to change, in words that its program can read: a wrong base address, a wrong
-//! method, two keys.
+//! A client that is set up wrongly is told what to change, in words that its program can read: a
+//! wrong base address, a wrong method, two keys.
 
 use crate::client::Request;
 use crate::surface::{BOTH, Chat};
@@ -12,11 +12,24 @@ fn an_unknown_path_says_what_is_wrong_with_the_base_address() {
     let message = |request: &Request| {
         let answer = world.ask(request);
         assert_eq!(answer.status, 404, "{}", answer.text());
-        assert_eq!(answer.header("content-type"), Some("application/json"), "{}", answer.text());
+        assert_eq!(
+            answer.header("content-type"),
+            Some("application/json"),
+            "{}",
+            answer.text()
+        );
         answer.request_id();
-        answer.json()["error"]["message"].as_str().unwrap().to_owned()
+        answer.json()["error"]["message"]
+            .as_str()
+            .unwrap()
+            .to_owned()
     };
-    for path in ["/v1/v1/credits", "/v1/v1/v1/chat/completions", "/v1/v1/receipts/x", "/v1/v1/v1/messages"] {
+    for path in [
+        "/v1/v1/credits",
+        "/v1/v1/v1/chat/completions",
+        "/v1/v1/receipts/x",
+        "/v1/v1/v1/messages",
+    ] {
         let message = message(&Request::post(path, "{}").bearer(&account.key));
         assert!(message.contains("Drop one `/v1`"), "{path}: {message}");
     }
@@ -24,14 +37,34 @@ fn an_unknown_path_says_what_is_wrong_with_the_base_address() {
         let message = message(&Request::get(path).bearer(&account.key));
         assert!(message.contains("Add `/v1`"), "{path}: {message}");
     }
-    for path in ["/v1/none", "/embeddings", "/api/none", "/v1/embeddings", "/v1/v1/none"] {
+    for path in [
+        "/v1/none",
+        "/embeddings",
+        "/api/none",
+        "/v1/embeddings",
+        "/v1/v1/none",
+    ] {
         let message = message(&Request::post(path, "{}").bearer(&account.key));
-        assert!(message.contains("Set the client's base address") && !message.contains("Add `"), "{path}: {message}");
+        assert!(
+            message.contains("Set the client's base address") && !message.contains("Add `"),
+            "{path}: {message}"
+        );
         assert!(!message.contains("Drop"), "{path}: {message}");
     }
     // What is served with a base address of either kind stays served.
-    for path in ["/chat/completions", "/v1/v1/chat/completions", "/messages", "/v1/v1/messages"] {
-        assert_eq!(world.ask(&Request::post(path, "{}").bearer(&account.key)).status, 400, "{path}");
+    for path in [
+        "/chat/completions",
+        "/v1/v1/chat/completions",
+        "/messages",
+        "/v1/v1/messages",
+    ] {
+        assert_eq!(
+            world
+                .ask(&Request::post(path, "{}").bearer(&account.key))
+                .status,
+            400,
+            "{path}"
+        );
     }
     world.close();
 }
@@ -42,7 +75,13 @@ fn a_program_gets_json_and_a_browser_a_page() {
     let kind = |request: Request| {
         let answer = world.ask(&request);
         assert_eq!(answer.status, 404);
-        answer.header("content-type").unwrap().split(';').next().unwrap().to_owned()
+        answer
+            .header("content-type")
+            .unwrap()
+            .split(';')
+            .next()
+            .unwrap()
+            .to_owned()
     };
     let get = || Request::get("/nothing/here");
     for request in [
@@ -60,9 +99,16 @@ fn a_program_gets_json_and_a_browser_a_page() {
     ] {
         assert_eq!(kind(request), "text/html");
     }
-    let answer = world.ask(&get().header("x-api-key", "sk-none").header("anthropic-version", "2023-06-01"));
+    let answer = world.ask(
+        &get()
+            .header("x-api-key", "sk-none")
+            .header("anthropic-version", "2023-06-01"),
+    );
     assert_eq!(
-        (answer.json()["type"].clone(), answer.json()["request_id"].clone()),
+        (
+            answer.json()["type"].clone(),
+            answer.json()["request_id"].clone()
+        ),
         ("error".into(), answer.request_id().into())
     );
     world.close();
@@ -80,11 +126,24 @@ fn a_wrong_method_is_answered_with_those_that_are_right() {
         ("POST", "/healthz", "GET, HEAD"),
     ] {
         let answer = world.ask(&Request::new(method, path));
-        assert_eq!((answer.status, answer.header("allow")), (405, Some(allowed)), "{method} {path}");
-        assert!(answer.json()["error"]["message"].as_str().unwrap().contains(allowed));
+        assert_eq!(
+            (answer.status, answer.header("allow")),
+            (405, Some(allowed)),
+            "{method} {path}"
+        );
+        assert!(
+            answer.json()["error"]["message"]
+                .as_str()
+                .unwrap()
+                .contains(allowed)
+        );
     }
     let answer = world.ask(&Request::new("DELETE", "/docs"));
-    assert_eq!((answer.status, answer.header("allow")), (405, Some("GET,HEAD")), "a page");
+    assert_eq!(
+        (answer.status, answer.header("allow")),
+        (405, Some("GET,HEAD")),
+        "a page"
+    );
     world.close();
 }
 
@@ -97,16 +156,54 @@ fn two_different_keys_in_one_request_are_refused_wherever_they_stand() {
         let body = surface.body("input=1 output=1", false, 10);
         let bare = || Request::post(surface.path(), body.to_string());
         for (fields, status) in [
-            (vec![("authorization", bearer(&one)), ("authorization", bearer(&one))], 200),
-            (vec![("authorization", bearer(&one)), ("x-api-key", one.clone())], 200),
-            (vec![("authorization", bearer("sk-vendors-own")), ("x-api-key", one.clone())], 200),
-            (vec![("authorization", bearer(&one)), ("authorization", bearer(&other))], 401),
-            (vec![("authorization", bearer(&one)), ("x-api-key", other.clone())], 401),
-            (vec![("x-api-key", one.clone()), ("x-api-key", other.clone())], 401),
-            (vec![("authorization", format!("{}, {}", bearer(&one), bearer(&other)))], 401),
+            (
+                vec![
+                    ("authorization", bearer(&one)),
+                    ("authorization", bearer(&one)),
+                ],
+                200,
+            ),
+            (
+                vec![("authorization", bearer(&one)), ("x-api-key", one.clone())],
+                200,
+            ),
+            (
+                vec![
+                    ("authorization", bearer("sk-vendors-own")),
+                    ("x-api-key", one.clone()),
+                ],
+                200,
+            ),
+            (
+                vec![
+                    ("authorization", bearer(&one)),
+                    ("authorization", bearer(&other)),
+                ],
+                401,
+            ),
+            (
+                vec![
+                    ("authorization", bearer(&one)),
+                    ("x-api-key", other.clone()),
+                ],
+                401,
+            ),
+            (
+                vec![("x-api-key", one.clone()), ("x-api-key", other.clone())],
+                401,
+            ),
+            (
+                vec![(
+                    "authorization",
+                    format!("{}, {}", bearer(&one), bearer(&other)),
+                )],
+                401,
+            ),
             (vec![("x-api-key", format!("{one},{other}"))], 401),
         ] {
-            let request = fields.iter().fold(bare(), |request, (name, value)| request.header(name, value));
+            let request = fields
+                .iter()
+                .fold(bare(), |request, (name, value)| request.header(name, value));
             let names: Vec<_> = fields.iter().map(|(name, _)| *name).collect();
             assert_eq!(world.ask(&request).status, status, "{names:?}");
         }

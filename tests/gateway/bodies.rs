@@ -1,5 +1,5 @@
-//! Bodies and headers on their way: what the vendor gets is what the client sent, and nothing that is between the
-//! client and us, or between us and the vendor, crosses.
+//! Bodies and headers on their way: what the vendor gets is what the client sent, and nothing that
+//! is between the client and us, or between us and the vendor, crosses.
 
 use crate::client::{Answer, End, Request};
 use crate::surface::{BOTH, Chat, Messages, Surface};
@@ -10,11 +10,13 @@ use std::process::Command;
 
 const KB: usize = 1_000;
 const SIZES: [usize; 4] = [KB, 60 * KB, 5_000 * KB, 30_000 * KB];
-/// The vendor takes what it does not know: this is about what arrives, not about what it thinks of it.
+/// The vendor takes what it does not know: this is about what arrives, not about what it thinks of
+/// it.
 const MARKER: &str = "[[sim lenient=1 input=1000 output=10]]";
 
-/// A body with everything in it that a careless proxy would change: spaces, escapes, number forms, unknown members,
-/// cache marks, and the model's name where it is not the model. `{MODEL}` stands for the name.
+/// A body with everything in it that a careless proxy would change: spaces, escapes, number forms,
+/// unknown members, cache marks, and the model's name where it is not the model. `{MODEL}` stands
+/// for the name.
 fn body(surface: Surface, bytes: usize, stream: bool) -> String {
     let rest = match surface {
         Messages => {
@@ -26,7 +28,11 @@ fn body(surface: Surface, bytes: usize, stream: bool) -> String {
              \"user\":\"\\\"model\\\":\\\"beta-5.2\\\"\""
         }
     };
-    let rest = if stream || surface == Messages { rest } else { "\"max_completion_tokens\": 1000" };
+    let rest = if stream || surface == Messages {
+        rest
+    } else {
+        "\"max_completion_tokens\": 1000"
+    };
     let start = format!(
         "{{ \"x_unknown\":{{\"a\":[1, 2.50,1e3,-0.0,null,true],\"model\":\"{}\"}},\n\"stream\":{stream},\"messages\":[",
         surface.model()
@@ -36,7 +42,10 @@ fn body(surface: Surface, bytes: usize, stream: bool) -> String {
          ,\t\"model\" : \"{{MODEL}}\",{rest}}}\r\n"
     );
     let filler = bytes.saturating_sub(start.len() + end.len() + 64);
-    format!("{start}{{\"role\":\"user\",\"content\":\"{}\"}},{end}", "0123456789abcdef".repeat(filler / 16))
+    format!(
+        "{start}{{\"role\":\"user\",\"content\":\"{}\"}},{end}",
+        "0123456789abcdef".repeat(filler / 16)
+    )
 }
 
 fn sent(surface: Surface, template: &str) -> String {
@@ -52,28 +61,49 @@ fn arrived(vendor: &Simulator, surface: Surface, template: &str) -> Value {
     if let Some(body) = call["body"].as_str() {
         assert_eq!(body, expected);
     }
-    let digest: String = Sha256::digest(&expected).iter().map(|byte| format!("{byte:02x}")).collect();
+    let digest: String = Sha256::digest(&expected)
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
     assert_eq!(call["body_sha256"], digest.as_str());
-    assert_eq!(header(&call, "content-length"), vec![expected.len().to_string()]);
+    assert_eq!(
+        header(&call, "content-length"),
+        vec![expected.len().to_string()]
+    );
     assert!(header(&call, "transfer-encoding").is_empty());
     call
 }
 
 fn header(call: &Value, name: &str) -> Vec<String> {
     let headers = call["headers"].as_array().unwrap().iter();
-    headers.filter(|pair| pair[0] == name).map(|pair| pair[1].as_str().unwrap().to_owned()).collect()
+    headers
+        .filter(|pair| pair[0] == name)
+        .map(|pair| pair[1].as_str().unwrap().to_owned())
+        .collect()
 }
 
 #[track_caller]
 fn is_answered(surface: Surface, stream: bool, answer: &Answer) {
-    assert_eq!((answer.status, answer.end()), (200, Some(End::Whole)), "{}", answer.text());
+    assert_eq!(
+        (answer.status, answer.end()),
+        (200, Some(End::Whole)),
+        "{}",
+        answer.text()
+    );
     if stream {
         assert!(surface.is_complete(answer), "{}", answer.text());
     } else {
         assert_eq!(answer.json()["model"], surface.model());
-        assert_eq!(answer.header("content-length"), Some(answer.body.len().to_string().as_str()));
+        assert_eq!(
+            answer.header("content-length"),
+            Some(answer.body.len().to_string().as_str())
+        );
     }
-    assert!(!answer.has(surface.upstream_model()), "the vendor's model name: {}", answer.text());
+    assert!(
+        !answer.has(surface.upstream_model()),
+        "the vendor's model name: {}",
+        answer.text()
+    );
 }
 
 #[test]
@@ -85,7 +115,8 @@ fn a_body_of_any_size_and_framing_reaches_the_vendor_byte_for_byte() {
             for chunk in [0, 16_000] {
                 let stream = (index + usize::from(chunk > 0)) % 2 == 1;
                 let template = body(surface, size, stream);
-                let request = Request::post(surface.path(), sent(surface, &template)).bearer(&account.key);
+                let request =
+                    Request::post(surface.path(), sent(surface, &template)).bearer(&account.key);
                 is_answered(surface, stream, &world.ask(&request.chunked(chunk)));
                 arrived(&world.vendor, surface, &template);
             }
@@ -109,7 +140,14 @@ fn a_body_of_any_size_over_h2c_reaches_the_vendor_byte_for_byte() {
             std::fs::write(&file, sent(surface, &template)).unwrap();
             let url = format!("http://127.0.0.1:{}{}", world.edge, surface.path());
             let output = Command::new("curl")
-                .args(["--http2-prior-knowledge", "--silent", "--show-error", "--max-time", "60", &url])
+                .args([
+                    "--http2-prior-knowledge",
+                    "--silent",
+                    "--show-error",
+                    "--max-time",
+                    "60",
+                    &url,
+                ])
                 .args(["--write-out", "\n%{http_version} %{http_code}", "--header"])
                 .arg(format!("x-api-key: {}", account.key))
                 .arg("--data-binary")
@@ -117,7 +155,11 @@ fn a_body_of_any_size_over_h2c_reaches_the_vendor_byte_for_byte() {
                 .output()
                 .unwrap();
             let text = String::from_utf8_lossy(&output.stdout);
-            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            assert!(
+                output.status.success(),
+                "{}",
+                String::from_utf8_lossy(&output.stderr)
+            );
             assert!(text.ends_with("\n2 200"), "{text}");
             assert_eq!(text.contains(surface.terminal()), stream, "{text}");
             arrived(&world.vendor, surface, &template);
@@ -138,7 +180,12 @@ fn a_client_that_expects_100_continue_gets_it_and_keeps_its_connection() {
         let request = request.header("expect", "100-continue");
         assert!(connection.send(&request.head()));
         // A client that keeps its body back until it is asked for it.
-        assert!(connection.head().expect("an interim answer").starts_with("HTTP/1.1 100 "));
+        assert!(
+            connection
+                .head()
+                .expect("an interim answer")
+                .starts_with("HTTP/1.1 100 ")
+        );
         assert!(connection.send(&request.framed_body()));
         is_answered(surface, false, &connection.answer());
         let call = arrived(&world.vendor, surface, &template);
@@ -152,18 +199,32 @@ fn five_requests_on_one_connection_are_answered_in_turn() {
     let world = World::new();
     let account = world.account();
     let mut connection = world.connect();
-    for (index, size) in [KB, 5_000 * KB, 60 * KB, KB, 5_000 * KB].into_iter().enumerate() {
+    for (index, size) in [KB, 5_000 * KB, 60 * KB, KB, 5_000 * KB]
+        .into_iter()
+        .enumerate()
+    {
         let surface = BOTH[index % 2];
         let stream = index % 3 == 0;
         let template = body(surface, size, stream);
         let request = Request::post(surface.path(), sent(surface, &template)).bearer(&account.key);
-        is_answered(surface, stream, &connection.ask(&request.chunked(index % 2 * 4_096)));
+        is_answered(
+            surface,
+            stream,
+            &connection.ask(&request.chunked(index % 2 * 4_096)),
+        );
         arrived(&world.vendor, surface, &template);
     }
     // A refusal whose body was read does not cost the connection either.
-    let refused = connection.ask(&Chat.request(&account.key, &serde_json::json!({"model": "none", "messages": []})));
+    let refused = connection.ask(&Chat.request(
+        &account.key,
+        &serde_json::json!({"model": "none", "messages": []}),
+    ));
     assert_eq!(refused.status, 404);
-    is_answered(Chat, false, &connection.ask(&Chat.whole(&account.key, "input=1 output=1")));
+    is_answered(
+        Chat,
+        false,
+        &connection.ask(&Chat.whole(&account.key, "input=1 output=1")),
+    );
     world.close();
 }
 
@@ -172,8 +233,12 @@ fn two_requests_in_one_segment_are_both_answered() {
     let world = World::new();
     let account = world.account();
     let mut connection = world.connect();
-    let first = Chat.whole(&account.key, "text=first input=1 output=1").bytes();
-    let second = Messages.stream(&account.key, "text=second events=1 input=1 output=1").bytes();
+    let first = Chat
+        .whole(&account.key, "text=first input=1 output=1")
+        .bytes();
+    let second = Messages
+        .stream(&account.key, "text=second events=1 input=1 output=1")
+        .bytes();
     connection.send(&[first, second].concat());
     let answer = connection.answer();
     is_answered(Chat, false, &answer);
@@ -191,10 +256,18 @@ fn a_second_request_during_the_first_ones_stream_does_not_disturb_it() {
     let account = world.account();
     for surface in BOTH {
         let mut connection = world.connect();
-        connection.send(&surface.stream(&account.key, "events=10 gap_ms=60 input=1 output=10").bytes());
+        connection.send(
+            &surface
+                .stream(&account.key, "events=10 gap_ms=60 input=1 output=10")
+                .bytes(),
+        );
         let mut first = connection.begin();
         assert!(connection.more(&mut first));
-        connection.send(&surface.whole(&account.key, "text=second input=1 output=1").bytes());
+        connection.send(
+            &surface
+                .whole(&account.key, "text=second input=1 output=1")
+                .bytes(),
+        );
         connection.finish(&mut first);
         is_answered(surface, true, &first);
         let second = connection.answer();
@@ -207,25 +280,61 @@ fn a_second_request_during_the_first_ones_stream_does_not_disturb_it() {
 
 #[test]
 fn a_stream_is_passed_on_as_it_comes_however_it_is_cut() {
-    let plan = Plan::default().limit("drain_after_client_seconds", 1).limit("drain_hidden_seconds", 1);
+    let plan = Plan::default()
+        .limit("drain_after_client_seconds", 1)
+        .limit("drain_hidden_seconds", 1);
     let world = plan.start();
     let account = world.account();
     for surface in BOTH {
-        for marker in
-            ["split=1", "crlf=1 comment=1", "unknown=1 comment=1 split=7", "thinking=hmm tool=f args={\"a\":1}"]
-        {
-            let answer = world.ask(&surface.stream(&account.key, &format!("{marker} events=6 input=1 output=9")));
-            assert_eq!((answer.status, answer.end()), (200, Some(End::Whole)), "{surface:?} {marker}");
-            assert!(answer.text().replace("\r\n", "\n").contains(surface.terminal()), "{marker}: {}", answer.text());
-            assert!(answer.has(surface.model()) && !answer.has(surface.upstream_model()), "{marker}");
-            assert_eq!(answer.has("\r\n"), marker.contains("crlf"), "{marker}: line ends are the vendor's");
-            assert_eq!(answer.has(": keep-alive"), marker.contains("comment"), "{marker}: comments are passed on");
+        for marker in [
+            "split=1",
+            "crlf=1 comment=1",
+            "unknown=1 comment=1 split=7",
+            "thinking=hmm tool=f args={\"a\":1}",
+        ] {
+            let answer = world
+                .ask(&surface.stream(&account.key, &format!("{marker} events=6 input=1 output=9")));
+            assert_eq!(
+                (answer.status, answer.end()),
+                (200, Some(End::Whole)),
+                "{surface:?} {marker}"
+            );
+            assert!(
+                answer
+                    .text()
+                    .replace("\r\n", "\n")
+                    .contains(surface.terminal()),
+                "{marker}: {}",
+                answer.text()
+            );
+            assert!(
+                answer.has(surface.model()) && !answer.has(surface.upstream_model()),
+                "{marker}"
+            );
+            assert_eq!(
+                answer.has("\r\n"),
+                marker.contains("crlf"),
+                "{marker}: line ends are the vendor's"
+            );
+            assert_eq!(
+                answer.has(": keep-alive"),
+                marker.contains("comment"),
+                "{marker}: comments are passed on"
+            );
         }
         // As it comes: the first events are there although the last never are.
         let mut connection = world.connect();
-        connection.send(&surface.stream(&account.key, "events=8 hang=5 input=1 output=9").bytes());
+        connection.send(
+            &surface
+                .stream(&account.key, "events=8 hang=5 input=1 output=9")
+                .bytes(),
+        );
         let mut answer = connection.begin();
-        assert!(connection.more(&mut answer) && answer.end().is_none(), "{}", answer.text());
+        assert!(
+            connection.more(&mut answer) && answer.end().is_none(),
+            "{}",
+            answer.text()
+        );
     }
     world.close();
 }
@@ -254,35 +363,71 @@ fn the_vendor_sees_its_own_key_and_nothing_of_the_clients_but_version_and_previe
     let account = world.account();
     for surface in BOTH {
         let mut request = surface.whole(&account.key, "input=1 output=1");
-        for name in ["cookie", "x-stainless-os", "x-stainless-retry-count", "openai-organization", "openai-project"] {
+        for name in [
+            "cookie",
+            "x-stainless-os",
+            "x-stainless-retry-count",
+            "openai-organization",
+            "openai-project",
+        ] {
             request = request.header(name, "CANARY");
         }
-        for name in ["origin", "referer", "x-forwarded-for", "forwarded", "via", "traceparent", "idempotency-key"] {
+        for name in [
+            "origin",
+            "referer",
+            "x-forwarded-for",
+            "forwarded",
+            "via",
+            "traceparent",
+            "idempotency-key",
+        ] {
             request = request.header(name, "CANARY");
         }
-        for name in ["x-gateway-note", "anthropic-workspace-id", "x-goog-user", "x-amz-date", "user-agent"] {
+        for name in [
+            "x-gateway-note",
+            "anthropic-workspace-id",
+            "x-goog-user",
+            "x-amz-date",
+            "user-agent",
+        ] {
             request = request.header(name, "CANARY");
         }
         request = request.header("x-api-key", &account.key);
-        request = request.header("anthropic-beta", "one-2025, two-2026").header("anthropic-beta", "unknown-2099");
-        assert_eq!(world.ask(&request.header("anthropic-version", "2026-10-21")).status, 200);
+        request = request
+            .header("anthropic-beta", "one-2025, two-2026")
+            .header("anthropic-beta", "unknown-2099");
+        assert_eq!(
+            world
+                .ask(&request.header("anthropic-version", "2026-10-21"))
+                .status,
+            200
+        );
         let call = world.vendor.last();
         for pair in call["headers"].as_array().unwrap() {
             let (name, value) = (pair[0].as_str().unwrap(), pair[1].as_str().unwrap());
             assert!(TO_VENDOR.contains(&name), "the vendor saw {name}: {value}");
-            assert!(!value.contains("CANARY") && !value.contains("gw-sk-"), "the vendor saw {name}: {value}");
+            assert!(
+                !value.contains("CANARY") && !value.contains("gw-sk-"),
+                "the vendor saw {name}: {value}"
+            );
         }
         match surface {
             Chat => {
                 assert_eq!(header(&call, "authorization"), ["Bearer sim-beta-key"]);
-                assert!(header(&call, "x-api-key").is_empty() && header(&call, "anthropic-version").is_empty());
+                assert!(
+                    header(&call, "x-api-key").is_empty()
+                        && header(&call, "anthropic-version").is_empty()
+                );
                 assert!(header(&call, "anthropic-beta").is_empty());
             }
             Messages => {
                 assert_eq!(header(&call, "x-api-key"), ["sim-alpha-key"]);
                 assert!(header(&call, "authorization").is_empty());
                 assert_eq!(header(&call, "anthropic-version"), ["2026-10-21"]);
-                assert_eq!(header(&call, "anthropic-beta"), ["one-2025,two-2026,unknown-2099"]);
+                assert_eq!(
+                    header(&call, "anthropic-beta"),
+                    ["one-2025,two-2026,unknown-2099"]
+                );
             }
         }
     }
@@ -293,12 +438,20 @@ fn the_vendor_sees_its_own_key_and_nothing_of_the_clients_but_version_and_previe
 fn the_version_header_is_taken_under_any_of_its_names_and_never_required() {
     let world = World::new();
     let account = world.account();
-    for (name, value, arrives) in
-        [("x-none", "1", "2023-06-01"), ("compat-version", "2024-01-01", "2024-01-01"), ("anthropic-version", "x", "x")]
-    {
-        let request = Messages.whole(&account.key, "input=1 output=1").header(name, value);
+    for (name, value, arrives) in [
+        ("x-none", "1", "2023-06-01"),
+        ("compat-version", "2024-01-01", "2024-01-01"),
+        ("anthropic-version", "x", "x"),
+    ] {
+        let request = Messages
+            .whole(&account.key, "input=1 output=1")
+            .header(name, value);
         assert_eq!(world.ask(&request).status, 200, "{name}");
-        assert_eq!(header(&world.vendor.last(), "anthropic-version"), [arrives], "{name}");
+        assert_eq!(
+            header(&world.vendor.last(), "anthropic-version"),
+            [arrives],
+            "{name}"
+        );
         assert!(header(&world.vendor.last(), "compat-version").is_empty());
     }
     world.close();
@@ -308,8 +461,14 @@ fn the_version_header_is_taken_under_any_of_its_names_and_never_required() {
 fn the_client_sees_nothing_of_what_is_between_us_and_the_vendor() {
     let world = World::new();
     let account = world.account();
-    let hidden =
-        ["set-cookie", "server", "via", "alt-svc", "strict-transport-security", "access-control-expose-headers"];
+    let hidden = [
+        "set-cookie",
+        "server",
+        "via",
+        "alt-svc",
+        "strict-transport-security",
+        "access-control-expose-headers",
+    ];
     let hidden_starts = ["openai-", "anthropic-", "cf-", "x-ratelimit-", "x-robots-"];
     for surface in BOTH {
         for request in [
@@ -323,15 +482,21 @@ fn the_client_sees_nothing_of_what_is_between_us_and_the_vendor() {
             let answer = world.ask(&request);
             answer.request_id();
             for (name, value) in &answer.headers {
-                let is_hidden =
-                    hidden.contains(&name.as_str()) || hidden_starts.iter().any(|start| name.starts_with(start));
+                let is_hidden = hidden.contains(&name.as_str())
+                    || hidden_starts.iter().any(|start| name.starts_with(start));
                 assert!(!is_hidden, "the client saw {name}: {value}");
                 assert_ne!(name, "location", "a redirect of the vendor's");
             }
-            let theirs = answer.header("x-upstream-request-id").expect("the vendor's id");
+            let theirs = answer
+                .header("x-upstream-request-id")
+                .expect("the vendor's id");
             assert_ne!(theirs, answer.request_id());
             for leak in ["org-", "sk-", surface.upstream_model(), "127.0.0.1"] {
-                assert!(!answer.has(leak), "the client saw {leak}: {}", answer.text());
+                assert!(
+                    !answer.has(leak),
+                    "the client saw {leak}: {}",
+                    answer.text()
+                );
             }
         }
     }

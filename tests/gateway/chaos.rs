@@ -1,9 +1,9 @@
-//! Two edges, a sidecar and Redis under load, while now one and now two of them are killed and come back: whoever has a
-//! whole answer was debited for it once, and nobody was for anything else.
+//! Two edges, a sidecar and Redis under load, while now one and now two of them are killed and come
+//! back: whoever has a whole answer was debited for it once, and nobody was for anything else.
 //!
-//! The clients and their log are those of `crash.rs`. The controls take the edges' journals away, which is all that
-//! knows what the store had forgotten: then answers must be missing. Fifteen seconds by default, two minutes when long,
-//! or as many as `GATEWAY_KILL_SECONDS` says.
+//! The clients and their log are those of `crash.rs`. The controls take the edges' journals away,
+//! which is all that knows what the store had forgotten: then answers must be missing. Fifteen
+//! seconds by default, two minutes when long, or as many as `GATEWAY_KILL_SECONDS` says.
 
 use crate::account::{Account, Standing, micro, taken};
 use crate::crash::{self, FUNDS, Log};
@@ -27,7 +27,10 @@ struct Dice(u64);
 
 impl Dice {
     fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % bound
     }
 }
@@ -40,7 +43,12 @@ enum Victim {
     Edge(usize),
 }
 
-const VICTIMS: [Victim; 4] = [Victim::Redis, Victim::Sidecar, Victim::Edge(0), Victim::Edge(1)];
+const VICTIMS: [Victim; 4] = [
+    Victim::Redis,
+    Victim::Sidecar,
+    Victim::Edge(0),
+    Victim::Edge(1),
+];
 
 /// What the kills came to.
 #[derive(Default)]
@@ -61,7 +69,8 @@ impl Fleet {
     fn comes_back(&mut self, victim: Victim, kills: &mut Kills) {
         match victim {
             Victim::Redis => self.redis.start_again(),
-            // It is ready once it has given back what the store may have lost, and may die on the way there.
+            // It is ready once it has given back what the store may have lost, and may die on the
+            // way there.
             Victim::Sidecar => self.sidecar.begin_gateway(None),
             Victim::Edge(index) => kills.restarts.push(self.edges[index].start_gateway()),
         }
@@ -73,7 +82,11 @@ impl Fleet {
         let (mut dice, mut kills) = (Dice(20_261_121), Kills::default());
         let began = Instant::now();
         while began.elapsed() < time || kills.of.len() < VICTIMS.len() {
-            assert!(began.elapsed() < time + QUIET_WITHIN, "somebody is never killed: {:?}", kills.of);
+            assert!(
+                began.elapsed() < time + QUIET_WITHIN,
+                "somebody is never killed: {:?}",
+                kills.of
+            );
             std::thread::sleep(Duration::from_millis(150 + dice.below(450)));
             // Where the store died while it began.
             if self.sidecar.has_ended() {
@@ -92,12 +105,16 @@ impl Fleet {
             std::thread::sleep(Duration::from_millis(dice.below(AWAY_MOST_MS)));
             // The sidecar begins with the store, and an edge is ready with it.
             victims.sort();
-            victims.iter().for_each(|victim| self.comes_back(*victim, &mut kills));
+            victims
+                .iter()
+                .for_each(|victim| self.comes_back(*victim, &mut kills));
         }
         if self.sidecar.has_ended() {
             self.sidecar.begin_gateway(None);
         }
-        wait_for("the sidecar to be ready", QUIET_WITHIN, || self.sidecar.is_ready().then_some(()));
+        wait_for("the sidecar to be ready", QUIET_WITHIN, || {
+            self.sidecar.is_ready().then_some(())
+        });
         kills
     }
 
@@ -107,11 +124,18 @@ impl Fleet {
             world.vendor.wait_idle();
         }
         let is_idle = |world: &World| {
-            ["gateway_open_holds", "gateway_journal_pending"].iter().all(|name| world.metric(name, &[]) == 0.0)
+            ["gateway_open_holds", "gateway_journal_pending"]
+                .iter()
+                .all(|name| world.metric(name, &[]) == 0.0)
         };
         wait_for("all endings to be in the ledger", QUIET_WITHIN, || {
             let all_idle = self.edges.iter().chain([&self.sidecar]).all(is_idle);
-            (all_idle && self.edges.iter().all(|edge| edge.standing(account).held == 0)).then_some(())
+            (all_idle
+                && self
+                    .edges
+                    .iter()
+                    .all(|edge| edge.standing(account).held == 0))
+            .then_some(())
         });
     }
 }
@@ -139,18 +163,36 @@ impl Books {
         let all = fleet.sidecar.endings(account);
         let of = |outcome: &str| -> Vec<&str> {
             let of = all.iter().filter(|ending| ending["outcome"] == outcome);
-            of.map(|ending| ending["request_id"].as_str().unwrap()).collect()
+            of.map(|ending| ending["request_id"].as_str().unwrap())
+                .collect()
         };
-        let ids: HashSet<_> = all.iter().map(|ending| ending["request_id"].as_str().unwrap()).collect();
-        let debited = all.iter().filter(|ending| ending["outcome"] == "completed" && micro(&ending["credits"]) > 0);
-        let debited: HashSet<_> = debited.map(|ending| ending["request_id"].as_str().unwrap()).collect();
-        let settled = Standing { balance, held: 0, available: balance };
+        let ids: HashSet<_> = all
+            .iter()
+            .map(|ending| ending["request_id"].as_str().unwrap())
+            .collect();
+        let debited = all
+            .iter()
+            .filter(|ending| ending["outcome"] == "completed" && micro(&ending["credits"]) > 0);
+        let debited: HashSet<_> = debited
+            .map(|ending| ending["request_id"].as_str().unwrap())
+            .collect();
+        let settled = Standing {
+            balance,
+            held: 0,
+            available: balance,
+        };
         let standings = fleet.edges.iter().map(|edge| edge.standing(account));
         let completed = of("completed");
-        let unseen = completed.iter().filter(|id| !log.whole.contains(**id) && !log.aborted.contains(**id));
+        let unseen = completed
+            .iter()
+            .filter(|id| !log.whole.contains(**id) && !log.aborted.contains(**id));
         Self {
             whole: log.whole.len(),
-            lost: log.whole.iter().filter(|id| !debited.contains(id.as_str())).count(),
+            lost: log
+                .whole
+                .iter()
+                .filter(|id| !debited.contains(id.as_str()))
+                .count(),
             doubled: all.len() - ids.len(),
             drift: FUNDS - balance - taken(&all),
             apart: standings.filter(|standing| *standing != settled).collect(),
@@ -162,8 +204,15 @@ impl Books {
 
     #[track_caller]
     fn are_right(&self) {
-        assert_eq!((self.lost, self.doubled, self.drift), (0, 0, 0), "lost, doubled, drift: {self:?}");
-        assert!(self.apart.is_empty(), "the store says otherwise than the ledger: {self:?}");
+        assert_eq!(
+            (self.lost, self.doubled, self.drift),
+            (0, 0, 0),
+            "lost, doubled, drift: {self:?}"
+        );
+        assert!(
+            self.apart.is_empty(),
+            "the store says otherwise than the ledger: {self:?}"
+        );
     }
 }
 
@@ -173,14 +222,22 @@ fn audited(fleet: &Fleet) {
     assert_eq!(verdict["findings"], Value::Array(Vec::new()), "{verdict}");
 }
 
-/// Whoever is refused is told to come again: a store that is away or that has just lost the ends of what it holds.
+/// Whoever is refused is told to come again: a store that is away or that has just lost the ends of
+/// what it holds.
 #[track_caller]
 fn are_refusals(odd: &[String]) {
     let is_refusal = |odd: &&String| {
-        odd.starts_with("503 ") || odd.starts_with("529 ") || odd.starts_with("429 ") && odd.contains("in flight")
+        odd.starts_with("503 ")
+            || odd.starts_with("529 ")
+            || odd.starts_with("429 ") && odd.contains("in flight")
     };
     let odd: Vec<_> = odd.iter().filter(|odd| !is_refusal(odd)).collect();
-    assert!(odd.is_empty(), "{} odd answers: {:?}", odd.len(), odd.first());
+    assert!(
+        odd.is_empty(),
+        "{} odd answers: {:?}",
+        odd.len(),
+        odd.first()
+    );
 }
 
 #[test]
@@ -193,7 +250,10 @@ fn kills_all_over_a_fleet_neither_lose_nor_double_a_debit() {
     let ended = Instant::now();
     let books = Books::of(&fleet, &account, &log);
     kills.restarts.sort();
-    let (usual, slowest) = (kills.restarts[kills.restarts.len() / 2], kills.restarts[kills.restarts.len() - 1]);
+    let (usual, slowest) = (
+        kills.restarts[kills.restarts.len() / 2],
+        kills.restarts[kills.restarts.len() - 1],
+    );
     let count = |victim| kills.of.get(&victim).copied().unwrap_or(0);
     println!(
         "{time:?}: killed edges {}, sidecar {}, Redis {}; {} answers whole, {} cut, {} refused; quiet after {:?}; an edge \
@@ -209,18 +269,31 @@ fn kills_all_over_a_fleet_neither_lose_nor_double_a_debit() {
     books.are_right();
     audited(&fleet);
     are_refusals(&log.odd);
-    assert!(books.whole > 100, "{} answers are too few to tell", books.whole);
-    assert!(books.interrupted > 0 && !log.cut.is_empty(), "no kill met a running request");
+    assert!(
+        books.whole > 100,
+        "{} answers are too few to tell",
+        books.whole
+    );
+    assert!(
+        books.interrupted > 0 && !log.cut.is_empty(),
+        "no kill met a running request"
+    );
     // At a kill each of an edge's clients has one request under way at most.
     let most = kills.of.values().sum::<u64>() as usize * 2 * CLIENTS;
-    assert!(books.unseen <= most, "{} debits of {} that no client saw the end of", books.unseen, books.completed);
-    // The slowest tells of the machine's other load; the usual one would grow with what is to be told again.
+    assert!(
+        books.unseen <= most,
+        "{} debits of {} that no client saw the end of",
+        books.unseen,
+        books.completed
+    );
+    // The slowest tells of the machine's other load; the usual one would grow with what is to be
+    // told again.
     assert!(usual < Duration::from_secs(5), "a restart takes {usual:?}");
     fleet.close();
 }
 
-/// The store forgets all it had while the sidecar is away, and both edges die: what happened meanwhile is in their
-/// journals alone.
+/// The store forgets all it had while the sidecar is away, and both edges die: what happened
+/// meanwhile is in their journals alone.
 fn after_a_total_loss(journals_are_kept: bool) -> Books {
     let mut fleet = Fleet::new();
     let account = fleet.funded(FUNDS);
@@ -240,7 +313,10 @@ fn after_a_total_loss(journals_are_kept: bool) -> Books {
     for edge in &mut fleet.edges {
         edge.start_gateway();
     }
-    fleet.edges.iter().for_each(|edge| fleet.wait_known(edge, &account.key));
+    fleet
+        .edges
+        .iter()
+        .for_each(|edge| fleet.wait_known(edge, &account.key));
     let books = Books::of(&fleet, &account, &log);
     audited(&fleet);
     are_refusals(&log.odd);
@@ -281,17 +357,29 @@ fn without_its_journal_an_edge_that_is_killed_loses_what_the_store_was_not_told(
     fleet.redis.start_again();
     fleet.edges[0].start_gateway();
     // What it held there is nobody's any more, until its lease ends.
-    fleet.edges.iter().for_each(|edge| fleet.wait_known(edge, &account.key));
+    fleet
+        .edges
+        .iter()
+        .for_each(|edge| fleet.wait_known(edge, &account.key));
     let seen = |fleet: &Fleet| -> HashSet<String> {
         let endings = fleet.sidecar.endings(&account);
-        endings.iter().map(|ending| ending["request_id"].as_str().unwrap().to_owned()).collect()
+        endings
+            .iter()
+            .map(|ending| ending["request_id"].as_str().unwrap().to_owned())
+            .collect()
     };
     wait_for("the other edge's endings", SOON, || {
         (fleet.edges[1].metric("gateway_journal_pending", &[]) == 0.0).then_some(())
     });
     let endings = seen(&fleet);
     let lost = log.whole.iter().filter(|id| !endings.contains(*id)).count();
-    println!("without its journal {lost} of {} answers were lost", log.whole.len());
-    assert!(lost > 0, "the journal was deleted while the store was away, and no answer was missed");
+    println!(
+        "without its journal {lost} of {} answers were lost",
+        log.whole.len()
+    );
+    assert!(
+        lost > 0,
+        "the journal was deleted while the store was away, and no answer was missed"
+    );
     fleet.close();
 }

@@ -22,7 +22,13 @@ pub struct Request {
 
 impl Request {
     pub fn new(method: &str, path: &str) -> Self {
-        Self { method: method.into(), path: path.into(), headers: Vec::new(), body: None, chunk: 0 }
+        Self {
+            method: method.into(),
+            path: path.into(),
+            headers: Vec::new(),
+            body: None,
+            chunk: 0,
+        }
     }
 
     pub fn get(path: &str) -> Self {
@@ -30,12 +36,19 @@ impl Request {
     }
 
     pub fn post(path: &str, body: impl Into<Vec<u8>>) -> Self {
-        Self { body: Some(body.into()), ..Self::new("POST", path) }.header("content-type", "application/json")
+        Self {
+            body: Some(body.into()),
+            ..Self::new("POST", path)
+        }
+        .header("content-type", "application/json")
     }
 
     /// A form as a browser sends it.
     pub fn form(path: &str, fields: &str) -> Self {
-        let form = Self { body: Some(fields.into()), ..Self::new("POST", path) };
+        let form = Self {
+            body: Some(fields.into()),
+            ..Self::new("POST", path)
+        };
         form.header("content-type", "application/x-www-form-urlencoded")
     }
 
@@ -121,7 +134,10 @@ pub struct Answer {
 
 impl Answer {
     pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+        self.headers
+            .iter()
+            .find(|(key, _)| key == name)
+            .map(|(_, value)| value.as_str())
     }
 
     pub fn text(&self) -> String {
@@ -130,16 +146,22 @@ impl Answer {
 
     #[track_caller]
     pub fn json(&self) -> Value {
-        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error} in {}: {}", self.status, self.text()))
+        serde_json::from_slice(&self.body)
+            .unwrap_or_else(|error| panic!("{error} in {}: {}", self.status, self.text()))
     }
 
     /// The gateway's id of the request, the same in both headers and of the promised form.
     #[track_caller]
     pub fn request_id(&self) -> String {
-        let id = self.header("x-request-id").unwrap_or_else(|| panic!("no x-request-id: {:?}", self.headers));
+        let id = self
+            .header("x-request-id")
+            .unwrap_or_else(|| panic!("no x-request-id: {:?}", self.headers));
         assert_eq!(self.header("request-id"), Some(id));
         let hex = id.strip_prefix("req_").unwrap_or_default();
-        assert!(hex.len() == 32 && hex.bytes().all(|byte| byte.is_ascii_hexdigit()), "request id {id:?}");
+        assert!(
+            hex.len() == 32 && hex.bytes().all(|byte| byte.is_ascii_hexdigit()),
+            "request id {id:?}"
+        );
         id.to_owned()
     }
 
@@ -151,19 +173,32 @@ impl Answer {
     }
 
     pub fn has(&self, text: &str) -> bool {
-        self.body.windows(text.len()).any(|window| window == text.as_bytes())
+        self.body
+            .windows(text.len())
+            .any(|window| window == text.as_bytes())
     }
 
     fn begin(head: &str, interim: Vec<u16>) -> Self {
         let mut lines = head.split("\r\n");
-        let status = lines.next().and_then(|line| line.split(' ').nth(1)).and_then(|status| status.parse().ok());
+        let status = lines
+            .next()
+            .and_then(|line| line.split(' ').nth(1))
+            .and_then(|status| status.parse().ok());
         let headers: Vec<_> = lines
             .filter_map(|line| line.split_once(':'))
             .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
             .collect();
         let status = status.unwrap_or_else(|| panic!("not an answer: {head:?}"));
-        let mut answer = Self { status, headers, body: Vec::new(), framing: Framing::Over(End::Whole), interim };
-        let length = answer.header("content-length").map(|length| length.parse().expect("a content-length"));
+        let mut answer = Self {
+            status,
+            headers,
+            body: Vec::new(),
+            framing: Framing::Over(End::Whole),
+            interim,
+        };
+        let length = answer
+            .header("content-length")
+            .map(|length| length.parse().expect("a content-length"));
         let chunked = answer.header("transfer-encoding") == Some("chunked");
         assert!(!(chunked && length.is_some()), "two framings: {head}");
         answer.framing = match length {
@@ -189,7 +224,10 @@ impl Connection {
         let stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
         stream.set_read_timeout(Some(SILENCE)).unwrap();
         stream.set_nodelay(true).unwrap();
-        Some(Self { stream, raw: Vec::new() })
+        Some(Self {
+            stream,
+            raw: Vec::new(),
+        })
     }
 
     /// False where the other side has closed.
@@ -213,8 +251,13 @@ impl Connection {
                     return true;
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                    panic!("nothing came for {SILENCE:?}; last: {:?}", String::from_utf8_lossy(&self.raw))
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) =>
+                {
+                    panic!(
+                        "nothing came for {SILENCE:?}; last: {:?}",
+                        String::from_utf8_lossy(&self.raw)
+                    )
                 }
                 Err(_) => return false,
             }
@@ -305,7 +348,11 @@ impl Connection {
     #[track_caller]
     pub fn until(&mut self, answer: &mut Answer, text: &str) {
         while !answer.has(text) {
-            assert!(self.more(answer), "the body ended before {text:?}: {}", answer.text());
+            assert!(
+                self.more(answer),
+                "the body ended before {text:?}: {}",
+                answer.text()
+            );
         }
     }
 
@@ -338,7 +385,10 @@ impl Connection {
 
     /// Waits until something came that is not read.
     pub fn wait_unread(&self) {
-        assert!(self.stream.peek(&mut [0]).unwrap() > 0, "the connection ended");
+        assert!(
+            self.stream.peek(&mut [0]).unwrap() > 0,
+            "the connection ended"
+        );
     }
 
     /// Drops what came and was not read.

@@ -1,8 +1,9 @@
-//! What real clients send, recorded (`tests/clients/`, long texts replaced by filler of the same length): every request
-//! of every one of them goes to every model of either vendor, which refuses whatever the real one refuses, is answered, told
-//! of its losses, and billed.
+//! What real clients send, recorded (`tests/clients/`, long texts replaced by filler of the same
+//! length): every request of every one of them goes to every model of either vendor, which refuses
+//! whatever the real one refuses, is answered, told of its losses, and billed.
 //!
-//! What is warned about stands in `tests/clients/warnings.json`: a change there is a change that users see.
+//! What is warned about stands in `tests/clients/warnings.json`: a change there is a change that
+//! users see.
 
 use crate::account::micro;
 use crate::client::{Answer, Request};
@@ -21,21 +22,37 @@ struct Recorded {
     body: Value,
 }
 
-const MODELS: [&str; 5] = ["alpha-opus-4-7", "alpha-sonnet-4-6", "alpha-haiku-4-5-20251001", "beta-5.2", "beta-5.5"];
+const MODELS: [&str; 5] = [
+    "alpha-opus-4-7",
+    "alpha-sonnet-4-6",
+    "alpha-haiku-4-5-20251001",
+    "beta-5.2",
+    "beta-5.5",
+];
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients")
 }
 
 fn recorded() -> Vec<(String, Recorded)> {
-    let mut files: Vec<_> = std::fs::read_dir(folder()).unwrap().flatten().map(|entry| entry.path()).collect();
+    let mut files: Vec<_> = std::fs::read_dir(folder())
+        .unwrap()
+        .flatten()
+        .map(|entry| entry.path())
+        .collect();
     files.retain(|file| !file.ends_with("warnings.json"));
     files.sort();
     let mut all = Vec::new();
     for file in files {
-        let requests: Vec<Recorded> = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+        let requests: Vec<Recorded> =
+            serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
         let name = file.file_stem().unwrap().to_string_lossy().into_owned();
-        all.extend(requests.into_iter().enumerate().map(|(index, request)| (format!("{name}#{index}"), request)));
+        all.extend(
+            requests
+                .into_iter()
+                .enumerate()
+                .map(|(index, request)| (format!("{name}#{index}"), request)),
+        );
     }
     all
 }
@@ -47,8 +64,15 @@ fn request(recorded: &Recorded, model: &str, key: &str) -> Request {
     assert_eq!(recorded.method, "POST");
     let mut request = Request::post(&recorded.path, body.to_string()).bearer(key);
     for (name, value) in &recorded.headers {
-        let own =
-            ["host", "connection", "content-length", "transfer-encoding", "authorization", "x-api-key", "content-type"];
+        let own = [
+            "host",
+            "connection",
+            "content-length",
+            "transfer-encoding",
+            "authorization",
+            "x-api-key",
+            "content-type",
+        ];
         if !own.contains(&name.to_ascii_lowercase().as_str()) {
             request = request.header(name, value);
         }
@@ -66,7 +90,8 @@ fn is_complete(surface: Option<Surface>, answer: &Answer) -> bool {
 fn every_request_of_real_clients_goes_to_every_model() {
     let world = World::new();
     let expected: BTreeMap<String, BTreeMap<String, String>> =
-        serde_json::from_str(&std::fs::read_to_string(folder().join("warnings.json")).unwrap()).unwrap();
+        serde_json::from_str(&std::fs::read_to_string(folder().join("warnings.json")).unwrap())
+            .unwrap();
     let mut found: BTreeMap<String, BTreeMap<String, String>> = BTreeMap::new();
     let mut faults = Vec::new();
     for (name, recorded) in recorded() {
@@ -82,11 +107,18 @@ fn every_request_of_real_clients_goes_to_every_model() {
             let is_thread = recorded.body.get("thread").is_some();
             if is_thread {
                 let error = &answer.json()["error"];
-                assert_eq!(error["details"]["error_code"], "thread_unsupported_request", "{name} {model}: {error}");
+                assert_eq!(
+                    error["details"]["error_code"], "thread_unsupported_request",
+                    "{name} {model}: {error}"
+                );
                 continue;
             }
             if answer.status != 200 {
-                faults.push(format!("{name} {model}: {} {}", answer.status, answer.text()));
+                faults.push(format!(
+                    "{name} {model}: {} {}",
+                    answer.status,
+                    answer.text()
+                ));
                 continue;
             }
             let streamed = recorded.body["stream"] == true;
@@ -94,15 +126,31 @@ fn every_request_of_real_clients_goes_to_every_model() {
                 faults.push(format!("{name} {model}: {}", answer.text()));
             }
             let receipt = world.receipt(&account, &answer.request_id());
-            assert_eq!((&receipt["outcome"], &receipt["estimated"]), (&"completed".into(), &false.into()), "{receipt}");
+            assert_eq!(
+                (&receipt["outcome"], &receipt["estimated"]),
+                (&"completed".into(), &false.into()),
+                "{receipt}"
+            );
             assert!(micro(&receipt["credits"]) > 0, "{name} {model}: {receipt}");
             if let Some(warnings) = answer.header("x-gateway-warnings") {
-                found.entry(name.clone()).or_default().insert(model.to_owned(), warnings.to_owned());
+                found
+                    .entry(name.clone())
+                    .or_default()
+                    .insert(model.to_owned(), warnings.to_owned());
             }
         }
     }
-    assert!(faults.is_empty(), "{} refused:\n{}", faults.len(), faults.join("\n"));
-    assert!(found == expected, "what is warned about has changed: {}", serde_json::to_string_pretty(&found).unwrap());
+    assert!(
+        faults.is_empty(),
+        "{} refused:\n{}",
+        faults.len(),
+        faults.join("\n")
+    );
+    assert!(
+        found == expected,
+        "what is warned about has changed: {}",
+        serde_json::to_string_pretty(&found).unwrap()
+    );
     world.close();
 }
 
@@ -110,11 +158,15 @@ fn every_request_of_real_clients_goes_to_every_model() {
 #[test]
 fn the_table_of_warnings_names_no_stranger() {
     let expected: BTreeMap<String, BTreeMap<String, String>> =
-        serde_json::from_str(&std::fs::read_to_string(folder().join("warnings.json")).unwrap()).unwrap();
+        serde_json::from_str(&std::fs::read_to_string(folder().join("warnings.json")).unwrap())
+            .unwrap();
     let names: Vec<_> = recorded().into_iter().map(|(name, _)| name).collect();
     for (name, models) in expected {
         assert!(names.contains(&name), "{name}");
-        assert!(models.keys().all(|model| MODELS.contains(&model.as_str())), "{name}: {models:?}");
+        assert!(
+            models.keys().all(|model| MODELS.contains(&model.as_str())),
+            "{name}: {models:?}"
+        );
     }
     assert!(names.len() >= 56, "{}", names.len());
 }

@@ -1,5 +1,5 @@
-//! Request bodies that come coded: the vendor gets them plain, and few bytes that stand for many cost no more than the
-//! limit.
+//! Request bodies that come coded: the vendor gets them plain, and few bytes that stand for many
+//! cost no more than the limit.
 
 use crate::client::{Answer, Request};
 use crate::surface::{BOTH, Chat, Surface};
@@ -34,7 +34,9 @@ fn coded(coding: &str, plain: &[u8]) -> Vec<u8> {
 }
 
 fn request(surface: Surface, key: &str, coding: &str, body: Vec<u8>) -> Request {
-    Request::post(surface.path(), body).bearer(key).header("content-encoding", coding)
+    Request::post(surface.path(), body)
+        .bearer(key)
+        .header("content-encoding", coding)
 }
 
 /// A chat body of so many bytes, most of them spaces.
@@ -53,17 +55,30 @@ fn a_coded_body_reaches_the_vendor_plain_and_costs_what_it_costs_plain() {
         for coding in CODINGS.into_iter().chain(["GZIP"]) {
             for chunk in [0, 7] {
                 let body = coded(&coding.to_lowercase(), plain.as_bytes());
-                let answer = world.ask(&request(surface, &account.key, coding, body).chunked(chunk));
+                let answer =
+                    world.ask(&request(surface, &account.key, coding, body).chunked(chunk));
                 assert_eq!(answer.status, 200, "{coding}: {}", answer.text());
                 let call = world.vendor.last();
                 assert_eq!(call["body"], sent.as_str(), "{coding}");
                 let headers = call["headers"].as_array().unwrap();
-                assert!(headers.iter().all(|pair| pair[0] != "content-encoding"), "{coding}: {headers:?}");
-                assert_eq!(answer.header("x-gateway-credits").map(str::is_empty), Some(false), "{coding}");
+                assert!(
+                    headers.iter().all(|pair| pair[0] != "content-encoding"),
+                    "{coding}: {headers:?}"
+                );
+                assert_eq!(
+                    answer.header("x-gateway-credits").map(str::is_empty),
+                    Some(false),
+                    "{coding}"
+                );
             }
         }
         // And `identity` is no coding.
-        assert_eq!(world.ask(&request(surface, &account.key, "identity", plain.into())).status, 200);
+        assert_eq!(
+            world
+                .ask(&request(surface, &account.key, "identity", plain.into()))
+                .status,
+            200
+        );
     }
     world.close();
 }
@@ -77,7 +92,8 @@ fn what_a_body_becomes_counts_against_the_limit_to_the_byte() {
     let world = Plan::default().limit("body_bytes", 100_000).start();
     let account = world.account();
     for coding in CODINGS {
-        let ask = |plain: &[u8]| world.ask(&request(Chat, &account.key, coding, coded(coding, plain)));
+        let ask =
+            |plain: &[u8]| world.ask(&request(Chat, &account.key, coding, coded(coding, plain)));
         refused(&ask(&spaced(100_000)), 200, coding);
         refused(&ask(&spaced(100_001)), 413, coding);
         // 32 MiB in a few KiB.
@@ -91,14 +107,34 @@ fn what_a_body_becomes_counts_against_the_limit_to_the_byte() {
 fn a_body_of_another_coding_or_of_none_that_was_said_is_refused() {
     let world = World::new();
     let account = world.account();
-    let plain = Chat.body("input=1 output=1", false, 10).to_string().into_bytes();
+    let plain = Chat
+        .body("input=1 output=1", false, 10)
+        .to_string()
+        .into_bytes();
     for coding in ["compress", "gzip, br", "zip", "", "gzip;q=1"] {
-        refused(&world.ask(&request(Chat, &account.key, coding, plain.clone())), 400, coding);
+        refused(
+            &world.ask(&request(Chat, &account.key, coding, plain.clone())),
+            400,
+            coding,
+        );
     }
     for coding in CODINGS {
-        refused(&world.ask(&request(Chat, &account.key, coding, plain.clone())), 400, coding);
+        refused(
+            &world.ask(&request(Chat, &account.key, coding, plain.clone())),
+            400,
+            coding,
+        );
         let whole = coded(coding, &plain);
-        refused(&world.ask(&request(Chat, &account.key, coding, whole[..whole.len() / 2].to_vec())), 400, coding);
+        refused(
+            &world.ask(&request(
+                Chat,
+                &account.key,
+                coding,
+                whole[..whole.len() / 2].to_vec(),
+            )),
+            400,
+            coding,
+        );
     }
     assert_eq!(world.vendor.calls(), 0);
     world.works(Chat, &account.key);

@@ -1,4 +1,5 @@
-//! Commands of operators in the shells that they have: without the vendors' keys; and what they leave in the audit log.
+//! Commands of operators in the shells that they have: without the vendors' keys; and what they
+//! leave in the audit log.
 
 use crate::client::Request;
 use crate::world::{World, binary};
@@ -13,7 +14,10 @@ const ONE_MACHINE: &str = include_str!("../../deploy/one-machine.yaml");
 fn run_bare(config: &Path, args: &[&str], stdin: &str) -> Output {
     let mut command = Command::new(binary());
     command.env_clear().args(args).arg("-c").arg(config);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     // A command that does not read stdin may have ended.
     let _ = child.stdin.take().unwrap().write_all(stdin.as_bytes());
@@ -22,7 +26,12 @@ fn run_bare(config: &Path, args: &[&str], stdin: &str) -> Output {
 
 fn json(output: &Output) -> Value {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}{}",
+        text(&output.stdout),
+        text(&output.stderr)
+    );
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
@@ -33,7 +42,8 @@ fn commands_for_accounts_keys_ledger_and_audit_need_no_key_of_a_vendor() {
     let place = "${GATEWAY_DATA:-/var/lib/model-gateway}";
     assert!(ONE_MACHINE.contains(place) && ONE_MACHINE.contains("${ALPHA_API_KEY:-}"));
     let data = dir.path().join("data").display().to_string();
-    // As shipped, and as some write it: a variable without a default, and a file that only the service may read.
+    // As shipped, and as some write it: a variable without a default, and a file that only the
+    // service may read.
     let as_shipped = ONE_MACHINE.replace(place, &data);
     let strict = as_shipped.replace("${ALPHA_API_KEY:-}", "${ALPHA_API_KEY}");
     let strict = strict.replace("${BETA_API_KEY:-}", "file:/nowhere/key");
@@ -41,32 +51,88 @@ fn commands_for_accounts_keys_ledger_and_audit_need_no_key_of_a_vendor() {
         std::fs::write(&config, text).unwrap();
         // The control: whoever serves, or checks, learns of every key that is missing.
         for service in ["check", "run"] {
-            assert_eq!(run_bare(&config, &[service], "").status.code(), Some(64), "{service}");
+            assert_eq!(
+                run_bare(&config, &[service], "").status.code(),
+                Some(64),
+                "{service}"
+            );
         }
         let email = format!("ada{round}@example.com");
-        let run = |args: &[&str]| json(&run_bare(&config, &[args, &["--json"]].concat(), "a long password\n"));
+        let run = |args: &[&str]| {
+            json(&run_bare(
+                &config,
+                &[args, &["--json"]].concat(),
+                "a long password\n",
+            ))
+        };
         run(&["account", "create", "--email", &email, "--password-stdin"]);
-        assert_eq!(run(&["account", "list"]).as_array().unwrap().len(), round + 1);
-        run(&["account", "grant", &email, "5", "--ref", &format!("welcome-{round}")]);
+        assert_eq!(
+            run(&["account", "list"]).as_array().unwrap().len(),
+            round + 1
+        );
+        run(&[
+            "account",
+            "grant",
+            &email,
+            "5",
+            "--ref",
+            &format!("welcome-{round}"),
+        ]);
         run(&["account", "show", &email]);
         run(&["account", "set-password", &email, "--password-stdin"]);
-        let key = run(&["key", "create", "--account", &email, "--name", "laptop", "--models", "beta-5.2"]);
-        run(&["key", "set", key["key_id"].as_str().unwrap(), "--spend-limit", "5/day"]);
-        assert_eq!(run(&["key", "list", "--account", &email]).as_array().unwrap().len(), 1);
+        let key = run(&[
+            "key",
+            "create",
+            "--account",
+            &email,
+            "--name",
+            "laptop",
+            "--models",
+            "beta-5.2",
+        ]);
+        run(&[
+            "key",
+            "set",
+            key["key_id"].as_str().unwrap(),
+            "--spend-limit",
+            "5/day",
+        ]);
+        assert_eq!(
+            run(&["key", "list", "--account", &email])
+                .as_array()
+                .unwrap()
+                .len(),
+            1
+        );
         run(&["key", "revoke", key["key_id"].as_str().unwrap()]);
-        assert_eq!(run(&["ledger", "verify"])["findings"], serde_json::json!([]));
-        assert!(!run(&["ledger", "show", &email]).as_array().unwrap().is_empty());
+        assert_eq!(
+            run(&["ledger", "verify"])["findings"],
+            serde_json::json!([])
+        );
+        assert!(
+            !run(&["ledger", "show", &email])
+                .as_array()
+                .unwrap()
+                .is_empty()
+        );
         assert!(!run(&["ledger", "export"]).as_array().unwrap().is_empty());
         assert!(!run(&["audit", "show"]).as_array().unwrap().is_empty());
         assert_eq!(run(&["audit", "verify"])["findings"], serde_json::json!([]));
-        run(&["ledger", "backup", dir.path().join(format!("copy{round}")).to_str().unwrap()]);
+        run(&[
+            "ledger",
+            "backup",
+            dir.path().join(format!("copy{round}")).to_str().unwrap(),
+        ]);
     }
     // What a command does need is named.
     std::fs::write(&config, ONE_MACHINE.replace(place, "${GATEWAY_DATA}")).unwrap();
     let refused = run_bare(&config, &["account", "list"], "");
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!(refused.status.code(), Some(64), "{text}");
-    assert!(text.contains("data_dir: environment variable GATEWAY_DATA is not set"), "{text}");
+    assert!(
+        text.contains("data_dir: environment variable GATEWAY_DATA is not set"),
+        "{text}"
+    );
     assert!(!text.contains("API_KEY"), "{text}");
 }
 
@@ -74,37 +140,82 @@ fn commands_for_accounts_keys_ledger_and_audit_need_no_key_of_a_vendor() {
 fn a_new_password_ends_the_sessions_of_the_one_before_and_is_audited() {
     let world = World::new();
     let [old, new] = ["the old password", "the new password"];
-    let create = ["account", "create", "--email", "ada@example.com", "--password-stdin"];
+    let create = [
+        "account",
+        "create",
+        "--email",
+        "ada@example.com",
+        "--password-stdin",
+    ];
     let created = run_bare(&world.config, &create, old);
-    assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stderr));
+    assert!(
+        created.status.success(),
+        "{}",
+        String::from_utf8_lossy(&created.stderr)
+    );
     let sign_in = |password: &str| {
-        let fields = format!("email=ada%40example.com&password={}", password.replace(' ', "+"));
+        let fields = format!(
+            "email=ada%40example.com&password={}",
+            password.replace(' ', "+")
+        );
         let answer = world.ask(&Request::form("/dashboard/sign-in", &fields));
-        let cookie = answer.header("set-cookie").and_then(|cookie| cookie.split(';').next()).unwrap_or_default();
+        let cookie = answer
+            .header("set-cookie")
+            .and_then(|cookie| cookie.split(';').next())
+            .unwrap_or_default();
         (answer.status, cookie.to_owned())
     };
-    let page = |cookie: &str| world.ask(&Request::get("/dashboard").header("cookie", cookie)).status;
+    let page = |cookie: &str| {
+        world
+            .ask(&Request::get("/dashboard").header("cookie", cookie))
+            .status
+    };
     let (status, cookie) = sign_in(old);
     assert_eq!((status, page(&cookie)), (303, 200));
     let set = |args: &[&str], stdin: &str| {
-        run_bare(&world.config, &[&["account", "set-password", "ada@example.com"], args].concat(), stdin)
+        run_bare(
+            &world.config,
+            &[&["account", "set-password", "ada@example.com"], args].concat(),
+            stdin,
+        )
     };
     let refused = set(&["--password-stdin"], "short\n");
-    assert_eq!((refused.status.code(), page(&cookie)), (Some(1), 200), "a password that is refused changes nothing");
-    assert_eq!(json(&set(&["--password-stdin", "--json"], &format!("{new}\n")))["email"], "ada@example.com");
+    assert_eq!(
+        (refused.status.code(), page(&cookie)),
+        (Some(1), 200),
+        "a password that is refused changes nothing"
+    );
+    assert_eq!(
+        json(&set(&["--password-stdin", "--json"], &format!("{new}\n")))["email"],
+        "ada@example.com"
+    );
     assert_eq!(page(&cookie), 303, "the session has ended");
     assert_eq!((sign_in(old).0, sign_in(new).0), (401, 303));
     // Without one the command makes one, and prints it this once.
-    let made = json(&set(&["--json"], ""))["password"].as_str().unwrap().to_owned();
+    let made = json(&set(&["--json"], ""))["password"]
+        .as_str()
+        .unwrap()
+        .to_owned();
     assert_eq!((sign_in(new).0, sign_in(&made).0), (401, 303));
     let lines = world.json(&["audit", "show"]);
-    let acts = lines.as_array().unwrap().iter().filter(|line| line["act"] == "account.set-password");
+    let acts = lines
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|line| line["act"] == "account.set-password");
     assert_eq!(acts.count(), 2, "{lines}");
     for secret in [old, new, &made] {
-        assert!(!lines.to_string().contains(secret) && !world.log().contains(secret), "a password is written down");
+        assert!(
+            !lines.to_string().contains(secret) && !world.log().contains(secret),
+            "a password is written down"
+        );
     }
     assert_eq!(set(&[], "").status.code(), Some(0));
-    let nobody = run_bare(&world.config, &["account", "set-password", "nobody@example.com"], "");
+    let nobody = run_bare(
+        &world.config,
+        &["account", "set-password", "nobody@example.com"],
+        "",
+    );
     assert_eq!(nobody.status.code(), Some(1));
     world.close();
 }
@@ -115,16 +226,46 @@ fn the_audit_log_says_in_json_what_a_key_was_set_to() {
     let account = world.account();
     let (key, _) = world.key(&account.id, "audited");
     let set = |args: &[&str]| world.json(&[&["key", "set", &key], args].concat());
-    set(&["--expires-in", "30d", "--spend-limit", "100/day", "--models", "beta-5.2", "--requests-per-minute", "7"]);
-    set(&["--expires-in", "never", "--spend-limit", "none", "--models", "all", "--requests-per-minute", "default"]);
+    set(&[
+        "--expires-in",
+        "30d",
+        "--spend-limit",
+        "100/day",
+        "--models",
+        "beta-5.2",
+        "--requests-per-minute",
+        "7",
+    ]);
+    set(&[
+        "--expires-in",
+        "never",
+        "--spend-limit",
+        "none",
+        "--models",
+        "all",
+        "--requests-per-minute",
+        "default",
+    ]);
     let lines = world.json(&["audit", "show", "--last", "100"]);
-    let sets: Vec<_> = lines.as_array().unwrap().iter().filter(|line| line["act"] == "key.set").collect();
+    let sets: Vec<_> = lines
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|line| line["act"] == "key.set")
+        .collect();
     assert_eq!(sets.len(), 2);
     let settings = &sets[1]["after"]["settings"];
     assert_eq!(settings["spend_limit"]["period"], "day", "{settings}");
     assert_eq!(settings["allowed_models"], serde_json::json!(["beta-5.2"]));
-    assert!(settings["expires_at_ms"].is_i64() && settings["rates"]["requests_per_minute"] == 7, "{settings}");
-    assert_eq!(sets[0]["after"]["settings"], serde_json::json!({}), "all is taken back");
+    assert!(
+        settings["expires_at_ms"].is_i64() && settings["rates"]["requests_per_minute"] == 7,
+        "{settings}"
+    );
+    assert_eq!(
+        sets[0]["after"]["settings"],
+        serde_json::json!({}),
+        "all is taken back"
+    );
     for line in lines.as_array().unwrap() {
         let text = line.to_string();
         for debug in ["Some(", "None,", "KeyArgs", "Setting("] {

@@ -1,4 +1,5 @@
-//! Pages of other origins that call the API from a browser: which may, what they may send and read, and that nobody else gains.
+//! Pages of other origins that call the API from a browser: which may, what they may send and read,
+//! and that nobody else gains.
 
 use crate::client::{Answer, Request};
 use crate::surface::{BOTH, Chat};
@@ -9,7 +10,10 @@ const OTHER: &str = "https://evil.example";
 
 fn world(origins: &str) -> World {
     Plan::default()
-        .edit("store: {kind: embedded}", &format!("store: {{kind: embedded}}\ncors: {{origins: {origins}}}"))
+        .edit(
+            "store: {kind: embedded}",
+            &format!("store: {{kind: embedded}}\ncors: {{origins: {origins}}}"),
+        )
         .start()
 }
 
@@ -17,7 +21,10 @@ fn preflight(path: &str, origin: &str) -> Request {
     Request::new("OPTIONS", path)
         .header("origin", origin)
         .header("access-control-request-method", "POST")
-        .header("access-control-request-headers", "authorization,content-type,x-stainless-os,x-evil")
+        .header(
+            "access-control-request-headers",
+            "authorization,content-type,x-stainless-os,x-evil",
+        )
 }
 
 /// `access-control-allow-origin`, and that nothing allows credentials.
@@ -32,8 +39,15 @@ fn without_a_list_no_page_may_call() {
     let account = world.account();
     let answer = world.ask(&preflight("/v1/chat/completions", APP));
     assert_eq!((answer.status, allowed(&answer)), (405, None));
-    let answer = world.ask(&Chat.whole(&account.key, "input=1 output=1").header("origin", APP));
-    assert_eq!((answer.status, allowed(&answer), answer.header("vary")), (200, None, None));
+    let answer = world.ask(
+        &Chat
+            .whole(&account.key, "input=1 output=1")
+            .header("origin", APP),
+    );
+    assert_eq!(
+        (answer.status, allowed(&answer), answer.header("vary")),
+        (200, None, None)
+    );
     world.close();
 }
 
@@ -41,13 +55,31 @@ fn without_a_list_no_page_may_call() {
 fn a_listed_page_may_call_and_reads_every_answer() {
     let world = world(&format!("[{APP:?}, \"http://localhost:3000\"]"));
     let account = world.account();
-    for path in ["/v1/chat/completions", "/messages", "/v1/models", "/v1/none"] {
+    for path in [
+        "/v1/chat/completions",
+        "/messages",
+        "/v1/models",
+        "/v1/none",
+    ] {
         let answer = world.ask(&preflight(path, APP));
-        assert_eq!((answer.status, allowed(&answer)), (204, Some(APP)), "{path}");
-        assert_eq!(answer.header("access-control-allow-methods"), Some("GET, POST, OPTIONS"));
-        assert_eq!(answer.header("access-control-allow-headers"), Some("authorization, content-type, x-stainless-os"));
+        assert_eq!(
+            (answer.status, allowed(&answer)),
+            (204, Some(APP)),
+            "{path}"
+        );
+        assert_eq!(
+            answer.header("access-control-allow-methods"),
+            Some("GET, POST, OPTIONS")
+        );
+        assert_eq!(
+            answer.header("access-control-allow-headers"),
+            Some("authorization, content-type, x-stainless-os")
+        );
         assert_eq!(answer.header("access-control-max-age"), Some("7200"));
-        assert_eq!((answer.header("vary"), answer.body.len()), (Some("origin"), 0));
+        assert_eq!(
+            (answer.header("vary"), answer.body.len()),
+            (Some("origin"), 0)
+        );
         let refused = world.ask(&preflight(path, OTHER));
         assert_eq!((refused.status, allowed(&refused)), (204, None), "{path}");
         assert_eq!(refused.header("access-control-allow-headers"), None);
@@ -65,17 +97,32 @@ fn a_listed_page_may_call_and_reads_every_answer() {
             (Request::get("/v1/models//x").bearer(&account.key), 400),
         ] {
             for (origin, due) in [(Some(APP), Some(APP)), (Some(OTHER), None), (None, None)] {
-                let request = origin.iter().fold(request.clone(), |request, origin| request.header("origin", origin));
+                let request = origin.iter().fold(request.clone(), |request, origin| {
+                    request.header("origin", origin)
+                });
                 let answer = world.ask(&request);
-                assert_eq!((answer.status, allowed(&answer)), (status, due), "{request:?}: {}", answer.text());
-                assert_eq!(answer.header("access-control-expose-headers"), due.map(|_| "*"));
+                assert_eq!(
+                    (answer.status, allowed(&answer)),
+                    (status, due),
+                    "{request:?}: {}",
+                    answer.text()
+                );
+                assert_eq!(
+                    answer.header("access-control-expose-headers"),
+                    due.map(|_| "*")
+                );
                 assert_eq!(answer.header("vary"), Some("origin"));
             }
         }
     }
     // An answer that is given again is for the page that asks now.
-    let keyed = Chat.whole(&account.key, "input=1 output=1").header("idempotency-key", "a-key");
-    assert_eq!(allowed(&world.ask(&keyed.clone().header("origin", APP))), Some(APP));
+    let keyed = Chat
+        .whole(&account.key, "input=1 output=1")
+        .header("idempotency-key", "a-key");
+    assert_eq!(
+        allowed(&world.ask(&keyed.clone().header("origin", APP))),
+        Some(APP)
+    );
     let again = world.ask(&keyed.clone().header("origin", "http://localhost:3000"));
     assert_eq!(again.header("x-gateway-replayed"), Some("true"));
     assert_eq!(allowed(&again), Some("http://localhost:3000"));
@@ -86,14 +133,28 @@ fn a_listed_page_may_call_and_reads_every_answer() {
 #[test]
 fn pages_and_health_checks_take_no_part() {
     let world = world("[\"*\"]");
-    for path in ["/docs", "/docs/models.json", "/dashboard/sign-in", "/healthz", "/"] {
+    for path in [
+        "/docs",
+        "/docs/models.json",
+        "/dashboard/sign-in",
+        "/healthz",
+        "/",
+    ] {
         let answer = world.ask(&Request::get(path).header("origin", APP));
         assert_eq!(allowed(&answer), None, "{path}");
         let answer = world.ask(&preflight(path, APP));
         assert_eq!(allowed(&answer), None, "{path}");
-        assert_eq!(answer.header("access-control-allow-headers"), None, "{path}");
+        assert_eq!(
+            answer.header("access-control-allow-headers"),
+            None,
+            "{path}"
+        );
     }
     let answer = world.ask(&Request::get("/v1/models").header("origin", OTHER));
-    assert_eq!((answer.status, allowed(&answer)), (401, Some("*")), "every page may ask, and needs a key");
+    assert_eq!(
+        (answer.status, allowed(&answer)),
+        (401, Some("*")),
+        "every page may ask, and needs a key"
+    );
     world.close();
 }

@@ -1,8 +1,10 @@
-//! `kill -9` under load: whoever has a whole answer was debited for it, once, and nobody was for anything else.
+//! `kill -9` under load: whoever has a whole answer was debited for it, once, and nobody was for
+//! anything else.
 //!
-//! The clients keep a log of what they have seen the end of; after the last restart it is laid beside the ledger. The
-//! control takes the journal away between kill and restart: then answers must be missing, or this proves nothing.
-//! Twenty kills by default, ten minutes of them when long, or as many seconds as `GATEWAY_KILL_SECONDS` says.
+//! The clients keep a log of what they have seen the end of; after the last restart it is laid
+//! beside the ledger. The control takes the journal away between kill and restart: then answers
+//! must be missing, or this proves nothing. Twenty kills by default, ten minutes of them when long,
+//! or as many seconds as `GATEWAY_KILL_SECONDS` says.
 
 use crate::account::{Account, micro, taken};
 use crate::client::Connection;
@@ -71,7 +73,9 @@ fn client(edge: u16, key: &str, surface: Surface, habit: Habit, stop: &AtomicBoo
         if !connection.send(&bytes) {
             continue;
         }
-        let Some(mut answer) = connection.try_begin() else { continue };
+        let Some(mut answer) = connection.try_begin() else {
+            continue;
+        };
         let id = answer.request_id();
         if habit == Habit::Abort && answer.status == 200 {
             connection.more(&mut answer);
@@ -80,7 +84,9 @@ fn client(edge: u16, key: &str, surface: Surface, habit: Habit, stop: &AtomicBoo
         }
         connection.finish(&mut answer);
         let is_whole = match habit {
-            Habit::Whole => answer.status == 200 && serde_json::from_slice::<Value>(&answer.body).is_ok(),
+            Habit::Whole => {
+                answer.status == 200 && serde_json::from_slice::<Value>(&answer.body).is_ok()
+            }
             _ => surface.is_complete(&answer),
         };
         match (is_whole, answer.end() == Some(crate::client::End::Whole)) {
@@ -117,7 +123,9 @@ pub fn under_load(edge: u16, key: &str, habits: &[Habit], chaos: impl FnOnce()) 
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(chaos));
         stop.store(true, Ordering::Relaxed);
         let mut log = Log::default();
-        threads.into_iter().for_each(|thread| log.add(thread.join().unwrap()));
+        threads
+            .into_iter()
+            .for_each(|thread| log.add(thread.join().unwrap()));
         outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         log
     })
@@ -128,7 +136,10 @@ fn by_id(world: &World, account: &Account) -> (HashMap<String, Value>, usize) {
     let endings = world.endings(account);
     let count = endings.len();
     let id = |ending: &Value| ending["request_id"].as_str().unwrap().to_owned();
-    let by_id: HashMap<_, _> = endings.into_iter().map(|ending| (id(&ending), ending)).collect();
+    let by_id: HashMap<_, _> = endings
+        .into_iter()
+        .map(|ending| (id(&ending), ending))
+        .collect();
     let doubled = count - by_id.len();
     (by_id, doubled)
 }
@@ -150,15 +161,20 @@ fn kills_under_load_neither_lose_nor_double_a_debit() {
     let mut kills = 0;
     let mut restarts = Vec::new();
     let began = Instant::now();
-    let log = under_load(world.edge, &account.key, &[Habit::Whole, Habit::Stream, Habit::Abort], || {
-        while kills < KILLS_LEAST || began.elapsed() < kill_seconds() {
-            std::thread::sleep(Duration::from_millis(150 + kills * 7_919 % 500));
-            world.kill();
-            restarts.push(world.start_gateway());
-            kills += 1;
-        }
-        std::thread::sleep(Duration::from_millis(300));
-    });
+    let log = under_load(
+        world.edge,
+        &account.key,
+        &[Habit::Whole, Habit::Stream, Habit::Abort],
+        || {
+            while kills < KILLS_LEAST || began.elapsed() < kill_seconds() {
+                std::thread::sleep(Duration::from_millis(150 + kills * 7_919 % 500));
+                world.kill();
+                restarts.push(world.start_gateway());
+                kills += 1;
+            }
+            std::thread::sleep(Duration::from_millis(300));
+        },
+    );
     world.vendor.wait_idle();
     // What the last moment began may end yet; what is held after that, or missing, is told below.
     let settled = |world: &World| {
@@ -173,15 +189,25 @@ fn kills_under_load_neither_lose_nor_double_a_debit() {
     let (held, drift) = settled(&world);
     let (endings, doubled) = by_id(&world, &account);
     let of = |outcome: &str| -> HashSet<&String> {
-        endings.iter().filter(|(_, ending)| ending["outcome"] == outcome).map(|(id, _)| id).collect()
+        endings
+            .iter()
+            .filter(|(_, ending)| ending["outcome"] == outcome)
+            .map(|(id, _)| id)
+            .collect()
     };
     let (completed, interrupted) = (of("completed"), of("interrupted"));
-    let unseen: Vec<_> =
-        completed.iter().filter(|id| !log.whole.contains(**id) && !log.aborted.contains(**id)).collect();
+    let unseen: Vec<_> = completed
+        .iter()
+        .filter(|id| !log.whole.contains(**id) && !log.aborted.contains(**id))
+        .collect();
     let cut_after_debit = unseen.iter().filter(|id| log.cut.contains(***id)).count();
     restarts.sort();
     let (usual, slowest) = (restarts[restarts.len() / 2], restarts[restarts.len() - 1]);
-    let lost = log.whole.iter().filter(|id| !completed.contains(*id)).count();
+    let lost = log
+        .whole
+        .iter()
+        .filter(|id| !completed.contains(*id))
+        .count();
     println!(
         "{kills} kills in {:?}: {} completed, {lost} lost, {doubled} doubled, {drift} µc drift, {held} µc held, restart \
          {usual:?}, the slowest {slowest:?}",
@@ -198,13 +224,29 @@ fn kills_under_load_neither_lose_nor_double_a_debit() {
         interrupted.len(),
         unseen.len(),
     );
-    assert!(log.odd.is_empty(), "{} odd answers: {:?}", log.odd.len(), &log.odd[..log.odd.len().min(3)]);
-    assert_eq!((lost, doubled, drift, held), (0, 0, 0, 0), "lost, doubled, drift, held");
+    assert!(
+        log.odd.is_empty(),
+        "{} odd answers: {:?}",
+        log.odd.len(),
+        &log.odd[..log.odd.len().min(3)]
+    );
+    assert_eq!(
+        (lost, doubled, drift, held),
+        (0, 0, 0, 0),
+        "lost, doubled, drift, held"
+    );
     assert!(log.whole.len() > 1_000, "too few answers to tell");
-    assert!(!interrupted.is_empty() && !log.cut.is_empty(), "no kill met a running request");
+    assert!(
+        !interrupted.is_empty() && !log.cut.is_empty(),
+        "no kill met a running request"
+    );
     // At a kill each client has one request under way at most.
     let most = kills as usize * 2 * 3 * CLIENTS_OF_A_KIND / 2;
-    assert!(unseen.len() <= most, "{} debits that no client saw the answer of", unseen.len());
+    assert!(
+        unseen.len() <= most,
+        "{} debits that no client saw the answer of",
+        unseen.len()
+    );
     for (id, ending) in &endings {
         let credits = micro(&ending["credits"]);
         match ending["outcome"].as_str().unwrap() {
@@ -213,7 +255,8 @@ fn kills_under_load_neither_lose_nor_double_a_debit() {
             _ => assert_eq!(credits, 0, "{ending}"),
         }
     }
-    // The slowest tells of the machine's other load; the usual one would grow with what is to be replayed.
+    // The slowest tells of the machine's other load; the usual one would grow with what is to be
+    // replayed.
     assert!(usual < Duration::from_secs(1), "a restart takes {usual:?}");
     world.close();
 }
@@ -224,22 +267,37 @@ fn without_the_journal_a_kill_does_lose_debits() {
     let account = world.funded(FUNDS);
     let mut lost = 0;
     for round in 0..40 {
-        let log = under_load(world.edge, &account.key, &[Habit::Whole, Habit::Whole], || {
-            std::thread::sleep(Duration::from_millis(150));
-            world.kill();
-        });
+        let log = under_load(
+            world.edge,
+            &account.key,
+            &[Habit::Whole, Habit::Whole],
+            || {
+                std::thread::sleep(Duration::from_millis(150));
+                world.kill();
+            },
+        );
         for boot in std::fs::read_dir(world.data_dir().join("journal")).unwrap() {
             std::fs::remove_dir_all(boot.unwrap().path()).unwrap();
         }
         world.start_gateway();
         let (endings, doubled) = by_id(&world, &account);
         assert_eq!(doubled, 0, "a request ended twice");
-        lost = log.whole.iter().filter(|id| !endings.contains_key(*id)).count();
+        lost = log
+            .whole
+            .iter()
+            .filter(|id| !endings.contains_key(*id))
+            .count();
         if lost > 0 {
-            println!("without the journal {lost} of {} answers were lost in round {round}", log.whole.len());
+            println!(
+                "without the journal {lost} of {} answers were lost in round {round}",
+                log.whole.len()
+            );
             break;
         }
     }
-    assert!(lost > 0, "the journal was deleted after 40 kills under load, and no answer was missed");
+    assert!(
+        lost > 0,
+        "the journal was deleted after 40 kills under load, and no answer was missed"
+    );
     world.close();
 }

@@ -1,5 +1,6 @@
-//! Many clients at one time that leave, read slowly, or never end their header: memory and files are bounded, nothing is
-//! left behind, and the others are served. The default run is small; `GATEWAY_LONG=1` is as many as two cores carry.
+//! Many clients at one time that leave, read slowly, or never end their header: memory and files
+//! are bounded, nothing is left behind, and the others are served. The default run is small;
+//! `GATEWAY_LONG=1` is as many as two cores carry.
 
 use crate::account::Account;
 use crate::h2::resident_kib;
@@ -11,30 +12,43 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap()
 }
 
 /// As many clients as one address may be.
 fn plan() -> Plan {
-    let plan = Plan::default().limit("connections_per_address", 0).limit("open_requests_per_account", 65_536);
-    plan.limit("drain_after_client_seconds", 1).limit("drain_hidden_seconds", 1)
+    let plan = Plan::default()
+        .limit("connections_per_address", 0)
+        .limit("open_requests_per_account", 65_536);
+    plan.limit("drain_after_client_seconds", 1)
+        .limit("drain_hidden_seconds", 1)
 }
 
-/// Nothing is held, nothing runs, and the gateway has no more files open than before, but for connections to the vendor
-/// that it keeps.
+/// Nothing is held, nothing runs, and the gateway has no more files open than before, but for
+/// connections to the vendor that it keeps.
 fn wait_quiet(world: &World, files_before: usize, kept: usize) {
     let limit = Duration::from_secs(60);
-    wait_for("all holds to be gone", limit, || (world.metric("gateway_open_holds", &[]) == 0.0).then_some(()));
+    wait_for("all holds to be gone", limit, || {
+        (world.metric("gateway_open_holds", &[]) == 0.0).then_some(())
+    });
     wait_for("all connections to be gone", limit, || {
         (world.metric("gateway_client_connections", &[]) == 0.0).then_some(())
     });
-    wait_for("all files to be closed", limit, || (world.open_files() <= files_before + kept).then_some(()));
+    wait_for("all files to be closed", limit, || {
+        (world.open_files() <= files_before + kept).then_some(())
+    });
 }
 
 /// One client that leaves at some point of its request, or does not.
 fn leaves(world: &World, account: &Account, number: u64) {
     let surface = BOTH[(number % 2) as usize];
-    let request = surface.stream(&account.key, "events=12 gap_ms=2 input=10 output=12").bytes();
+    let request = surface
+        .stream(&account.key, "events=12 gap_ms=2 input=10 output=12")
+        .bytes();
     let mut connection = world.connect();
     match number % 5 {
         // In the middle of its own words.
@@ -76,20 +90,33 @@ fn clients_that_come_and_leave_by_the_thousand_leave_nothing_behind() {
                     }
                     leaves(&world, &account, number);
                     if number % 100 == 50 {
-                        most.fetch_max(world.metric("gateway_open_holds", &[]) as u64, Ordering::Relaxed);
+                        most.fetch_max(
+                            world.metric("gateway_open_holds", &[]) as u64,
+                            Ordering::Relaxed,
+                        );
                     }
                 }
             });
         }
     });
-    assert!(most.load(Ordering::Relaxed) > 0, "what is watched does not move");
+    assert!(
+        most.load(Ordering::Relaxed) > 0,
+        "what is watched does not move"
+    );
     wait_quiet(&world, files, threads + 2);
     // Every fifth left before its request was whole; the others are in the books once each.
     let endings = world.endings(&account);
     let asked = cycles - cycles.div_ceil(5) + 1;
-    assert!(endings.len() as u64 <= asked, "{} endings of {asked} requests", endings.len());
+    assert!(
+        endings.len() as u64 <= asked,
+        "{} endings of {asked} requests",
+        endings.len()
+    );
     let whole = cycles / 5 + 1;
-    let completed = endings.iter().filter(|ending| ending["outcome"] == "completed").count() as u64;
+    let completed = endings
+        .iter()
+        .filter(|ending| ending["outcome"] == "completed")
+        .count() as u64;
     assert!(completed >= whole, "{completed} of {whole} that stayed");
     let (resident, rows) = (resident_kib(world.pid()), endings.len());
     println!("{cycles} cycles, {rows} endings, {completed} complete, {resident} KiB resident");
@@ -108,7 +135,13 @@ async fn begin(port: u16, request: &[u8]) -> TcpStream {
 /// How much its vendor has written to a stream that nobody reads.
 fn written(world: &World) -> u64 {
     let requests = world.vendor.requests();
-    requests.as_array().unwrap().iter().filter_map(|call| call["answer"]["shown_bytes"].as_u64()).max().unwrap_or(0)
+    requests
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|call| call["answer"]["shown_bytes"].as_u64())
+        .max()
+        .unwrap_or(0)
 }
 
 #[test]
@@ -122,7 +155,9 @@ fn clients_that_do_not_read_hold_their_vendor_up_and_cost_little_memory() {
     // More than all buffers on the way together take.
     let bytes = 60 * 1_048_576;
     let marker = format!("lenient=1 overrun=1 bytes={bytes} events=1000 input=10 output=100");
-    let request = Chat.request(&account.key, &Chat.body(&marker, true, bytes)).bytes();
+    let request = Chat
+        .request(&account.key, &Chat.body(&marker, true, bytes))
+        .bytes();
     let held = runtime.block_on(async {
         let mut held = Vec::new();
         for _ in 0..readers {
@@ -140,12 +175,24 @@ fn clients_that_do_not_read_hold_their_vendor_up_and_cost_little_memory() {
         (now > 0 && last.1.elapsed() > Duration::from_secs(1)).then_some(())
     });
     let grown = resident_kib(world.pid()).saturating_sub(before);
-    println!("{readers} readers: {} KiB each, of {} written", grown / readers as u64, last.0);
-    assert!(last.0 < bytes, "everything was read, for a client that reads nothing: {}", last.0);
-    // In kernel buffers lies what they take; in the gateway a write, and what came in meanwhile. Some more is the allocator's.
-    // Over HTTP/2 there is a stream's window of each, and the connection's TLS.
+    println!(
+        "{readers} readers: {} KiB each, of {} written",
+        grown / readers as u64,
+        last.0
+    );
+    assert!(
+        last.0 < bytes,
+        "everything was read, for a client that reads nothing: {}",
+        last.0
+    );
+    // In kernel buffers lies what they take; in the gateway a write, and what came in meanwhile.
+    // Some more is the allocator's. Over HTTP/2 there is a stream's window of each, and the
+    // connection's TLS.
     let each = if has_h2_vendors() { 512 } else { 256 };
-    assert!(grown < 4_096 + each * readers as u64, "{grown} KiB for {readers} clients that do not read");
+    assert!(
+        grown < 4_096 + each * readers as u64,
+        "{grown} KiB for {readers} clients that do not read"
+    );
     world.works(Messages, &account.key);
     // They are given up after a while, whether or not they leave.
     wait_quiet(&world, files, readers + 2);
@@ -153,8 +200,14 @@ fn clients_that_do_not_read_hold_their_vendor_up_and_cost_little_memory() {
     // The ledger has them a few milliseconds later.
     world.ended(&account, readers + 2);
     let endings = world.endings(&account);
-    let given_up = endings.iter().filter(|ending| ending["outcome"] == "client_left").count();
-    assert_eq!(given_up, readers, "each is billed for what was generated: {endings:?}");
+    let given_up = endings
+        .iter()
+        .filter(|ending| ending["outcome"] == "client_left")
+        .count();
+    assert_eq!(
+        given_up, readers,
+        "each is billed for what was generated: {endings:?}"
+    );
     world.close();
 }
 
@@ -177,7 +230,9 @@ fn served(world: &World, account: &Account, requests: usize) -> Vec<Duration> {
 /// Sends a header byte by byte until the gateway has closed; how long that took.
 async fn trickle(port: u16) -> Duration {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-    let _ = stream.write_all(b"POST /v1/messages HTTP/1.1\r\nhost: g\r\nx: ").await;
+    let _ = stream
+        .write_all(b"POST /v1/messages HTTP/1.1\r\nhost: g\r\nx: ")
+        .await;
     let began = Instant::now();
     let mut end = [0; 64];
     while stream.write_all(b"x").await.is_ok() {
@@ -205,7 +260,11 @@ fn headers_that_never_end_are_cut_off_and_cost_others_little() {
     let others = served(&world, &account, 100);
     let grown = resident_kib(world.pid()).saturating_sub(before);
     let at = |times: &[Duration]| (times[50], times[98]);
-    println!("{clients} clients: {grown} KiB more; others {:?}, alone {:?}", at(&others), at(&alone));
+    println!(
+        "{clients} clients: {grown} KiB more; others {:?}, alone {:?}",
+        at(&others),
+        at(&alone)
+    );
     assert!(grown < 200 * 1_024, "{grown} KiB");
     let cut: Vec<_> = runtime.block_on(async {
         let mut cut = Vec::new();
@@ -223,7 +282,11 @@ fn headers_that_never_end_are_cut_off_and_cost_others_little() {
 
 #[test]
 fn many_streams_at_one_time_lose_nothing_and_each_is_debited() {
-    let (streams, events): (usize, usize) = if crate::is_long() { (3_000, 30) } else { (150, 5) };
+    let (streams, events): (usize, usize) = if crate::is_long() {
+        (3_000, 30)
+    } else {
+        (150, 5)
+    };
     let world = plan().start();
     let account = world.funded(1_000_000_000_000);
     world.works(Chat, &account.key);
@@ -244,13 +307,24 @@ fn many_streams_at_one_time_lose_nothing_and_each_is_debited() {
                 // The connection stays open after the answer.
                 while !all.ends_with(b"0\r\n\r\n") {
                     let count = stream.read(&mut piece).await.unwrap();
-                    assert!(count > 0, "a stream was cut: {}", String::from_utf8_lossy(&all));
+                    assert!(
+                        count > 0,
+                        "a stream was cut: {}",
+                        String::from_utf8_lossy(&all)
+                    );
                     all.extend_from_slice(&piece[..count]);
                 }
                 let text = String::from_utf8_lossy(&all).into_owned();
-                let delta = if surface == Chat { "\"delta\":{\"content\":\"" } else { "text_delta" };
+                let delta = if surface == Chat {
+                    "\"delta\":{\"content\":\""
+                } else {
+                    "text_delta"
+                };
                 assert_eq!(text.matches(delta).count(), events, "{text}");
-                assert!(text.contains(surface.terminal()) && !text.contains(surface.error_frame()), "{text}");
+                assert!(
+                    text.contains(surface.terminal()) && !text.contains(surface.error_frame()),
+                    "{text}"
+                );
             });
         }
         loop {
@@ -274,6 +348,10 @@ fn many_streams_at_one_time_lose_nothing_and_each_is_debited() {
         (endings.len() > streams).then_some(endings)
     });
     assert_eq!(ended.len(), streams + 1);
-    assert!(ended.iter().all(|ending| ending["outcome"] == "completed" && ending["kind"] == "debit"));
+    assert!(
+        ended
+            .iter()
+            .all(|ending| ending["outcome"] == "completed" && ending["kind"] == "debit")
+    );
     world.close();
 }

@@ -1,5 +1,5 @@
-//! A vendor of all protocols that plays recorded answers and breaks them off as the request's text says:
-//! `[[answer PROTOCOL KIND FRAMES]]`.
+//! A vendor of all protocols that plays recorded answers and breaks them off as the request's text
+//! says: `[[answer PROTOCOL KIND FRAMES]]`.
 //!
 //! It must not know what a gateway makes of it.
 
@@ -70,8 +70,15 @@ const OTHERS: [Kind; 8] = [
     Kind::BareEnd,
 ];
 
-pub const CUTS: [Kind; 7] =
-    [Kind::End, Kind::Fin, Kind::Rst, Kind::Silence, Kind::Garbage, Kind::BrokenFraming, Kind::ErrorEvent];
+pub const CUTS: [Kind; 7] = [
+    Kind::End,
+    Kind::Fin,
+    Kind::Rst,
+    Kind::Silence,
+    Kind::Garbage,
+    Kind::BrokenFraming,
+    Kind::ErrorEvent,
+];
 pub const H2_STREAM_CUTS: [Kind; 4] = [Kind::End, Kind::Reset, Kind::Garbage, Kind::ErrorEvent];
 pub const H2_CONNECTION_CUTS: [Kind; 2] = [Kind::GoAway, Kind::Fin];
 
@@ -108,11 +115,26 @@ impl Recording {
     }
 
     fn new(is_stream: bool, frames: Vec<String>, stop: &str, usage: &str) -> Self {
-        let until = |mark: &str| frames.iter().position(|frame| frame.contains(mark)).expect("the recording's end") + 1;
+        let until = |mark: &str| {
+            frames
+                .iter()
+                .position(|frame| frame.contains(mark))
+                .expect("the recording's end")
+                + 1
+        };
         // A whole body says nothing until it is there.
         let all = frames.len();
-        let (stop, usage) = if is_stream { (until(stop), until(usage)) } else { (all, all) };
-        Self { is_stream, frames, stop, usage }
+        let (stop, usage) = if is_stream {
+            (until(stop), until(usage))
+        } else {
+            (all, all)
+        };
+        Self {
+            is_stream,
+            frames,
+            stop,
+            usage,
+        }
     }
 }
 
@@ -126,7 +148,12 @@ fn recording_of(protocol: &str, is_stream: bool, kind: Kind) -> Recording {
         Kind::BareEnd => return bare_end(),
         _ => return recording(protocol, is_stream),
     };
-    Recording { is_stream, frames, stop: 0, usage: 0 }
+    Recording {
+        is_stream,
+        frames,
+        stop: 0,
+        usage: 0,
+    }
 }
 
 /// A responses stream whose last event says no more than that the answer is complete.
@@ -147,7 +174,9 @@ pub fn recording(protocol: &str, is_stream: bool) -> Recording {
             "\"completion_tokens\"",
         ),
         ("messages", true) => (
-            include_str!("../vectors/chat-to-messages/stream-thinking-text-tool/vendor_response.sse"),
+            include_str!(
+                "../vectors/chat-to-messages/stream-thinking-text-tool/vendor_response.sse"
+            ),
             "\"stop_reason\":\"tool_use\"",
             "\"stop_reason\":\"tool_use\"",
         ),
@@ -161,11 +190,23 @@ pub fn recording(protocol: &str, is_stream: bool) -> Recording {
         _ => (RESPONSES, "", ""),
     };
     let frames = if is_stream {
-        text.split_inclusive("\n\n").filter(|frame| !frame.trim().is_empty()).map(str::to_owned).collect()
+        text.split_inclusive("\n\n")
+            .filter(|frame| !frame.trim().is_empty())
+            .map(str::to_owned)
+            .collect()
     } else {
         // In four parts; the last is the brace that closes it.
-        let parts = [0, text.len() / 3, text.len() / 2, text.len() - 1, text.len()];
-        parts.windows(2).map(|part| text[part[0]..part[1]].to_owned()).collect()
+        let parts = [
+            0,
+            text.len() / 3,
+            text.len() / 2,
+            text.len() - 1,
+            text.len(),
+        ];
+        parts
+            .windows(2)
+            .map(|part| text[part[0]..part[1]].to_owned())
+            .collect()
     };
     Recording::new(is_stream, frames, stop, usage)
 }
@@ -178,7 +219,10 @@ const GARBAGE: &str = "data: {\"garbage\0\n\n";
 
 fn error_event(protocol: &str) -> String {
     match protocol {
-        "chat" => "data: {\"error\":{\"message\":\"boom\",\"type\":\"server_error\",\"code\":null}}\n\n".to_owned(),
+        "chat" => {
+            "data: {\"error\":{\"message\":\"boom\",\"type\":\"server_error\",\"code\":null}}\n\n"
+                .to_owned()
+        }
         "messages" => {
             let error = r#"{"type":"error","error":{"type":"api_error","message":"boom"}}"#;
             format!("event: error\ndata: {error}\n\n")
@@ -192,11 +236,18 @@ fn error_event(protocol: &str) -> String {
 
 /// What a request asks for: its vendor's protocol, the frames before the cut, and the cut.
 fn asked(body: &str) -> (String, Recording, Cut) {
-    let (_, mark) = body.split_once(GATEWAY_MARK).expect("a request with a mark");
+    let (_, mark) = body
+        .split_once(GATEWAY_MARK)
+        .expect("a request with a mark");
     let words: Vec<_> = mark.split("]]").next().unwrap().split(' ').collect();
-    let [protocol, name, frames] = words[..] else { panic!("a mark of three words: {words:?}") };
+    let [protocol, name, frames] = words[..] else {
+        panic!("a mark of three words: {words:?}")
+    };
     let kinds = [&CUTS[..], &H2_STREAM_CUTS, &H2_CONNECTION_CUTS, &OTHERS].concat();
-    let kind = *kinds.iter().find(|kind| kind.name() == name).expect("a kind of cut");
+    let kind = *kinds
+        .iter()
+        .find(|kind| kind.name() == name)
+        .expect("a kind of cut");
     let mut recording = recording_of(protocol, body.contains("\"stream\":true"), kind);
     let mut frames: usize = frames.parse().unwrap();
     match kind {
@@ -232,15 +283,22 @@ impl CutVendor {
 
 fn serve(mut client: TcpStream) {
     client.set_nodelay(true).unwrap();
-    let Some(body) = request(&mut client) else { return };
+    let Some(body) = request(&mut client) else {
+        return;
+    };
     // A gateway that has gone is nothing that a vendor can help.
     let _ = answer(client, &body);
 }
 
 fn answer(mut client: TcpStream, body: &str) -> std::io::Result<()> {
     let (protocol, recording, cut) = asked(body);
-    let kind = if recording.is_stream { "text/event-stream" } else { "application/json" };
-    let head = format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ntransfer-encoding: chunked\r\n\r\n");
+    let kind = if recording.is_stream {
+        "text/event-stream"
+    } else {
+        "application/json"
+    };
+    let head =
+        format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ntransfer-encoding: chunked\r\n\r\n");
     client.write_all(head.as_bytes())?;
     let mut send = |bytes: &[u8]| {
         let framed = [format!("{:x}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat();
@@ -256,7 +314,10 @@ fn answer(mut client: TcpStream, body: &str) -> std::io::Result<()> {
     }
     match cut.kind {
         Kind::BrokenFraming => client.write_all(b"no chunk\r\n")?,
-        Kind::Rst => return rustix::net::sockopt::set_socket_linger(&client, Some(Duration::ZERO)).map_err(Into::into),
+        Kind::Rst => {
+            return rustix::net::sockopt::set_socket_linger(&client, Some(Duration::ZERO))
+                .map_err(Into::into);
+        }
         Kind::Silence | Kind::Garbage | Kind::ErrorEvent => drop(client.read(&mut [0; 1])),
         Kind::Fin => {}
         _ => client.write_all(b"0\r\n\r\n")?,
@@ -266,7 +327,11 @@ fn answer(mut client: TcpStream, body: &str) -> std::io::Result<()> {
 
 /// A frame in the pieces in which it is sent.
 fn pieces(frame: &str, kind: Kind) -> impl Iterator<Item = &[u8]> {
-    let size = if kind == Kind::Segments { 1 } else { frame.len() };
+    let size = if kind == Kind::Segments {
+        1
+    } else {
+        frame.len()
+    };
     frame.as_bytes().chunks(size)
 }
 
@@ -276,8 +341,10 @@ fn request(client: &mut TcpStream) -> Option<String> {
     loop {
         if let Some(head) = got.windows(4).position(|four| four == b"\r\n\r\n") {
             let text = String::from_utf8_lossy(&got[..head]).to_ascii_lowercase();
-            let length =
-                text.split("content-length: ").nth(1).and_then(|rest| rest.lines().next()?.trim().parse().ok());
+            let length = text
+                .split("content-length: ")
+                .nth(1)
+                .and_then(|rest| rest.lines().next()?.trim().parse().ok());
             if got.len() >= head + 4 + length.unwrap_or(0_usize) {
                 return Some(String::from_utf8_lossy(&got[head + 4..]).into_owned());
             }
@@ -292,14 +359,22 @@ fn request(client: &mut TcpStream) -> Option<String> {
 /// The same over HTTP/2.
 pub fn h2_steps(body: &[u8]) -> Vec<Step> {
     let (protocol, recording, cut) = asked(&String::from_utf8_lossy(body));
-    let data = |bytes: &[u8], flags| Step::Frame { kind: DATA, flags, on_stream: true, payload: bytes.to_vec() };
+    let data = |bytes: &[u8], flags| Step::Frame {
+        kind: DATA,
+        flags,
+        on_stream: true,
+        payload: bytes.to_vec(),
+    };
     let mut steps = vec![Step::Head(0)];
     for frame in &recording.frames[..cut.frames] {
         steps.extend(pieces(frame, cut.kind).map(|piece| data(piece, 0)));
     }
     match cut.kind {
         Kind::Garbage => steps.extend([data(GARBAGE.as_bytes(), 0), Step::Reset(CANCEL)]),
-        Kind::ErrorEvent => steps.extend([data(error_event(&protocol).as_bytes(), 0), Step::Reset(CANCEL)]),
+        Kind::ErrorEvent => steps.extend([
+            data(error_event(&protocol).as_bytes(), 0),
+            Step::Reset(CANCEL),
+        ]),
         Kind::Reset => steps.push(Step::Reset(INTERNAL_ERROR)),
         Kind::GoAway => steps.extend([Step::GoAway(None, INTERNAL_ERROR), Step::Close]),
         Kind::Fin => steps.push(Step::Close),

@@ -1,5 +1,5 @@
-//! Files that were damaged, lost or exchanged while the gateway was stopped, and clocks that were set: what the operator
-//! sees, and that no answer becomes free unseen.
+//! Files that were damaged, lost or exchanged while the gateway was stopped, and clocks that were
+//! set: what the operator sees, and that no answer becomes free unseen.
 
 use crate::account::Account;
 use crate::client::Request;
@@ -21,14 +21,19 @@ impl World {
         String::from_utf8(output.stderr).unwrap()
     }
 
-    /// The rules and messages of what the audit finds; its exit code is 1 exactly where there are any.
+    /// The rules and messages of what the audit finds; its exit code is 1 exactly where there are
+    /// any.
     fn findings(&self) -> Vec<String> {
         let output = self.command(&["--json", "ledger", "verify"]);
         let verdict: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         let findings = verdict["findings"].as_array().unwrap();
         assert_eq!(output.status.code(), Some(i32::from(!findings.is_empty())));
         let text = |finding: &serde_json::Value| {
-            format!("{}: {}", finding["rule"].as_str().unwrap(), finding["message"].as_str().unwrap())
+            format!(
+                "{}: {}",
+                finding["rule"].as_str().unwrap(),
+                finding["message"].as_str().unwrap()
+            )
         };
         findings.iter().map(text).collect()
     }
@@ -56,10 +61,16 @@ fn a_damaged_mirror_and_idempotency_store_stop_no_start() {
             let path = world.data_dir().join(name);
             // Carried back whole: what a log still had would stand in for a damaged page.
             let connection = rusqlite::Connection::open(&path).unwrap();
-            connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
+            connection
+                .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
+                .unwrap();
             drop(connection);
             let mut bytes = std::fs::read(&path).unwrap();
-            let (from, to) = if garbage { (0, bytes.len()) } else { (4_096, 8_192) };
+            let (from, to) = if garbage {
+                (0, bytes.len())
+            } else {
+                (4_096, 8_192)
+            };
             bytes[from..to].fill(0xa5);
             std::fs::write(path, bytes).unwrap();
         }
@@ -67,10 +78,17 @@ fn a_damaged_mirror_and_idempotency_store_stop_no_start() {
         world.spend(&account);
         for name in ["holds.db", "idempotency.db"] {
             let label = format!("file=\"{name}\"");
-            assert_eq!(world.metric("gateway_damaged_files_total", &[&label]), 1.0, "{name}");
+            assert_eq!(
+                world.metric("gateway_damaged_files_total", &[&label]),
+                1.0,
+                "{name}"
+            );
             let aside = world.files(&format!("{name}.damaged-"));
             assert_eq!(aside.len(), if garbage { 1 } else { 2 }, "{aside:?}");
-            assert!(aside.iter().all(|name| world.log().contains(name.as_str())), "the log names {aside:?}");
+            assert!(
+                aside.iter().all(|name| world.log().contains(name.as_str())),
+                "the log names {aside:?}"
+            );
         }
         assert!(world.log().contains("ERROR"));
     }
@@ -87,11 +105,20 @@ fn a_missing_ledger_is_named_and_none_is_made_in_its_place() {
     let aside = world.data_dir().join("elsewhere");
     std::fs::rename(&ledger, &aside).unwrap();
     let refused = world.start_refused();
-    for part in ["ledger.db is missing", "restore", "backup", "--accept-older-ledger"] {
+    for part in [
+        "ledger.db is missing",
+        "restore",
+        "backup",
+        "--accept-older-ledger",
+    ] {
         assert!(refused.contains(part), "{refused}");
     }
     let findings = world.findings();
-    assert!(findings.len() == 1 && findings[0].starts_with("anchor: ") && findings[0].contains("ledger.db is missing"));
+    assert!(
+        findings.len() == 1
+            && findings[0].starts_with("anchor: ")
+            && findings[0].contains("ledger.db is missing")
+    );
     assert!(!ledger.exists(), "none was made");
     std::fs::rename(&aside, &ledger).unwrap();
     world.start_gateway();
@@ -107,11 +134,17 @@ fn missing_accounts_are_named_and_nobody_signs_up_twice() {
     world.stop();
     let app = world.data_dir().join("app.db");
     let connection = rusqlite::Connection::open(&app).unwrap();
-    connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
+    connection
+        .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
+        .unwrap();
     drop(connection);
     let kept = std::fs::read(&app).unwrap();
-    let remove =
-        || world.files("app.db").iter().for_each(|name| std::fs::remove_file(world.data_dir().join(name)).unwrap());
+    let remove = || {
+        world
+            .files("app.db")
+            .iter()
+            .for_each(|name| std::fs::remove_file(world.data_dir().join(name)).unwrap())
+    };
     for is_empty in [false, true] {
         remove();
         if is_empty {
@@ -122,16 +155,24 @@ fn missing_accounts_are_named_and_nobody_signs_up_twice() {
             assert!(refused.contains(part), "{refused}");
         }
         let findings = world.findings();
-        assert!(findings.len() == 1 && findings[0].starts_with("accounts: "), "{findings:?}");
+        assert!(
+            findings.len() == 1 && findings[0].starts_with("accounts: "),
+            "{findings:?}"
+        );
         let again = world.command(&["account", "create", "--email", &account.email]);
         assert!(!again.status.success(), "{again:?}");
-        assert!(world.files("app.db").len() == usize::from(is_empty), "none was made");
+        assert!(
+            world.files("app.db").len() == usize::from(is_empty),
+            "none was made"
+        );
     }
     // One that was made anew, by whatever did.
     remove();
     std::fs::write(&app, &kept).unwrap();
     let connection = rusqlite::Connection::open(&app).unwrap();
-    connection.execute_batch("PRAGMA foreign_keys = OFF; DELETE FROM account").unwrap();
+    connection
+        .execute_batch("PRAGMA foreign_keys = OFF; DELETE FROM account")
+        .unwrap();
     drop(connection);
     assert!(world.start_refused().contains("app.db has no account"));
     remove();
@@ -148,22 +189,37 @@ fn a_lost_or_empty_anchor_hides_no_older_ledger() {
     let account = world.funded(10_000_000);
     world.spend(&account);
     world.stop();
-    let (ledger, anchor) = (world.data_dir().join("ledger.db"), world.data_dir().join("ledger.anchor"));
+    let (ledger, anchor) = (
+        world.data_dir().join("ledger.db"),
+        world.data_dir().join("ledger.anchor"),
+    );
     let older = std::fs::read(&ledger).unwrap();
     world.start_gateway();
     world.spend(&account);
     world.stop();
-    let newest = (std::fs::read(&ledger).unwrap(), std::fs::read(&anchor).unwrap());
-    for (bytes, what) in [(None, "ledger.anchor is missing"), (Some(Vec::new()), "ledger.anchor is empty")] {
+    let newest = (
+        std::fs::read(&ledger).unwrap(),
+        std::fs::read(&anchor).unwrap(),
+    );
+    for (bytes, what) in [
+        (None, "ledger.anchor is missing"),
+        (Some(Vec::new()), "ledger.anchor is empty"),
+    ] {
         std::fs::write(&ledger, &older).unwrap();
         match bytes {
             Some(bytes) => std::fs::write(&anchor, bytes).unwrap(),
             None => std::fs::remove_file(&anchor).unwrap(),
         }
         let refused = world.start_refused();
-        assert!(refused.contains(what) && refused.contains("--accept-older-ledger"), "{refused}");
+        assert!(
+            refused.contains(what) && refused.contains("--accept-older-ledger"),
+            "{refused}"
+        );
         let findings = world.findings();
-        assert!(findings.len() == 1 && findings[0].starts_with(&format!("anchor: {what}")), "{findings:?}");
+        assert!(
+            findings.len() == 1 && findings[0].starts_with(&format!("anchor: {what}")),
+            "{findings:?}"
+        );
     }
     // The newest one is found sound once its anchor is back; without, the operator has to say so.
     std::fs::write(&ledger, newest.0).unwrap();
@@ -181,24 +237,39 @@ fn databases_without_their_tables_stop_no_start_and_no_audit() {
     let account = world.funded(10_000_000);
     world.spend(&account);
     world.stop();
-    for (name, tables) in [("holds.db", ["held", "question"]), ("idempotency.db", ["answer", "asked"])] {
+    for (name, tables) in [
+        ("holds.db", ["held", "question"]),
+        ("idempotency.db", ["answer", "asked"]),
+    ] {
         let connection = rusqlite::Connection::open(world.data_dir().join(name)).unwrap();
-        connection.execute_batch(&tables.map(|table| format!("DROP TABLE {table};")).concat()).unwrap();
+        connection
+            .execute_batch(&tables.map(|table| format!("DROP TABLE {table};")).concat())
+            .unwrap();
     }
     let findings = world.findings();
-    assert!(findings.len() == 1 && findings[0].starts_with("holds: holds.db is damaged"), "{findings:?}");
+    assert!(
+        findings.len() == 1 && findings[0].starts_with("holds: holds.db is damaged"),
+        "{findings:?}"
+    );
     world.start_gateway();
     world.spend(&account);
     for name in ["holds.db", "idempotency.db"] {
         let label = format!("file=\"{name}\"");
-        assert_eq!(world.metric("gateway_damaged_files_total", &[&label]), 1.0, "{name}");
+        assert_eq!(
+            world.metric("gateway_damaged_files_total", &[&label]),
+            1.0,
+            "{name}"
+        );
         assert_eq!(world.files(&format!("{name}.damaged-")).len(), 1, "{name}");
     }
     world.stop();
     assert_eq!(world.findings(), Vec::<String>::new());
     std::fs::write(world.data_dir().join("holds.db"), "garbage".repeat(1_000)).unwrap();
     let findings = world.findings();
-    assert!(findings.len() == 1 && findings[0].starts_with("holds: holds.db is damaged"), "{findings:?}");
+    assert!(
+        findings.len() == 1 && findings[0].starts_with("holds: holds.db is damaged"),
+        "{findings:?}"
+    );
     world.start_gateway();
     world.close();
 }
@@ -219,25 +290,45 @@ fn an_older_ledger_is_refused_by_name_until_the_operator_accepts_it() {
     std::fs::write(&ledger, older).unwrap();
     let refused = world.start_refused();
     // A grant and a debit are in the one, another debit in the other.
-    for part in ["ledger.db is older", "entry 2 (#", "names entry 3 (#", "--accept-older-ledger"] {
+    for part in [
+        "ledger.db is older",
+        "entry 2 (#",
+        "names entry 3 (#",
+        "--accept-older-ledger",
+    ] {
         assert!(refused.contains(part), "{part}: {refused}");
     }
     let findings = world.findings();
-    assert!(findings.len() == 1 && findings[0].starts_with("anchor: ledger.db is older"), "{findings:?}");
+    assert!(
+        findings.len() == 1 && findings[0].starts_with("anchor: ledger.db is older"),
+        "{findings:?}"
+    );
     // Nothing is posted to it either, which would hide what it lacks.
     let posted = world.command(&["account", "grant", &account.id, "1", "--ref", "late"]);
     assert!(!posted.status.success());
-    assert!(String::from_utf8(posted.stderr).unwrap().contains("ledger.db is older"));
+    assert!(
+        String::from_utf8(posted.stderr)
+            .unwrap()
+            .contains("ledger.db is older")
+    );
     std::fs::write(&ledger, &newest).unwrap();
     world.start_gateway();
     world.stop();
     let ids = |world: &World| -> Vec<String> {
         let endings = world.endings(&account);
-        endings.iter().map(|ending| ending["request_id"].as_str().unwrap().to_owned()).collect()
+        endings
+            .iter()
+            .map(|ending| ending["request_id"].as_str().unwrap().to_owned())
+            .collect()
     };
     assert_eq!(ids(&world), [lost, kept.clone()]);
     let backup = world.data_dir().join("backup");
-    assert!(world.command(&["ledger", "backup", backup.to_str().unwrap()]).status.success());
+    assert!(
+        world
+            .command(&["ledger", "backup", backup.to_str().unwrap()])
+            .status
+            .success()
+    );
     world.start_gateway();
     world.spend(&account);
     world.stop();
@@ -246,7 +337,9 @@ fn an_older_ledger_is_refused_by_name_until_the_operator_accepts_it() {
     assert!(world.start_refused().contains("ledger.db is older"));
     world.start_accepting();
     let next = world.spend(&account);
-    wait_for("the debit to be entered", SOON, || (ids(&world)[0] == next).then_some(()));
+    wait_for("the debit to be entered", SOON, || {
+        (ids(&world)[0] == next).then_some(())
+    });
     assert_eq!(ids(&world).len(), 3);
     std::fs::remove_dir_all(backup).unwrap();
     world.close();
@@ -254,15 +347,23 @@ fn an_older_ledger_is_refused_by_name_until_the_operator_accepts_it() {
 
 /// The file of the only journal that is left.
 fn left_log(data_dir: &Path) -> PathBuf {
-    let mut boots = std::fs::read_dir(data_dir.join("journal")).unwrap().map(|entry| entry.unwrap().path());
-    boots.find(|folder| folder.extension().is_none()).unwrap().join("000001.log")
+    let mut boots = std::fs::read_dir(data_dir.join("journal"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    boots
+        .find(|folder| folder.extension().is_none())
+        .unwrap()
+        .join("000001.log")
 }
 
 /// As an operator does once he has looked at them.
 fn remove_damaged(data_dir: &Path) {
     for folder in std::fs::read_dir(data_dir.join("journal")).unwrap() {
         let path = folder.unwrap().path();
-        if path.extension().is_some_and(|extension| extension == "damaged") {
+        if path
+            .extension()
+            .is_some_and(|extension| extension == "damaged")
+        {
             std::fs::remove_dir_all(path).unwrap();
         }
     }
@@ -273,7 +374,10 @@ fn damage_end(data_dir: &Path, bytes_hit: usize) {
     let log = left_log(data_dir);
     let mut bytes = std::fs::read(&log).unwrap();
     let end = b"{\"end\"";
-    let at = (0..bytes.len()).rev().find(|at| bytes[*at..].starts_with(end)).expect("an end in the journal");
+    let at = (0..bytes.len())
+        .rev()
+        .find(|at| bytes[*at..].starts_with(end))
+        .expect("an end in the journal");
     for index in 0..bytes_hit {
         bytes[at + 40 + 3 * index] ^= 2;
     }
@@ -292,12 +396,21 @@ fn an_end_that_was_damaged_in_the_journal_is_repaired_or_told() {
         damage_end(&world.data_dir(), bytes_hit);
         world.start_gateway();
         let label = format!("outcome=\"{outcome}\"");
-        assert_eq!(world.metric("gateway_damaged_journal_lines_total", &[&label]), 1.0);
+        assert_eq!(
+            world.metric("gateway_damaged_journal_lines_total", &[&label]),
+            1.0
+        );
         let endings = world.endings(&account);
-        let ending = endings.iter().find(|ending| ending["request_id"] == request.as_str()).unwrap();
+        let ending = endings
+            .iter()
+            .find(|ending| ending["request_id"] == request.as_str())
+            .unwrap();
         assert_eq!(ending["kind"] == "debit", is_debited, "{ending}");
         let findings = world.findings();
-        assert!(findings.len() == 1 && findings[0].starts_with("damaged journal: "), "{findings:?}");
+        assert!(
+            findings.len() == 1 && findings[0].starts_with("damaged journal: "),
+            "{findings:?}"
+        );
         remove_damaged(&world.data_dir());
         assert_eq!(world.findings(), Vec::<String>::new());
     }
@@ -311,12 +424,20 @@ fn a_journal_that_lost_its_file_or_a_line_is_found() {
     type Loss<'a> = &'a dyn Fn(&Path);
     let without_open = |log: &Path| {
         let text = std::fs::read_to_string(log).unwrap();
-        let lines = text.split_inclusive("\n\n").filter(|line| !line.contains(r#"{"open""#));
+        let lines = text
+            .split_inclusive("\n\n")
+            .filter(|line| !line.contains(r#"{"open""#));
         std::fs::write(log, lines.collect::<String>()).unwrap();
     };
     let losses: [(Loss<'_>, &str); 3] = [
-        (&|log| std::fs::remove_file(log).unwrap(), "0 lines and 1 files are missing"),
-        (&|log| std::fs::write(log, []).unwrap(), "0 lines and 1 files are missing"),
+        (
+            &|log| std::fs::remove_file(log).unwrap(),
+            "0 lines and 1 files are missing",
+        ),
+        (
+            &|log| std::fs::write(log, []).unwrap(),
+            "0 lines and 1 files are missing",
+        ),
         (&without_open, "1 lines and 0 files are missing"),
     ];
     for (lose, message) in losses {
@@ -326,11 +447,23 @@ fn a_journal_that_lost_its_file_or_a_line_is_found() {
         world.wait_killed();
         lose(&left_log(&world.data_dir()));
         let findings = world.findings();
-        assert!(findings.iter().any(|finding| finding.ends_with(message)), "{findings:?}");
+        assert!(
+            findings.iter().any(|finding| finding.ends_with(message)),
+            "{findings:?}"
+        );
         world.start_gateway();
-        assert_eq!(world.metric("gateway_damaged_journal_lines_total", &[r#"outcome="missing""#]), 1.0);
+        assert_eq!(
+            world.metric(
+                "gateway_damaged_journal_lines_total",
+                &[r#"outcome="missing""#]
+            ),
+            1.0
+        );
         let findings = world.findings();
-        assert!(findings.len() == 1 && findings[0].ends_with(message), "kept until somebody looked: {findings:?}");
+        assert!(
+            findings.len() == 1 && findings[0].ends_with(message),
+            "kept until somebody looked: {findings:?}"
+        );
         remove_damaged(&world.data_dir());
         assert_eq!(world.findings(), Vec::<String>::new());
     }
@@ -342,7 +475,10 @@ fn with_journal_sync_an_end_is_on_disk_before_the_last_byte() {
     for is_synced in [true, false] {
         let mut plan = Plan::default();
         if is_synced {
-            plan = plan.edit("store: {kind: embedded}", "store: {kind: embedded}\nlimits: {journal_sync: true}");
+            plan = plan.edit(
+                "store: {kind: embedded}",
+                "store: {kind: embedded}\nlimits: {journal_sync: true}",
+            );
         }
         let mut world = plan.start();
         let account = world.funded(10_000_000);
@@ -375,8 +511,12 @@ fn a_clock_that_is_days_ahead_for_seconds_ends_no_trial() {
     };
     set("+0");
     let plan = Plan::default().environment("LD_PRELOAD", library.as_os_str());
-    let plan = plan.environment("FAKETIME_TIMESTAMP_FILE", &clock).environment("FAKETIME_NO_CACHE", "1");
-    let plan = plan.environment("DONT_FAKE_MONOTONIC", "1").environment("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+    let plan = plan
+        .environment("FAKETIME_TIMESTAMP_FILE", &clock)
+        .environment("FAKETIME_NO_CACHE", "1");
+    let plan = plan
+        .environment("DONT_FAKE_MONOTONIC", "1")
+        .environment("FAKETIME_DONT_FAKE_MONOTONIC", "1");
     let mut world = plan.start();
     let account = world.account();
     let paid = world.spend(&account);
@@ -391,27 +531,42 @@ fn a_clock_that_is_days_ahead_for_seconds_ends_no_trial() {
         }
         let ahead = Instant::now();
         wait_for("the trial to be over by that clock", SOON, || {
-            let credits = world.ask(&Request::get("/v1/credits").bearer(&account.key)).json();
+            let credits = world
+                .ask(&Request::get("/v1/credits").bearer(&account.key))
+                .json();
             (credits["trial"]["active"] == false).then_some(())
         });
         // Several looks of the settler, once a second.
-        wait_for("three seconds", SOON, || (ahead.elapsed() > Duration::from_secs(3)).then_some(()));
+        wait_for("three seconds", SOON, || {
+            (ahead.elapsed() > Duration::from_secs(3)).then_some(())
+        });
         set("+0");
         world.spend(&account);
     }
     world.ended(&account, 3);
     let rows = world.json(&["ledger", "show", &account.id]);
-    let kinds: Vec<_> = rows.as_array().unwrap().iter().map(|row| row["kind"].as_str().unwrap()).collect();
+    let kinds: Vec<_> = rows
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| row["kind"].as_str().unwrap())
+        .collect();
     assert_eq!(kinds, ["debit", "debit", "debit", "trial"], "no lapse");
     // What lasted while the clock was set is told by the other one.
     let mut running = world.connect();
-    running.send(&Chat.stream(&account.key, "events=5 gap_ms=200 input=10 output=5").bytes());
+    running.send(
+        &Chat
+            .stream(&account.key, "events=5 gap_ms=200 input=10 output=5")
+            .bytes(),
+    );
     let mut answer = running.begin();
     assert!(answer.status == 200 && running.more(&mut answer));
     set("+8d");
     running.finish(&mut answer);
     set("+0");
-    let took = world.receipt(&account, &answer.request_id())["took_ms"].as_u64().unwrap();
+    let took = world.receipt(&account, &answer.request_id())["took_ms"]
+        .as_u64()
+        .unwrap();
     assert!((800..60_000).contains(&took), "took {took} ms");
     assert_ne!(paid, answer.request_id());
     world.close();

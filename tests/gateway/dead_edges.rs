@@ -1,5 +1,5 @@
-//! Edges that are gone or are to go: what their journals hold reaches the ledger and the shared store, once, from
-//! whatever machine and however late.
+//! Edges that are gone or are to go: what their journals hold reaches the ledger and the shared
+//! store, once, from whatever machine and however late.
 
 use crate::account::{Account, Standing, taken};
 use crate::client::{Answer, Connection};
@@ -19,7 +19,11 @@ fn begun(edge: &World, surface: Surface, key: &str, marker: &str) -> (Connection
     let mut connection = edge.connect();
     connection.send(&surface.stream(key, marker).bytes());
     let mut answer = connection.begin();
-    assert!(answer.status == 200 && connection.more(&mut answer), "{}", answer.text());
+    assert!(
+        answer.status == 200 && connection.more(&mut answer),
+        "{}",
+        answer.text()
+    );
     (connection, answer)
 }
 
@@ -28,28 +32,44 @@ fn journal_of(edge: &World, to: &Path) -> PathBuf {
     let mut folders = std::fs::read_dir(edge.data_dir().join("journal")).unwrap();
     let folder = folders.next().unwrap().unwrap().path();
     assert!(folders.next().is_none(), "more than one journal");
-    assert!(std::process::Command::new("cp").arg("-a").args([folder.as_path(), to]).status().unwrap().success());
+    assert!(
+        std::process::Command::new("cp")
+            .arg("-a")
+            .args([folder.as_path(), to])
+            .status()
+            .unwrap()
+            .success()
+    );
     to.join(folder.file_name().unwrap())
 }
 
 /// Has a journal's requests have ended so much earlier.
 fn age(journal: &Path, by_ms: i64) {
-    for file in std::fs::read_dir(journal).unwrap().map(|file| file.unwrap().path()) {
+    for file in std::fs::read_dir(journal)
+        .unwrap()
+        .map(|file| file.unwrap().path())
+    {
         if file.extension().is_none_or(|extension| extension != "log") {
             continue;
         }
         let text = std::fs::read_to_string(&file).unwrap();
-        let aged = text.lines().filter_map(|line| line.split_once(' ')).map(|(_, rest)| {
-            // A file's first line may say how many lines the one before had.
-            let rest = match rest.split_once("\"at_ms\":") {
-                Some((before, behind)) => {
-                    let (at_ms, after) = behind.split_once(',').unwrap();
-                    format!("{before}\"at_ms\":{},{after}", at_ms.parse::<i64>().unwrap() - by_ms)
-                }
-                None => rest.to_owned(),
-            };
-            format!("\n{:08x} {rest}\n", crc32fast::hash(rest.as_bytes()))
-        });
+        let aged = text
+            .lines()
+            .filter_map(|line| line.split_once(' '))
+            .map(|(_, rest)| {
+                // A file's first line may say how many lines the one before had.
+                let rest = match rest.split_once("\"at_ms\":") {
+                    Some((before, behind)) => {
+                        let (at_ms, after) = behind.split_once(',').unwrap();
+                        format!(
+                            "{before}\"at_ms\":{},{after}",
+                            at_ms.parse::<i64>().unwrap() - by_ms
+                        )
+                    }
+                    None => rest.to_owned(),
+                };
+                format!("\n{:08x} {rest}\n", crc32fast::hash(rest.as_bytes()))
+            });
         std::fs::write(&file, aged.collect::<String>()).unwrap();
     }
 }
@@ -65,16 +85,25 @@ fn forget_markers(fleet: &Fleet) {
 
 #[track_caller]
 fn is_right(fleet: &Fleet, account: &Account, balance: i64) {
-    let settled = Standing { balance, held: 0, available: balance };
+    let settled = Standing {
+        balance,
+        held: 0,
+        available: balance,
+    };
     wait_for("the store to say so", SOON, || {
-        (fleet.edges.iter().all(|edge| edge.standing(account) == settled)).then_some(())
+        (fleet
+            .edges
+            .iter()
+            .all(|edge| edge.standing(account) == settled))
+        .then_some(())
     });
     assert_eq!(FUNDS - taken(&fleet.sidecar.endings(account)), balance);
     let verdict = fleet.sidecar.json(&["ledger", "verify"]);
     assert_eq!(verdict["findings"], Value::Array(Vec::new()), "{verdict}");
 }
 
-/// A machine dies with one request that the ledger has, two that only its journal knows, and one that runs.
+/// A machine dies with one request that the ledger has, two that only its journal knows, and one
+/// that runs.
 struct DeadMachine {
     fleet: Fleet,
     account: Account,
@@ -92,8 +121,20 @@ impl DeadMachine {
         let known = edge.ask(&Chat.whole(&account.key, "input=10 output=5"));
         assert_eq!(known.status, 200, "{}", known.text());
         edge.receipt(&account, &known.request_id());
-        let open = begun(edge, Chat, &account.key, "events=300 gap_ms=100 input=10 output=5");
-        let mut last = BOTH.map(|surface| begun(edge, surface, &account.key, "events=6 gap_ms=100 input=10 output=5"));
+        let open = begun(
+            edge,
+            Chat,
+            &account.key,
+            "events=300 gap_ms=100 input=10 output=5",
+        );
+        let mut last = BOTH.map(|surface| {
+            begun(
+                edge,
+                surface,
+                &account.key,
+                "events=6 gap_ms=100 input=10 output=5",
+            )
+        });
         fleet.redis.kill();
         for (surface, (connection, answer)) in BOTH.into_iter().zip(&mut last) {
             connection.finish(answer);
@@ -105,7 +146,12 @@ impl DeadMachine {
         let keep = tempfile::tempdir().unwrap();
         let journal = journal_of(&fleet.edges[0], keep.path());
         std::fs::remove_dir_all(fleet.edges[0].data_dir()).unwrap();
-        Self { fleet, account, journal, keep }
+        Self {
+            fleet,
+            account,
+            journal,
+            keep,
+        }
     }
 
     fn replayed(&self) -> Value {
@@ -124,7 +170,9 @@ impl DeadMachine {
 fn a_dead_edges_journal_is_replayed_into_the_ledger_and_the_store_from_another_machine() {
     let mut dead = DeadMachine::new();
     let (account, edge) = (&dead.account, &dead.fleet.edges[1]);
-    wait_for("the other edge to admit again", SOON, || edge.is_ready().then_some(()));
+    wait_for("the other edge to admit again", SOON, || {
+        edge.is_ready().then_some(())
+    });
     // The control: without it the ledger knows of the first alone, and the others' credit is held.
     let standing = wait_for("the store", SOON, || {
         let answer = edge.ask(&crate::client::Request::get("/v1/credits").bearer(&account.key));
@@ -133,11 +181,22 @@ fn a_dead_edges_journal_is_replayed_into_the_ledger_and_the_store_from_another_m
     assert_eq!(standing.balance, FUNDS - Chat.cost(10, 5));
     assert!(standing.held > 0, "{standing:?}");
     let told = dead.replayed();
-    assert_eq!((&told["new"], &told["missing"], &told["unreadable"]), (&3.into(), &0.into(), &0.into()), "{told}");
+    assert_eq!(
+        (&told["new"], &told["missing"], &told["unreadable"]),
+        (&3.into(), &0.into(), &0.into()),
+        "{told}"
+    );
     let told = dead.replayed();
-    assert_eq!((&told["new"], &told["missing"]), (&0.into(), &0.into()), "doing it twice changes nothing: {told}");
+    assert_eq!(
+        (&told["new"], &told["missing"]),
+        (&0.into(), &0.into()),
+        "doing it twice changes nothing: {told}"
+    );
     dead.fleet.edges[0].start_gateway();
-    dead.fleet.edges.iter().for_each(|edge| dead.fleet.wait_known(edge, &dead.account.key));
+    dead.fleet
+        .edges
+        .iter()
+        .for_each(|edge| dead.fleet.wait_known(edge, &dead.account.key));
     is_right(&dead.fleet, &dead.account, FUNDS - COSTS());
     dead.fleet.edges[0].kill();
     dead.close();
@@ -147,16 +206,25 @@ fn a_dead_edges_journal_is_replayed_into_the_ledger_and_the_store_from_another_m
 fn replayed_late(by_ms: i64) -> i64 {
     let mut dead = DeadMachine::new();
     dead.fleet.edges[0].start_gateway();
-    dead.fleet.edges.iter().for_each(|edge| dead.fleet.wait_known(edge, &dead.account.key));
+    dead.fleet
+        .edges
+        .iter()
+        .for_each(|edge| dead.fleet.wait_known(edge, &dead.account.key));
     forget_markers(&dead.fleet);
     age(&dead.journal, by_ms);
     for _ in 0..2 {
         assert_eq!(dead.replayed()["missing"], 0);
     }
     let endings = dead.fleet.sidecar.endings(&dead.account);
-    assert_eq!((endings.len(), taken(&endings)), (4, COSTS()), "the ledger knows each request for ever");
+    assert_eq!(
+        (endings.len(), taken(&endings)),
+        (4, COSTS()),
+        "the ledger knows each request for ever"
+    );
     let edge = &dead.fleet.edges[1];
-    wait_for("the holds to be gone", SOON, || (edge.standing(&dead.account).held == 0).then_some(()));
+    wait_for("the holds to be gone", SOON, || {
+        (edge.standing(&dead.account).held == 0).then_some(())
+    });
     if by_ms > 0 {
         is_right(&dead.fleet, &dead.account, FUNDS - COSTS());
     }
@@ -189,30 +257,46 @@ fn drain(edge: &World, args: &[&str]) -> (Output, Value) {
 }
 
 fn journals(edge: &World) -> usize {
-    std::fs::read_dir(edge.data_dir().join("journal")).unwrap().count()
+    std::fs::read_dir(edge.data_dir().join("journal"))
+        .unwrap()
+        .count()
 }
 
 #[test]
 fn a_drained_edge_has_finished_its_requests_and_the_ledger_has_them_all() {
     let mut fleet = Fleet::new();
     let account = fleet.funded(FUNDS);
-    let (mut connection, mut answer) =
-        begun(&fleet.edges[0], Chat, &account.key, "events=10 gap_ms=100 input=10 output=5");
+    let (mut connection, mut answer) = begun(
+        &fleet.edges[0],
+        Chat,
+        &account.key,
+        "events=10 gap_ms=100 input=10 output=5",
+    );
     let (output, told) = std::thread::scope(|scope| {
         let drained = scope.spawn(|| drain(&fleet.edges[0], &[]));
-        wait_for("the edge to drain", SOON, || fleet.edges[0].log().contains("draining").then_some(()));
+        wait_for("the edge to drain", SOON, || {
+            fleet.edges[0].log().contains("draining").then_some(())
+        });
         connection.finish(&mut answer);
         drained.join().unwrap()
     });
     assert!(Chat.is_complete(&answer), "{}", answer.text());
     assert_eq!(output.status.code(), Some(0), "{told}");
-    assert_eq!((&told["drained"], &told["missing"]), (&true.into(), &0.into()), "{told}");
+    assert_eq!(
+        (&told["drained"], &told["missing"]),
+        (&true.into(), &0.into()),
+        "{told}"
+    );
     assert_eq!(fleet.edges[0].wait_end(SOON), 0);
     assert_eq!(journals(&fleet.edges[0]), 0);
     let endings = fleet.sidecar.endings(&account);
     assert_eq!((endings.len(), taken(&endings)), (1, Chat.cost(10, 5)));
     let (output, _) = drain(&fleet.edges[0], &[]);
-    assert_eq!(output.status.code(), Some(0), "there is nothing to drain any more");
+    assert_eq!(
+        output.status.code(),
+        Some(0),
+        "there is nothing to drain any more"
+    );
     fleet.edges[0].start_gateway();
     fleet.close();
 }
@@ -225,12 +309,24 @@ fn a_drain_without_the_sidecar_says_what_is_left_and_another_one_brings_it() {
     fleet.edges[0].works(Chat, &account.key);
     let (output, told) = drain(&fleet.edges[0], &["--within-seconds", "8"]);
     assert_eq!(output.status.code(), Some(1), "{told}");
-    assert_eq!((&told["drained"], &told["missing"], &told["running"]), (&false.into(), &1.into(), &0.into()), "{told}");
+    assert_eq!(
+        (&told["drained"], &told["missing"], &told["running"]),
+        (&false.into(), &1.into(), &0.into()),
+        "{told}"
+    );
     assert_eq!(fleet.edges[0].wait_end(SOON), 0);
-    assert_eq!(journals(&fleet.edges[0]), 1, "what the ledger lacks is kept");
+    assert_eq!(
+        journals(&fleet.edges[0]),
+        1,
+        "what the ledger lacks is kept"
+    );
     fleet.sidecar.start_gateway();
     let (output, told) = drain(&fleet.edges[0], &[]);
-    assert_eq!((output.status.code(), &told["drained"]), (Some(0), &true.into()), "{told}");
+    assert_eq!(
+        (output.status.code(), &told["drained"]),
+        (Some(0), &true.into()),
+        "{told}"
+    );
     assert_eq!(journals(&fleet.edges[0]), 0);
     fleet.edges[0].start_gateway();
     is_right(&fleet, &account, FUNDS - Chat.cost(10, 10));
@@ -241,16 +337,27 @@ fn a_drain_without_the_sidecar_says_what_is_left_and_another_one_brings_it() {
 fn a_successor_brings_what_a_predecessor_left_that_died_after_it_had_handed_over() {
     let mut fleet = Fleet::new();
     let account = fleet.funded(FUNDS);
-    let open = begun(&fleet.edges[0], Chat, &account.key, "events=300 gap_ms=100 input=10 output=5");
+    let open = begun(
+        &fleet.edges[0],
+        Chat,
+        &account.key,
+        "events=300 gap_ms=100 input=10 output=5",
+    );
     let mut old = fleet.edges[0].upgrade();
     assert!(fleet.edges[0].standing(&account).held > 0);
     old.kill().unwrap();
     old.wait().unwrap();
     drop(open);
-    wait_for("the hold to be given back", SOON, || (fleet.edges[0].standing(&account).held == 0).then_some(()));
-    wait_for("its ending", SOON, || (fleet.sidecar.endings(&account).len() == 1).then_some(()));
+    wait_for("the hold to be given back", SOON, || {
+        (fleet.edges[0].standing(&account).held == 0).then_some(())
+    });
+    wait_for("its ending", SOON, || {
+        (fleet.sidecar.endings(&account).len() == 1).then_some(())
+    });
     assert_eq!(fleet.sidecar.endings(&account)[0]["outcome"], "interrupted");
-    wait_for("its journal to be gone", SOON, || (journals(&fleet.edges[0]) == 1).then_some(()));
+    wait_for("its journal to be gone", SOON, || {
+        (journals(&fleet.edges[0]) == 1).then_some(())
+    });
     is_right(&fleet, &account, FUNDS);
     fleet.close();
 }

@@ -1,7 +1,9 @@
-//! Clients that leave at every moment of an answer: the bill is what the vendor itself counted, under the rule.
+//! Clients that leave at every moment of an answer: the bill is what the vendor itself counted,
+//! under the rule.
 //!
-//! What is expected is computed from the simulated vendor's own books (what it used, what it showed before it was cut
-//! off), never from the gateway's receipt. What a client that leaves finds in single cases is `leaving.rs`.
+//! What is expected is computed from the simulated vendor's own books (what it used, what it showed
+//! before it was cut off), never from the gateway's receipt. What a client that leaves finds in
+//! single cases is `leaving.rs`.
 
 use crate::account::{Account, micro};
 use crate::client::{Answer, Connection, Request};
@@ -19,17 +21,18 @@ const WRITE: u64 = 3;
 /// Under it a translated answer that is not streamed is not streamed by the vendor either.
 const LIMIT: u64 = 8_000;
 
-/// Every kind of frame: role or start, thinking, text in letters of several bytes, a call, usage, the end.
+/// Every kind of frame: role or start, thinking, text in letters of several bytes, a call, usage,
+/// the end.
 const FRAMES: &str = r#"blocks=[{"thinking":"let me think about it"},{"text":"Grüße, 世界: naïve façade"},{"tool":"look","args":{"at":"Zürich"}}] events=3 gap_ms=25 input=311 output=97"#;
 /// Shows few bytes and has used far more; it goes on for longer than a usual drain.
-const HIDES_CHAT: &str =
-    "text=\"short words after long thoughts\" events=6 gap_ms=500 input=311 output=5097 reasoning=5000";
+const HIDES_CHAT: &str = "text=\"short words after long thoughts\" events=6 gap_ms=500 input=311 output=5097 reasoning=5000";
 const HIDES_MESSAGES: &str = r#"blocks=[{"thinking":"many words that nobody sees","omitted":true},{"text":"short words after long thoughts"}] events=8 gap_ms=400 input=311 output=5097 reasoning=5000"#;
 /// Goes on for far longer than it is read on, and hides nothing.
 const GOES_ON: &str = "text=\"äöüß äöüß äöüß äöüß äöüß äöüß äöüß äöüß äöüß äöüß äöüß äöüß äöüß äöüß äöüß äöüß äöüß äöüß äöüß äöüß\" events=90 gap_ms=100 input=311 output=40";
 
 /// Breaks off a second after the client left, or before.
-const BREAKS_OFF: &str = "text=\"äöüß äöüß äöüß äöüß\" events=19 gap_ms=100 input=311 output=40 cut=17";
+const BREAKS_OFF: &str =
+    "text=\"äöüß äöüß äöüß äöüß\" events=19 gap_ms=100 input=311 output=40 cut=17";
 /// Comes whole, later than any drain.
 const LATE: &str = "delay_ms=3000 text=late input=301 output=21";
 /// Is streamed for longer than any drain, also where the client wants the whole of it.
@@ -44,12 +47,28 @@ struct Model {
 }
 
 const SHOWS: [Model; 2] = [
-    Model { id: "beta-5.2", vendor: Chat, prices: (175, 1_400) },
-    Model { id: "alpha-haiku-4-5-20251001", vendor: Messages, prices: (100, 500) },
+    Model {
+        id: "beta-5.2",
+        vendor: Chat,
+        prices: (175, 1_400),
+    },
+    Model {
+        id: "alpha-haiku-4-5-20251001",
+        vendor: Messages,
+        prices: (100, 500),
+    },
 ];
 const HIDES: [Model; 2] = [
-    Model { id: "beta-5.5", vendor: Chat, prices: (500, 3_000) },
-    Model { id: "alpha-opus-4-7", vendor: Messages, prices: (500, 2_500) },
+    Model {
+        id: "beta-5.5",
+        vendor: Chat,
+        prices: (500, 3_000),
+    },
+    Model {
+        id: "alpha-opus-4-7",
+        vendor: Messages,
+        prices: (500, 2_500),
+    },
 ];
 
 impl Model {
@@ -95,7 +114,8 @@ struct Case {
     limit: u64,
     leaves: Leaves,
     due: Due,
-    /// So near to the end that the answer may be whole before the leaving is seen, at the same price.
+    /// So near to the end that the answer may be whole before the leaving is seen, at the same
+    /// price.
     may_complete: bool,
 }
 
@@ -111,10 +131,17 @@ struct Played {
 
 impl Case {
     fn request(&self, account: &Account, tag: &str) -> (Request, String) {
-        let mut body = self.surface.body(self.marker, self.leaves != Leaves::Waiting, self.limit);
+        let mut body = self
+            .surface
+            .body(self.marker, self.leaves != Leaves::Waiting, self.limit);
         body["model"] = self.model.id.into();
-        let body = body.to_string().replace("]] hello", &format!("]] hello {tag};"));
-        (Request::post(self.surface.path(), body.clone()).bearer(&account.key), body)
+        let body = body
+            .to_string()
+            .replace("]] hello", &format!("]] hello {tag};"));
+        (
+            Request::post(self.surface.path(), body.clone()).bearer(&account.key),
+            body,
+        )
     }
 
     fn play(self, world: &World, account: &Account, number: usize) -> Played {
@@ -133,7 +160,9 @@ impl Case {
                 Some(answer.request_id())
             }
             Leaves::AtHead => Some(connection.begin().request_id()),
-            Leaves::After(frames) | Leaves::Half(frames) => Some(read(&mut connection, frames).request_id()),
+            Leaves::After(frames) | Leaves::Half(frames) => {
+                Some(read(&mut connection, frames).request_id())
+            }
             Leaves::Within(frames) => {
                 let answer = read(&mut connection, frames);
                 connection.wait_unread();
@@ -146,7 +175,13 @@ impl Case {
                 connection.forget();
             }
         }
-        Played { case: self, tag, id, estimate: input_estimate(&body), body_bytes: body.len() as i64 }
+        Played {
+            case: self,
+            tag,
+            id,
+            estimate: input_estimate(&body),
+            body_bytes: body.len() as i64,
+        }
     }
 }
 
@@ -173,16 +208,30 @@ fn read(connection: &mut Connection, frames: usize) -> Answer {
 fn recorded(world: &World, tag: &str) -> Option<Value> {
     let sought = format!("{tag};");
     let calls = world.vendor.requests();
-    let found =
-        calls.as_array().unwrap().iter().find(|call| call["body"].as_str().is_some_and(|body| body.contains(&sought)));
+    let found = calls.as_array().unwrap().iter().find(|call| {
+        call["body"]
+            .as_str()
+            .is_some_and(|body| body.contains(&sought))
+    });
     found.cloned()
 }
 
 /// What is to be billed, from the vendor's own books: the least and the most, in µc.
 fn due(played: &Played, answer: &Value) -> (i64, i64) {
-    let Played { case, estimate: unreported, .. } = played;
-    let count = |value: &Value| value.as_i64().unwrap_or_else(|| panic!("not counted: {answer}"));
-    let (input, output) = (count(&answer["usage"]["input"]), count(&answer["usage"]["output"]));
+    let Played {
+        case,
+        estimate: unreported,
+        ..
+    } = played;
+    let count = |value: &Value| {
+        value
+            .as_i64()
+            .unwrap_or_else(|| panic!("not counted: {answer}"))
+    };
+    let (input, output) = (
+        count(&answer["usage"]["input"]),
+        count(&answer["usage"]["output"]),
+    );
     if case.due == Due::Told {
         assert_eq!(answer["end"], "sent", "read to its end: {case:?}");
         let cost = case.model.cost(input, output);
@@ -194,7 +243,11 @@ fn due(played: &Played, answer: &Value) -> (i64, i64) {
     let end = if case.due == Due::Cut { "gone" } else { "sent" };
     assert_eq!(answer["end"], end, "{case:?}");
     // A messages vendor tells the input when it begins, a chat vendor when it ends.
-    let input = if case.model.vendor == Messages { input } else { *unreported };
+    let input = if case.model.vendor == Messages {
+        input
+    } else {
+        *unreported
+    };
     let shown = count(&answer["shown_bytes"]);
     // The last frames, of two bytes, may have been on their way, on a busy machine some more.
     let estimate = |bytes: i64| case.model.cost(input, text_tokens(bytes));
@@ -207,8 +260,9 @@ fn play_all(world: &World, cases: &[Case]) {
     let played: Vec<Played> = std::thread::scope(|scope| {
         let account = &account;
         let plays = cases.iter().enumerate();
-        let plays: Vec<_> =
-            plays.map(|(number, case)| scope.spawn(move || case.play(world, account, number))).collect();
+        let plays: Vec<_> = plays
+            .map(|(number, case)| scope.spawn(move || case.play(world, account, number)))
+            .collect();
         plays.into_iter().map(|play| play.join().unwrap()).collect()
     });
     let endings = wait_for("all to end", SOON, || {
@@ -218,19 +272,26 @@ fn play_all(world: &World, cases: &[Case]) {
     world.vendor.wait_idle();
     assert_eq!(endings.len(), cases.len(), "one ending for each");
     assert_eq!(world.standing(&account).held, 0);
-    let mut by_id: HashMap<&str, &Value> =
-        endings.iter().map(|ending| (ending["request_id"].as_str().unwrap(), ending)).collect();
+    let mut by_id: HashMap<&str, &Value> = endings
+        .iter()
+        .map(|ending| (ending["request_id"].as_str().unwrap(), ending))
+        .collect();
     let mut of_unknown: Vec<i64> = Vec::new();
     for play in &played {
         let (case, record) = (play.case, recorded(world, &play.tag).unwrap());
         let (least, most) = due(play, &record["answer"]);
         let input_most = record["body_length"].as_i64().unwrap().max(play.body_bytes);
-        assert!(most <= case.model.cost(input_most, case.limit as i64), "within the hold: {case:?}");
+        assert!(
+            most <= case.model.cost(input_most, case.limit as i64),
+            "within the hold: {case:?}"
+        );
         let Some(id) = &play.id else {
             of_unknown.push(most);
             continue;
         };
-        let ending = by_id.remove(id.as_str()).unwrap_or_else(|| panic!("no ending of {id}: {case:?}"));
+        let ending = by_id
+            .remove(id.as_str())
+            .unwrap_or_else(|| panic!("no ending of {id}: {case:?}"));
         let outcome = ending["outcome"].as_str().unwrap();
         match case.due {
             Due::Nothing => assert_eq!(outcome, "vendor_cut", "{case:?}: {ending}"),
@@ -239,17 +300,31 @@ fn play_all(world: &World, cases: &[Case]) {
         }
         let receipt = world.receipt(&account, id);
         let billed = micro(&receipt["credits"]);
-        assert!((least..=most).contains(&billed), "{case:?}: {least}..={most}: {receipt} {record}");
+        assert!(
+            (least..=most).contains(&billed),
+            "{case:?}: {least}..={most}: {receipt} {record}"
+        );
         let is_estimate = matches!(case.due, Due::Cut | Due::BrokeOff);
         assert_eq!(receipt["estimated"], is_estimate, "{case:?}: {receipt}");
         assert_eq!(micro(&ending["writeoff"]), 0, "{ending}");
     }
     // The ids of those that left before a head came are not known: their bills are, taken together.
-    assert!(by_id.values().all(|ending| ending["outcome"] == "client_left"), "{by_id:?}");
-    let mut unknown: Vec<i64> = by_id.values().map(|ending| micro(&ending["credits"])).collect();
+    assert!(
+        by_id
+            .values()
+            .all(|ending| ending["outcome"] == "client_left"),
+        "{by_id:?}"
+    );
+    let mut unknown: Vec<i64> = by_id
+        .values()
+        .map(|ending| micro(&ending["credits"]))
+        .collect();
     unknown.sort_unstable();
     of_unknown.sort_unstable();
-    assert_eq!(unknown, of_unknown, "the bills of those that waited for the whole");
+    assert_eq!(
+        unknown, of_unknown,
+        "the bills of those that waited for the whole"
+    );
 }
 
 fn world() -> World {
@@ -257,21 +332,43 @@ fn world() -> World {
         .limit("drain_after_client_seconds", DRAIN)
         .limit("drain_hidden_seconds", DRAIN_HIDDEN)
         .limit("client_write_seconds", WRITE)
-        .edit("    upstream_model: gpt-5.2\n", "    upstream_model: gpt-5.2\n    capabilities: {reasoning: false}\n")
+        .edit(
+            "    upstream_model: gpt-5.2\n",
+            "    upstream_model: gpt-5.2\n    capabilities: {reasoning: false}\n",
+        )
         .start()
 }
 
 /// Each of the models over each of the surfaces.
 fn ways(models: [Model; 2]) -> impl Iterator<Item = (Surface, Model)> {
-    BOTH.into_iter().flat_map(move |surface| models.into_iter().map(move |model| (surface, model)))
+    BOTH.into_iter()
+        .flat_map(move |surface| models.into_iter().map(move |model| (surface, model)))
 }
 
-fn case((surface, model): (Surface, Model), marker: &'static str, leaves: Leaves, due: Due) -> Case {
-    Case { surface, model, marker, limit: LIMIT, leaves, due, may_complete: false }
+fn case(
+    (surface, model): (Surface, Model),
+    marker: &'static str,
+    leaves: Leaves,
+    due: Due,
+) -> Case {
+    Case {
+        surface,
+        model,
+        marker,
+        limit: LIMIT,
+        leaves,
+        due,
+        may_complete: false,
+    }
 }
 
 /// How many frames a client sees of an answer.
-fn frames(world: &World, account: &Account, (surface, model): (Surface, Model), marker: &'static str) -> usize {
+fn frames(
+    world: &World,
+    account: &Account,
+    (surface, model): (Surface, Model),
+    marker: &'static str,
+) -> usize {
     let whole = case((surface, model), marker, Leaves::AtHead, Due::Told);
     let answer = world.ask(&whole.request(account, "counted").0);
     assert!(surface.is_complete(&answer), "{}", answer.text());
@@ -289,12 +386,21 @@ fn a_client_that_leaves_at_any_frame_pays_what_the_vendor_counted() {
         let step = if crate::is_long() { 1 } else { 2 };
         let mut add = |leaves, frame: usize| {
             let may_complete = frame + 6 > count;
-            cases.push(Case { may_complete, ..case(way, FRAMES, leaves, Due::Told) });
+            cases.push(Case {
+                may_complete,
+                ..case(way, FRAMES, leaves, Due::Told)
+            });
         };
         add(Leaves::AtHead, 0);
-        (1..count).step_by(step).for_each(|frame| add(Leaves::After(frame), frame));
-        (1..count - 7).step_by(step * 4).for_each(|frame| add(Leaves::Within(frame), frame));
-        (2..count).step_by(step * 4).for_each(|frame| add(Leaves::Half(frame), frame));
+        (1..count)
+            .step_by(step)
+            .for_each(|frame| add(Leaves::After(frame), frame));
+        (1..count - 7)
+            .step_by(step * 4)
+            .for_each(|frame| add(Leaves::Within(frame), frame));
+        (2..count)
+            .step_by(step * 4)
+            .for_each(|frame| add(Leaves::Half(frame), frame));
         add(Leaves::After(count - 1), count - 1);
     }
     play_all(&world, &cases);
@@ -306,7 +412,13 @@ fn what_is_not_learned_in_time_is_estimated_and_what_was_hidden_is_waited_for() 
     let world = world();
     let mut cases = Vec::new();
     for way in ways(SHOWS) {
-        let moments = [Leaves::AtHead, Leaves::After(7), Leaves::After(11), Leaves::Within(8), Leaves::Half(9)];
+        let moments = [
+            Leaves::AtHead,
+            Leaves::After(7),
+            Leaves::After(11),
+            Leaves::Within(8),
+            Leaves::Half(9),
+        ];
         cases.extend(moments.map(|leaves| case(way, GOES_ON, leaves, Due::Cut)));
         if crate::is_long() {
             cases.extend((6..30).map(|frame| case(way, GOES_ON, Leaves::After(frame), Due::Cut)));
@@ -316,7 +428,10 @@ fn what_is_not_learned_in_time_is_estimated_and_what_was_hidden_is_waited_for() 
         cases.push(case(way, LATE, Leaves::Waiting, Due::Told));
         if way == (Chat, SHOWS[1]) {
             // So long an answer is streamed by its vendor though the client wants the whole.
-            cases.push(Case { limit: 9_000, ..case(way, SLOW, Leaves::Waiting, Due::Told) });
+            cases.push(Case {
+                limit: 9_000,
+                ..case(way, SLOW, Leaves::Waiting, Due::Told)
+            });
         }
     }
     for (surface, model) in ways(HIDES) {
@@ -326,14 +441,25 @@ fn what_is_not_learned_in_time_is_estimated_and_what_was_hidden_is_waited_for() 
             (Messages, Chat) => 4,
             (Messages, Messages) => 7,
         };
-        let marker = if model.vendor == Chat { HIDES_CHAT } else { HIDES_MESSAGES };
-        for leaves in [Leaves::AtHead, Leaves::After(frame), Leaves::Half(frame + 1)] {
+        let marker = if model.vendor == Chat {
+            HIDES_CHAT
+        } else {
+            HIDES_MESSAGES
+        };
+        for leaves in [
+            Leaves::AtHead,
+            Leaves::After(frame),
+            Leaves::Half(frame + 1),
+        ] {
             cases.push(case((surface, model), marker, leaves, Due::Told));
         }
     }
     let began = Instant::now();
     play_all(&world, &cases);
-    assert!(began.elapsed() > Duration::from_secs(DRAIN_HIDDEN - 2), "what is hidden was waited for");
+    assert!(
+        began.elapsed() > Duration::from_secs(DRAIN_HIDDEN - 2),
+        "what is hidden was waited for"
+    );
     world.close();
 }
 
@@ -343,16 +469,27 @@ const LARGE_EVENTS: usize = 600;
 
 /// `end` says what happens once all of the text is sent.
 fn large((surface, model): (Surface, Model), account: &Account, end: &str) -> (Request, i64) {
-    // Before the text stand a chat vendor's role, and a messages vendor's start, ping and begin of the block.
+    // Before the text stand a chat vendor's role, and a messages vendor's start, ping and begin of
+    // the block.
     let events = LARGE_EVENTS + if model.vendor == Chat { 1 } else { 3 };
-    let end = if end.is_empty() { String::new() } else { format!("{end}={events}") };
-    let marker = format!("lenient=1 overrun=1 bytes={LARGE_BYTES} events={LARGE_EVENTS} input=311 output=900 {end}");
+    let end = if end.is_empty() {
+        String::new()
+    } else {
+        format!("{end}={events}")
+    };
+    let marker = format!(
+        "lenient=1 overrun=1 bytes={LARGE_BYTES} events={LARGE_EVENTS} input=311 output=900 {end}"
+    );
     let mut body = surface.body(&marker, true, 6_000_000);
     body["model"] = model.id.into();
-    (surface.request(&account.key, &body), input_estimate(&body.to_string()))
+    (
+        surface.request(&account.key, &body),
+        input_estimate(&body.to_string()),
+    )
 }
 
-/// Outcome and bill of a large answer of which the client reads as `how` says, and the estimate of its input.
+/// Outcome and bill of a large answer of which the client reads as `how` says, and the estimate of
+/// its input.
 fn bill(
     world: &World,
     account: &Account,
@@ -371,12 +508,17 @@ fn bill(
         (answer.status == 200).then(|| answer.json())
     });
     drop(connection);
-    (receipt["outcome"].as_str().unwrap().to_owned(), micro(&receipt["credits"]), body)
+    (
+        receipt["outcome"].as_str().unwrap().to_owned(),
+        micro(&receipt["credits"]),
+        body,
+    )
 }
 
 fn stops(_: &mut Connection, _: &mut Answer) {}
 
-/// Longer than a write may take without being held against the client, shorter than it may take at all.
+/// Longer than a write may take without being held against the client, shorter than it may take at
+/// all.
 fn pauses(connection: &mut Connection, answer: &mut Answer) {
     std::thread::sleep(Duration::from_secs(4));
     connection.finish(answer);
@@ -388,29 +530,50 @@ fn reads_on(connection: &mut Connection, answer: &mut Answer) {
 
 #[test]
 fn a_client_that_holds_the_stream_up_is_the_cause_of_what_its_vendor_does_then() {
-    let world = Plan::default().limit("client_write_seconds", 6).limit("drain_after_client_seconds", 15).start();
+    let world = Plan::default()
+        .limit("client_write_seconds", 6)
+        .limit("drain_after_client_seconds", 15)
+        .start();
     let account = world.funded(1_000_000_000_000);
     std::thread::scope(|scope| {
-        for way in ways(SHOWS).filter(|(surface, model)| *surface == model.vendor || crate::is_long()) {
+        for way in
+            ways(SHOWS).filter(|(surface, model)| *surface == model.vendor || crate::is_long())
+        {
             let (world, account, model) = (&world, &account, way.1);
             scope.spawn(move || {
                 let (outcome, billed, _) = bill(world, account, way, "", stops);
-                assert_eq!((outcome.as_str(), billed), ("client_left", model.cost(311, 900)), "{way:?} stops reading");
+                assert_eq!(
+                    (outcome.as_str(), billed),
+                    ("client_left", model.cost(311, 900)),
+                    "{way:?} stops reading"
+                );
             });
             scope.spawn(move || {
                 let (outcome, billed, body) = bill(world, account, way, "cut", pauses);
                 assert_eq!(outcome, "client_left", "{way:?} holds it up");
                 if way.0 == model.vendor {
                     let input = if model.vendor == Messages { 311 } else { body };
-                    assert_eq!(billed, model.cost(input, text_tokens(LARGE_BYTES)), "{way:?} holds it up");
+                    assert_eq!(
+                        billed,
+                        model.cost(input, text_tokens(LARGE_BYTES)),
+                        "{way:?} holds it up"
+                    );
                 } else {
-                    // The limit is the model's own there, and so is the hold that the estimate keeps to.
-                    assert!(billed > model.cost(0, 60_000) && billed < model.cost(1_000, 128_000), "{way:?}: {billed}");
+                    // The limit is the model's own there, and so is the hold that the estimate
+                    // keeps to.
+                    assert!(
+                        billed > model.cost(0, 60_000) && billed < model.cost(1_000, 128_000),
+                        "{way:?}: {billed}"
+                    );
                 }
             });
             scope.spawn(move || {
                 let (outcome, billed, _) = bill(world, account, way, "cut", reads_on);
-                assert_eq!((outcome.as_str(), billed), ("vendor_cut", 0), "{way:?} reads on");
+                assert_eq!(
+                    (outcome.as_str(), billed),
+                    ("vendor_cut", 0),
+                    "{way:?} reads on"
+                );
             });
         }
     });
@@ -447,11 +610,20 @@ fn a_key_is_free_exactly_where_nothing_was_billed_whoever_went_first() {
         Some(world.endings(&account)).filter(|endings| endings.len() >= count as usize)
     });
     for (number, id) in ids.iter().enumerate() {
-        let ending = endings.iter().find(|ending| ending["request_id"] == id.as_str()).unwrap();
+        let ending = endings
+            .iter()
+            .find(|ending| ending["request_id"] == id.as_str())
+            .unwrap();
         let again = world.ask(&request(number as u64));
         let is_free = micro(&ending["credits"]) == 0;
         assert_eq!(ending["outcome"] == "client_left", !is_free, "{ending}");
-        assert_eq!(again.status == 409, !is_free, "{ending}: {} {}", again.status, again.text());
+        assert_eq!(
+            again.status == 409,
+            !is_free,
+            "{ending}: {} {}",
+            again.status,
+            again.text()
+        );
     }
     world.close();
 }

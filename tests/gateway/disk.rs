@@ -1,8 +1,8 @@
-//! A disk that fills up under running requests, and gets room again: nothing completed is lost, nothing new begins, and
-//! no restart is needed.
+//! A disk that fills up under running requests, and gets room again: nothing completed is lost,
+//! nothing new begins, and no restart is needed.
 //!
-//! The data lies on a small tmpfs, which refuses as any full disk does. Where none may be mounted, the kernel's limit
-//! on the size of a file stands in (`prlimit`), and the test says so.
+//! The data lies on a small tmpfs, which refuses as any full disk does. Where none may be mounted,
+//! the kernel's limit on the size of a file stands in (`prlimit`), and the test says so.
 
 use crate::account::{Account, micro, taken};
 use crate::client::{self, Answer, Connection, Request};
@@ -30,10 +30,14 @@ impl Disk {
         let dir = tempfile::tempdir().unwrap();
         let size = format!("size={DISK},mode=0700");
         let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(dir.path());
+        mount
+            .args(["-t", "tmpfs", "-o", &size, "tmpfs"])
+            .arg(dir.path());
         let is_mounted = mount.status().is_ok_and(|status| status.success());
         if !is_mounted {
-            eprintln!("no tmpfs can be mounted here: a limit on the size of files stands in for a full disk");
+            eprintln!(
+                "no tmpfs can be mounted here: a limit on the size of files stands in for a full disk"
+            );
         }
         Self { dir, is_mounted }
     }
@@ -52,7 +56,11 @@ impl Disk {
             let active = boot_dir(&self.data()).join("000001.log");
             return world.limit_file_size(Some(std::fs::metadata(active).unwrap().len()));
         }
-        let mut ballast = std::fs::File::options().create(true).append(true).open(self.ballast()).unwrap();
+        let mut ballast = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.ballast())
+            .unwrap();
         for size in [1 << 20, 1 << 16, 1 << 12] {
             let piece = vec![b'x'; size];
             while ballast.write_all(&piece).is_ok() {}
@@ -70,7 +78,10 @@ impl Disk {
 impl Drop for Disk {
     fn drop(&mut self) {
         if self.is_mounted {
-            let _ = Command::new("umount").arg("-l").arg(self.dir.path()).status();
+            let _ = Command::new("umount")
+                .arg("-l")
+                .arg(self.dir.path())
+                .status();
         }
     }
 }
@@ -78,7 +89,11 @@ impl Drop for Disk {
 /// The folder of the one journal.
 fn boot_dir(data: &Path) -> PathBuf {
     let mut folders = std::fs::read_dir(data.join("journal")).unwrap();
-    folders.next().expect("a running gateway's journal").unwrap().path()
+    folders
+        .next()
+        .expect("a running gateway's journal")
+        .unwrap()
+        .path()
 }
 
 /// A request on its way when the disk fills up.
@@ -100,7 +115,13 @@ struct Ended {
 }
 
 impl InFlight {
-    fn begin(world: &World, account: &Account, surface: Surface, stream: bool, index: usize) -> Self {
+    fn begin(
+        world: &World,
+        account: &Account,
+        surface: Surface,
+        stream: bool,
+        index: usize,
+    ) -> Self {
         let mut connection = world.connect();
         let request = match stream {
             true => surface.stream(&account.key, "events=8 gap_ms=500 input=10 output=5"),
@@ -109,44 +130,80 @@ impl InFlight {
                 .header("idempotency-key", &format!("key-{index}")),
         };
         assert!(connection.send(&request.bytes()));
-        Self { surface, stream, request, connection }
+        Self {
+            surface,
+            stream,
+            request,
+            connection,
+        }
     }
 
     fn end(mut self) -> Ended {
         let answer = self.connection.answer();
-        let is_whole = if self.stream { self.surface.is_complete(&answer) } else { answer.status == 200 };
+        let is_whole = if self.stream {
+            self.surface.is_complete(&answer)
+        } else {
+            answer.status == 200
+        };
         if self.stream {
-            assert!(is_whole || answer.has(self.surface.error_frame()), "{}", answer.text());
+            assert!(
+                is_whole || answer.has(self.surface.error_frame()),
+                "{}",
+                answer.text()
+            );
         } else if !is_whole {
             refused(self.surface, &answer);
         }
         let keyed = (!self.stream).then_some(self.request);
-        Ended { surface: self.surface, keyed, id: answer.request_id(), is_whole }
+        Ended {
+            surface: self.surface,
+            keyed,
+            id: answer.request_id(),
+            is_whole,
+        }
     }
 }
 
 /// A failure that says that there is no room, and to come back.
 #[track_caller]
 fn refused(surface: Surface, answer: &Answer) {
-    surface.fails(answer, (503, "server_error"), (529, "overloaded_error"), Some("ledger_unavailable"));
-    assert!(answer.header("retry-after").is_some(), "{:?}", answer.headers);
+    surface.fails(
+        answer,
+        (503, "server_error"),
+        (529, "overloaded_error"),
+        Some("ledger_unavailable"),
+    );
+    assert!(
+        answer.header("retry-after").is_some(),
+        "{:?}",
+        answer.headers
+    );
 }
 
-/// Fills the disk under running requests, ends them, refuses new ones, gives the room back. Returns what became of the
-/// running ones.
+/// Fills the disk under running requests, ends them, refuses new ones, gives the room back. Returns
+/// what became of the running ones.
 fn fill_and_free(disk: &Disk, world: &World, account: &Account) -> Vec<Ended> {
     // The file that will take nothing more is longer than what the reserve is to take.
-    BOTH.into_iter().cycle().take(30).for_each(|surface| drop(world.works(surface, &account.key)));
+    BOTH.into_iter()
+        .cycle()
+        .take(30)
+        .for_each(|surface| drop(world.works(surface, &account.key)));
     let calls = world.vendor.calls() + 4 * OF_A_KIND as u64;
-    let kinds = BOTH.into_iter().flat_map(|surface| [(surface, false), (surface, true)]);
+    let kinds = BOTH
+        .into_iter()
+        .flat_map(|surface| [(surface, false), (surface, true)]);
     let running: Vec<_> = kinds
         .flat_map(|kind| std::iter::repeat_n(kind, OF_A_KIND))
         .enumerate()
         .map(|(index, (surface, stream))| InFlight::begin(world, account, surface, stream, index))
         .collect();
-    wait_for("all calls", SOON, || (world.vendor.calls() >= calls).then_some(()));
+    wait_for("all calls", SOON, || {
+        (world.vendor.calls() >= calls).then_some(())
+    });
     let streams = || world.metric("gateway_streams_open", &[]) as usize;
-    wait_for("all streams", SOON, || (streams() == 2 * OF_A_KIND).then_some(()));
+    wait_for("all streams", SOON, || {
+        (streams() == 2 * OF_A_KIND).then_some(())
+    });
     disk.fill(world);
     let ends: Vec<_> = running.into_iter().map(InFlight::end).collect();
     for surface in BOTH {
@@ -156,14 +213,27 @@ fn fill_and_free(disk: &Disk, world: &World, account: &Account) -> Vec<Ended> {
             (answer.status != 200).then_some(answer)
         });
         refused(surface, &answer);
-        let keyed = surface.whole(&account.key, "input=1 output=1").header("idempotency-key", "while-full");
+        let keyed = surface
+            .whole(&account.key, "input=1 output=1")
+            .header("idempotency-key", "while-full");
         refused(surface, &world.ask(&keyed));
     }
-    assert_eq!(client::ask(world.admin, &Request::get("/readyz")).status, 503);
-    assert_eq!(world.ask(&Request::get("/v1/credits").bearer(&account.key)).status, 200, "what is read is told");
+    assert_eq!(
+        client::ask(world.admin, &Request::get("/readyz")).status,
+        503
+    );
+    assert_eq!(
+        world
+            .ask(&Request::get("/v1/credits").bearer(&account.key))
+            .status,
+        200,
+        "what is read is told"
+    );
     let freed = Instant::now();
     disk.free(world);
-    wait_for("the gateway to be ready by itself", SOON, || world.is_ready().then_some(()));
+    wait_for("the gateway to be ready by itself", SOON, || {
+        world.is_ready().then_some(())
+    });
     eprintln!("ready {:?} after there was room again", freed.elapsed());
     ends
 }
@@ -174,15 +244,30 @@ fn settled_as_seen(world: &World, account: &Account, seen: &[Ended]) {
     wait_for("all to be in the ledger", SOON, || {
         let standing = world.standing(account);
         let endings = world.endings(account);
-        let ids: Vec<_> = endings.iter().filter_map(|ending| ending["request_id"].as_str()).collect();
+        let ids: Vec<_> = endings
+            .iter()
+            .filter_map(|ending| ending["request_id"].as_str())
+            .collect();
         let all = seen.iter().all(|ended| ids.contains(&ended.id.as_str()));
         (all && standing.held == 0 && standing.balance == FUNDS - taken(&endings)).then_some(())
     });
     let endings = world.endings(account);
     for Ended { id, is_whole, .. } in seen {
-        let of: Vec<_> = endings.iter().filter(|ending| ending["request_id"] == id.as_str()).collect();
+        let of: Vec<_> = endings
+            .iter()
+            .filter(|ending| ending["request_id"] == id.as_str())
+            .collect();
         assert_eq!(of.len(), 1, "{of:?}");
-        assert_eq!(of[0]["outcome"], if *is_whole { "completed" } else { "interrupted" }, "{}", of[0]);
+        assert_eq!(
+            of[0]["outcome"],
+            if *is_whole {
+                "completed"
+            } else {
+                "interrupted"
+            },
+            "{}",
+            of[0]
+        );
         assert_eq!(micro(&of[0]["credits"]) > 0, *is_whole, "{}", of[0]);
     }
     let verdict = world.json(&["ledger", "verify"]);
@@ -190,20 +275,27 @@ fn settled_as_seen(world: &World, account: &Account, seen: &[Ended]) {
 }
 
 fn on(disk: &Disk) -> World {
-    Plan::default().data(&disk.data()).limit("journal_reserve_bytes", 65_536).start()
+    Plan::default()
+        .data(&disk.data())
+        .limit("journal_reserve_bytes", 65_536)
+        .start()
 }
 
-/// After the room is back: both surfaces work, every key is what its request made it, and a death leaves nothing that
-/// cannot be read.
+/// After the room is back: both surfaces work, every key is what its request made it, and a death
+/// leaves nothing that cannot be read.
 fn works_again(mut world: World, account: &Account, seen: &[Ended]) {
     for surface in BOTH {
         world.works(surface, &account.key);
-        let keyed = surface.whole(&account.key, "input=1 output=1").header("idempotency-key", "after-full");
+        let keyed = surface
+            .whole(&account.key, "input=1 output=1")
+            .header("idempotency-key", "after-full");
         assert_eq!(world.ask(&keyed).status, 200);
     }
     std::thread::scope(|scope| {
         for ended in seen {
-            let (Some(request), world) = (&ended.keyed, &world) else { continue };
+            let (Some(request), world) = (&ended.keyed, &world) else {
+                continue;
+            };
             scope.spawn(move || {
                 let again = wait_for("the end of a key's request", SOON, || {
                     let answer = world.ask(request);
@@ -211,7 +303,14 @@ fn works_again(mut world: World, account: &Account, seen: &[Ended]) {
                 });
                 let is_replayed = again.header("x-gateway-replayed") == Some("true");
                 let is_spent = is_replayed || again.has("idempotency_result_unavailable");
-                assert_eq!(is_spent, ended.is_whole, "{:?} {}: {}", ended.surface, again.status, again.text());
+                assert_eq!(
+                    is_spent,
+                    ended.is_whole,
+                    "{:?} {}: {}",
+                    ended.surface,
+                    again.status,
+                    again.text()
+                );
             });
         }
     });
@@ -219,8 +318,14 @@ fn works_again(mut world: World, account: &Account, seen: &[Ended]) {
     world.start_gateway();
     settled_as_seen(&world, account, seen);
     let journal = std::fs::read_dir(world.data_dir().join("journal")).unwrap();
-    let damaged = journal.flatten().filter(|entry| entry.path().extension().is_some()).count();
-    assert_eq!(damaged, 0, "a record was torn in a living process, and stayed");
+    let damaged = journal
+        .flatten()
+        .filter(|entry| entry.path().extension().is_some())
+        .count();
+    assert_eq!(
+        damaged, 0,
+        "a record was torn in a living process, and stayed"
+    );
     world.close();
 }
 
@@ -236,7 +341,8 @@ fn what_runs_while_the_disk_fills_up_still_ends_whole_and_debited() {
     works_again(world, &account, &seen);
 }
 
-/// The control: the same without the reserve. What cannot be journalled is withheld, told, and void.
+/// The control: the same without the reserve. What cannot be journalled is withheld, told, and
+/// void.
 #[test]
 fn without_the_reserve_answers_are_withheld_and_void() {
     let disk = Disk::new();
@@ -246,12 +352,24 @@ fn without_the_reserve_answers_are_withheld_and_void() {
     }
     let world = on(&disk);
     let account = world.funded(FUNDS);
-    let reserve = std::fs::File::options().write(true).open(boot_dir(&disk.data()).join("reserve")).unwrap();
-    reserve.set_len(1).and_then(|()| reserve.set_len(0)).unwrap();
+    let reserve = std::fs::File::options()
+        .write(true)
+        .open(boot_dir(&disk.data()).join("reserve"))
+        .unwrap();
+    reserve
+        .set_len(1)
+        .and_then(|()| reserve.set_len(0))
+        .unwrap();
     let seen = fill_and_free(&disk, &world, &account);
     let withheld = seen.iter().filter(|ended| !ended.is_whole).count();
-    println!("without the reserve {withheld} of {} answers were withheld", seen.len());
-    assert!(withheld > 0, "the disk was full, the reserve gone, and every answer was journalled");
+    println!(
+        "without the reserve {withheld} of {} answers were withheld",
+        seen.len()
+    );
+    assert!(
+        withheld > 0,
+        "the disk was full, the reserve gone, and every answer was journalled"
+    );
     settled_as_seen(&world, &account, &seen);
     works_again(world, &account, &seen);
 }
@@ -271,8 +389,13 @@ fn a_gateway_that_starts_without_room_for_its_reserve_waits_for_it_and_then_serv
     assert_eq!(world.wait_end(SOON), 0);
     disk.fill(&world);
     // Room for the databases to be opened, and not for the reserve.
-    let ballast = std::fs::File::options().write(true).open(disk.ballast()).unwrap();
-    ballast.set_len(ballast.metadata().unwrap().len() - (1 << 20)).unwrap();
+    let ballast = std::fs::File::options()
+        .write(true)
+        .open(disk.ballast())
+        .unwrap();
+    ballast
+        .set_len(ballast.metadata().unwrap().len() - (1 << 20))
+        .unwrap();
     drop(ballast);
     world.begin_gateway(None);
     for surface in BOTH {
@@ -283,7 +406,9 @@ fn a_gateway_that_starts_without_room_for_its_reserve_waits_for_it_and_then_serv
     assert!(!world.is_ready());
     assert_eq!(world.vendor.calls(), 1);
     disk.free(&world);
-    wait_for("the gateway to be ready by itself", SOON, || world.is_ready().then_some(()));
+    wait_for("the gateway to be ready by itself", SOON, || {
+        world.is_ready().then_some(())
+    });
     world.works(BOTH[0], &account.key);
     world.close();
 }

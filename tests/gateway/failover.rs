@@ -1,5 +1,5 @@
-//! Two endpoints: what one cannot do the other does, with the same bytes and one debit; where neither can, it is told
-//! in the surface's words and costs nothing.
+//! Two endpoints: what one cannot do the other does, with the same bytes and one debit; where
+//! neither can, it is told in the surface's words and costs nothing.
 
 use crate::account::micro;
 use crate::client::{End, Request};
@@ -50,11 +50,17 @@ fn large(surface: Surface, stream: bool) -> String {
     body.to_string()
 }
 
-/// A world whose vendors have `first` and then a good endpoint; that one weighs little, so that the bad one is tried
-/// first whenever it is its turn.
+/// A world whose vendors have `first` and then a good endpoint; that one weighs little, so that the
+/// bad one is tried first whenever it is its turn.
 fn behind(first: &Bad) -> (World, Simulator) {
     let good = Simulator::start(None);
-    (Plan::default().turns().endpoints(&[first.port(), good.port]).start(), good)
+    (
+        Plan::default()
+            .turns()
+            .endpoints(&[first.port(), good.port])
+            .start(),
+        good,
+    )
 }
 
 #[test]
@@ -67,9 +73,15 @@ fn the_second_endpoint_gets_the_same_bytes_and_the_client_pays_once() {
         for (index, surface) in BOTH.into_iter().chain(BOTH).enumerate() {
             let stream = index >= 2;
             let failed_before = bad.calls().map_or(0, |(calls, _)| calls);
-            let request = Request::post(surface.path(), large(surface, stream)).bearer(&account.key);
+            let request =
+                Request::post(surface.path(), large(surface, stream)).bearer(&account.key);
             let answer = world.ask(&request);
-            assert_eq!((answer.status, answer.end()), (200, Some(End::Whole)), "{what}: {}", answer.text());
+            assert_eq!(
+                (answer.status, answer.end()),
+                (200, Some(End::Whole)),
+                "{what}: {}",
+                answer.text()
+            );
             let cost = surface.cost(1_000, 10);
             expected -= cost;
             let receipt = world.receipt(&account, &answer.request_id());
@@ -77,7 +89,10 @@ fn the_second_endpoint_gets_the_same_bytes_and_the_client_pays_once() {
             assert_eq!(receipt["outcome"], "completed");
             assert_eq!(good.calls(), index as u64 + 1, "{what}");
             if !stream {
-                assert_eq!(answer.header("x-gateway-credits"), receipt["credits"].as_str());
+                assert_eq!(
+                    answer.header("x-gateway-credits"),
+                    receipt["credits"].as_str()
+                );
             }
             if let Some((calls, failed)) = bad.calls()
                 && calls > failed_before
@@ -88,7 +103,10 @@ fn the_second_endpoint_gets_the_same_bytes_and_the_client_pays_once() {
         assert_eq!(world.standing(&account).balance, expected, "{what}");
         world.ended(&account, 4);
         if let Some((calls, _)) = bad.calls() {
-            assert!(calls >= 2, "{what}: the bad endpoint was tried {calls} times");
+            assert!(
+                calls >= 2,
+                "{what}: the bad endpoint was tried {calls} times"
+            );
         }
         assert_eq!(world.vendor.calls(), 0);
         world.close();
@@ -117,55 +135,102 @@ fn an_endpoint_that_takes_the_connection_and_says_nothing_is_left_in_time() {
     let silent = TcpListener::bind(("127.0.0.1", free_port())).unwrap();
     let good = Simulator::start(None);
     let ports = [silent.local_addr().unwrap().port(), good.port];
-    let limits = Plan::default().limit("first_byte_seconds", 1).limit("idle_seconds", 1);
+    let limits = Plan::default()
+        .limit("first_byte_seconds", 1)
+        .limit("idle_seconds", 1);
     let world = limits.turns().endpoints(&ports).start();
     let account = world.account();
     for surface in BOTH {
-        for body in [surface.body("input=1000 output=10", false, 1_000).to_string(), large(surface, true)] {
+        for body in [
+            surface
+                .body("input=1000 output=10", false, 1_000)
+                .to_string(),
+            large(surface, true),
+        ] {
             // One of the two begins at the silent endpoint.
             for _ in 0..2 {
                 let began = Instant::now();
-                let answer = world.ask(&Request::post(surface.path(), body.clone()).bearer(&account.key));
-                assert_eq!(answer.status, 200, "{surface:?} {}: {}", body.len(), answer.text());
-                assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+                let answer =
+                    world.ask(&Request::post(surface.path(), body.clone()).bearer(&account.key));
+                assert_eq!(
+                    answer.status,
+                    200,
+                    "{surface:?} {}: {}",
+                    body.len(),
+                    answer.text()
+                );
+                assert!(
+                    began.elapsed() < Duration::from_secs(4),
+                    "{:?}",
+                    began.elapsed()
+                );
             }
         }
     }
     assert_eq!(good.calls(), 8);
-    assert_eq!(world.standing(&account).balance, 300_000_000 - 4 * (Chat.cost(1_000, 10) + Messages.cost(1_000, 10)));
+    assert_eq!(
+        world.standing(&account).balance,
+        300_000_000 - 4 * (Chat.cost(1_000, 10) + Messages.cost(1_000, 10))
+    );
     world.close();
 }
 
 #[test]
 fn where_every_endpoint_fails_it_is_told_and_costs_nothing() {
     let unreachable = ((502, "server_error"), (500, "api_error"), "upstream_error");
-    let overloaded = ((503, "server_error"), (529, "overloaded_error"), "overloaded");
-    let limited = ((429, "rate_limit_error"), (429, "rate_limit_error"), "rate_limit_exceeded");
+    let overloaded = (
+        (503, "server_error"),
+        (529, "overloaded_error"),
+        "overloaded",
+    );
+    let limited = (
+        (429, "rate_limit_error"),
+        (429, "rate_limit_error"),
+        "rate_limit_exceeded",
+    );
     for (what, bad) in Bad::all() {
         let (chat, messages, code) = match what {
             "429" => limited,
             "503" => overloaded,
             _ => unreachable,
         };
-        let also = if let Bad::Refused(_) = bad { free_port() } else { bad.port() };
+        let also = if let Bad::Refused(_) = bad {
+            free_port()
+        } else {
+            bad.port()
+        };
         let world = Plan::default().endpoints(&[bad.port(), also]).start();
         let account = world.account();
         let mut connection = world.connect();
         for (index, surface) in BOTH.into_iter().enumerate() {
             for stream in [false, true] {
-                let request = Request::post(surface.path(), large(surface, stream)).bearer(&account.key);
+                let request =
+                    Request::post(surface.path(), large(surface, stream)).bearer(&account.key);
                 let answer = connection.ask(&request);
                 surface.fails(&answer, chat, messages, Some(code));
                 let has_wait = answer.header("retry-after").is_some();
-                assert_eq!(has_wait, matches!(what, "429" | "503"), "{what}: {:?}", answer.headers);
+                assert_eq!(
+                    has_wait,
+                    matches!(what, "429" | "503"),
+                    "{what}: {:?}",
+                    answer.headers
+                );
                 let receipt = world.receipt(&account, &answer.request_id());
                 assert_eq!(micro(&receipt["credits"]), 0, "{what}: {receipt}");
                 let standing = world.standing(&account);
-                assert_eq!((standing.balance, standing.held), (300_000_000, 0), "{what}");
+                assert_eq!(
+                    (standing.balance, standing.held),
+                    (300_000_000, 0),
+                    "{what}"
+                );
                 connection = world.connect();
             }
             if let Some((calls, _)) = bad.calls() {
-                assert_eq!(calls, (index as u64 + 1) * 4, "{what}: two attempts for each request");
+                assert_eq!(
+                    calls,
+                    (index as u64 + 1) * 4,
+                    "{what}: two attempts for each request"
+                );
             }
         }
         world.ended(&account, 4);

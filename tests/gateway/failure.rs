@@ -1,5 +1,5 @@
-//! Vendors that fail: the client is told in its surface's words, pays nothing, and is never left with half an answer
-//! that looks whole.
+//! Vendors that fail: the client is told in its surface's words, pays nothing, and is never left
+//! with half an answer that looks whole.
 
 use crate::account::{Account, micro};
 use crate::client::{self, Answer, End, Request};
@@ -20,27 +20,49 @@ pub fn is_free(world: &World, account: &Account, answer: &Answer) -> Value {
     receipt
 }
 
-/// A stream that failed on its way: the frame of its surface, and no end that a client would take for a whole answer.
+/// A stream that failed on its way: the frame of its surface, and no end that a client would take
+/// for a whole answer.
 #[track_caller]
 pub fn broke_off(surface: Surface, answer: &Answer, chat_code: &str, messages_type: &str) {
     let text = answer.text();
     assert_eq!(answer.status, 200, "{text}");
-    let (_, after) = text.split_once(surface.error_frame()).unwrap_or_else(|| panic!("no error frame: {text}"));
+    let (_, after) = text
+        .split_once(surface.error_frame())
+        .unwrap_or_else(|| panic!("no error frame: {text}"));
     match surface {
         Chat => {
             let json = format!("{{\"error\":{{{}", after.lines().next().unwrap());
             let error = &serde_json::from_str::<Value>(&json).unwrap()["error"];
-            assert_eq!((&error["type"], &error["code"]), (&"server_error".into(), &chat_code.into()), "{text}");
-            assert!(error.get("param").is_some() && error["message"].is_string(), "{text}");
+            assert_eq!(
+                (&error["type"], &error["code"]),
+                (&"server_error".into(), &chat_code.into()),
+                "{text}"
+            );
+            assert!(
+                error.get("param").is_some() && error["message"].is_string(),
+                "{text}"
+            );
             assert!(text.ends_with("\n\ndata: [DONE]\n\n"), "{text}");
             assert!(!text.contains("\"finish_reason\":\"stop\""), "{text}");
         }
         Messages => {
-            let json = after.lines().next().unwrap().strip_prefix("data: ").unwrap();
+            let json = after
+                .lines()
+                .next()
+                .unwrap()
+                .strip_prefix("data: ")
+                .unwrap();
             let frame = serde_json::from_str::<Value>(json).unwrap();
-            assert_eq!((&frame["type"], &frame["error"]["type"]), (&"error".into(), &messages_type.into()), "{text}");
+            assert_eq!(
+                (&frame["type"], &frame["error"]["type"]),
+                (&"error".into(), &messages_type.into()),
+                "{text}"
+            );
             assert_eq!(frame["request_id"], answer.request_id(), "{text}");
-            assert!(!text.contains("message_stop") && !text.contains("message_delta"), "{text}");
+            assert!(
+                !text.contains("message_stop") && !text.contains("message_delta"),
+                "{text}"
+            );
         }
     }
 }
@@ -50,22 +72,92 @@ pub type Words = (u16, &'static str);
 /// What a vendor's status becomes: on chat, on messages, and the code of both.
 pub const STATUSES: [(&str, Words, Words, Option<&str>); 17] = [
     ("400", (400, INVALID), (400, INVALID), None),
-    ("401", (502, "server_error"), (500, "api_error"), Some("upstream_error")),
-    ("402", (503, "server_error"), (529, "overloaded_error"), Some("overloaded")),
-    ("403", (502, "server_error"), (500, "api_error"), Some("upstream_error")),
-    ("404", (404, INVALID), (404, "not_found_error"), Some("model_not_found")),
-    ("408", (408, INVALID), (408, INVALID), Some("request_timeout")),
+    (
+        "401",
+        (502, "server_error"),
+        (500, "api_error"),
+        Some("upstream_error"),
+    ),
+    (
+        "402",
+        (503, "server_error"),
+        (529, "overloaded_error"),
+        Some("overloaded"),
+    ),
+    (
+        "403",
+        (502, "server_error"),
+        (500, "api_error"),
+        Some("upstream_error"),
+    ),
+    (
+        "404",
+        (404, INVALID),
+        (404, "not_found_error"),
+        Some("model_not_found"),
+    ),
+    (
+        "408",
+        (408, INVALID),
+        (408, INVALID),
+        Some("request_timeout"),
+    ),
     ("409", (409, INVALID), (409, "conflict_error"), None),
-    ("413", (413, INVALID), (413, "request_too_large"), Some("request_too_large")),
+    (
+        "413",
+        (413, INVALID),
+        (413, "request_too_large"),
+        Some("request_too_large"),
+    ),
     ("422", (422, INVALID), (400, INVALID), None),
-    ("429 retry_after=90", (429, "rate_limit_error"), (429, "rate_limit_error"), Some("rate_limit_exceeded")),
-    ("500", (502, "server_error"), (500, "api_error"), Some("upstream_error")),
-    ("502", (502, "server_error"), (500, "api_error"), Some("upstream_error")),
-    ("503 retry_after=7", (503, "server_error"), (529, "overloaded_error"), Some("overloaded")),
-    ("504", (504, "server_error"), (504, "timeout_error"), Some("upstream_timeout")),
-    ("529", (503, "server_error"), (529, "overloaded_error"), Some("overloaded")),
-    ("302", (502, "server_error"), (500, "api_error"), Some("upstream_error")),
-    ("400 error_body=quota", (503, "server_error"), (529, "overloaded_error"), Some("overloaded")),
+    (
+        "429 retry_after=90",
+        (429, "rate_limit_error"),
+        (429, "rate_limit_error"),
+        Some("rate_limit_exceeded"),
+    ),
+    (
+        "500",
+        (502, "server_error"),
+        (500, "api_error"),
+        Some("upstream_error"),
+    ),
+    (
+        "502",
+        (502, "server_error"),
+        (500, "api_error"),
+        Some("upstream_error"),
+    ),
+    (
+        "503 retry_after=7",
+        (503, "server_error"),
+        (529, "overloaded_error"),
+        Some("overloaded"),
+    ),
+    (
+        "504",
+        (504, "server_error"),
+        (504, "timeout_error"),
+        Some("upstream_timeout"),
+    ),
+    (
+        "529",
+        (503, "server_error"),
+        (529, "overloaded_error"),
+        Some("overloaded"),
+    ),
+    (
+        "302",
+        (502, "server_error"),
+        (500, "api_error"),
+        Some("upstream_error"),
+    ),
+    (
+        "400 error_body=quota",
+        (503, "server_error"),
+        (529, "overloaded_error"),
+        Some("overloaded"),
+    ),
 ];
 
 #[test]
@@ -78,24 +170,42 @@ fn each_status_of_a_vendor_is_told_by_the_table() {
         for (marker, chat, messages, code) in STATUSES {
             for stream in [false, true] {
                 let marker = format!("status={marker}");
-                let answer = connection.ask(&surface.request(&account.key, &surface.body(&marker, stream, 1_000)));
+                let answer = connection
+                    .ask(&surface.request(&account.key, &surface.body(&marker, stream, 1_000)));
                 let (status, kind) = if surface == Chat { chat } else { messages };
                 let error = &answer.json()["error"];
-                assert_eq!((answer.status, &error["type"]), (status, &kind.into()), "{marker}: {}", answer.text());
+                assert_eq!(
+                    (answer.status, &error["type"]),
+                    (status, &kind.into()),
+                    "{marker}: {}",
+                    answer.text()
+                );
                 surface.fails(&answer, chat, messages, code);
                 let wait = answer.header("retry-after");
                 match marker.as_str() {
                     "status=429 retry_after=90" => assert_eq!(wait, Some("60")),
                     "status=503 retry_after=7" => assert_eq!(wait, Some("7")),
-                    _ => assert!(wait.is_none_or(|wait| (1..=60).contains(&wait.parse().unwrap())), "{marker}"),
+                    _ => assert!(
+                        wait.is_none_or(|wait| (1..=60).contains(&wait.parse().unwrap())),
+                        "{marker}"
+                    ),
                 }
                 let never = matches!(marker.as_str(), "status=401" | "status=403" | "status=404");
-                assert_eq!(answer.header("x-should-retry"), never.then_some("false"), "{surface:?} {marker}");
+                assert_eq!(
+                    answer.header("x-should-retry"),
+                    never.then_some("false"),
+                    "{surface:?} {marker}"
+                );
                 is_free(&world, &account, &answer);
             }
         }
         // One connection for all: a vendor's error does not cost the client its connection.
-        assert_eq!(connection.ask(&surface.whole(&account.key, "status=400")).status, 400);
+        assert_eq!(
+            connection
+                .ask(&surface.whole(&account.key, "status=400"))
+                .status,
+            400
+        );
     }
     world.close();
 }
@@ -107,7 +217,11 @@ fn a_vendors_refusal_is_no_cut_on_the_receipt() {
     for surface in BOTH {
         for status in [400, 429, 500] {
             let answer = world.ask(&surface.whole(&account.key, &format!("status={status}")));
-            assert_eq!(is_free(&world, &account, &answer)["outcome"], "vendor_error", "{surface:?} {status}");
+            assert_eq!(
+                is_free(&world, &account, &answer)["outcome"],
+                "vendor_error",
+                "{surface:?} {status}"
+            );
         }
     }
     world.close();
@@ -117,12 +231,18 @@ fn a_vendors_refusal_is_no_cut_on_the_receipt() {
 fn an_error_without_a_readable_body_and_a_long_prompt_are_told_too() {
     let world = World::new();
     let account = world.account();
-    let upstream = ((502, "server_error"), (500, "api_error"), Some("upstream_error"));
+    let upstream = (
+        (502, "server_error"),
+        (500, "api_error"),
+        Some("upstream_error"),
+    );
     for surface in BOTH {
         for body in ["html", "empty"] {
-            let answer = world.ask(&surface.whole(&account.key, &format!("status=500 error_body={body}")));
+            let answer =
+                world.ask(&surface.whole(&account.key, &format!("status=500 error_body={body}")));
             surface.fails(&answer, upstream.0, upstream.1, upstream.2);
-            let answer = world.ask(&surface.whole(&account.key, &format!("status=400 error_body={body}")));
+            let answer =
+                world.ask(&surface.whole(&account.key, &format!("status=400 error_body={body}")));
             surface.fails(&answer, upstream.0, upstream.1, upstream.2);
             is_free(&world, &account, &answer);
         }
@@ -130,7 +250,13 @@ fn an_error_without_a_readable_body_and_a_long_prompt_are_told_too() {
         let code = "context_length_exceeded";
         let error = surface.fails(&answer, (400, INVALID), (400, INVALID), Some(code));
         if surface == Messages {
-            assert!(error["message"].as_str().unwrap().contains("prompt is too long"), "{error}");
+            assert!(
+                error["message"]
+                    .as_str()
+                    .unwrap()
+                    .contains("prompt is too long"),
+                "{error}"
+            );
         } else {
             assert_eq!(error["param"], "messages");
         }
@@ -151,9 +277,14 @@ fn a_stream_that_is_cut_ends_with_an_error_frame_and_never_cleanly() {
         for end in ["end=cut", "end=clean", "reset=1"] {
             // Messages' fourth event is the first with text; the last event is the terminal one.
             for cut in [4, 5, 6] {
-                let answer = connection.ask(&surface.stream(&account.key, &format!("events=8 cut={cut} {end}")));
+                let answer = connection
+                    .ask(&surface.stream(&account.key, &format!("events=8 cut={cut} {end}")));
                 broke_off(surface, &answer, "upstream_closed", "api_error");
-                assert_eq!(is_free(&world, &account, &answer)["outcome"], "vendor_cut", "{end} {cut}");
+                assert_eq!(
+                    is_free(&world, &account, &answer)["outcome"],
+                    "vendor_cut",
+                    "{end} {cut}"
+                );
                 connection = world.connect();
             }
         }
@@ -177,9 +308,20 @@ fn a_call_that_is_cut_before_anything_was_sent_is_an_error() {
             ("cut=0", true),
             ("cut=0 end=clean", true),
         ] {
-            let answer = world.ask(&surface.request(&account.key, &surface.body(marker, stream, 1_000)));
-            assert!(answer.status >= 500, "{surface:?} {marker} {stream}: {} {}", answer.status, answer.text());
-            surface.fails(&answer, (502, "server_error"), (500, "api_error"), Some("upstream_error"));
+            let answer =
+                world.ask(&surface.request(&account.key, &surface.body(marker, stream, 1_000)));
+            assert!(
+                answer.status >= 500,
+                "{surface:?} {marker} {stream}: {} {}",
+                answer.status,
+                answer.text()
+            );
+            surface.fails(
+                &answer,
+                (502, "server_error"),
+                (500, "api_error"),
+                Some("upstream_error"),
+            );
             is_free(&world, &account, &answer);
         }
     }
@@ -191,19 +333,38 @@ fn garbage_of_a_vendor_is_never_passed_on_as_an_answer() {
     let world = World::new();
     let account = world.account();
     for surface in BOTH {
-        for (garbage, stream) in
-            [("json", false), ("chunk", false), ("headers", false), ("json", true), ("headers", true)]
-        {
+        for (garbage, stream) in [
+            ("json", false),
+            ("chunk", false),
+            ("headers", false),
+            ("json", true),
+            ("headers", true),
+        ] {
             let body = surface.body(&format!("garbage={garbage} events=6"), stream, 1_000);
             let answer = world.ask(&surface.request(&account.key, &body));
-            assert!(answer.status >= 500, "{surface:?} {garbage} {stream}: {} {}", answer.status, answer.text());
-            surface.fails(&answer, (502, "server_error"), (500, "api_error"), Some("upstream_error"));
+            assert!(
+                answer.status >= 500,
+                "{surface:?} {garbage} {stream}: {} {}",
+                answer.status,
+                answer.text()
+            );
+            surface.fails(
+                &answer,
+                (502, "server_error"),
+                (500, "api_error"),
+                Some("upstream_error"),
+            );
             is_free(&world, &account, &answer);
         }
         for garbage in ["sse", "chunk"] {
-            let answer = world.ask(&surface.stream(&account.key, &format!("garbage={garbage} events=6")));
+            let answer =
+                world.ask(&surface.stream(&account.key, &format!("garbage={garbage} events=6")));
             if answer.status == 200 {
-                assert!(answer.has(surface.error_frame()) && !surface.is_complete(&answer), "{}", answer.text());
+                assert!(
+                    answer.has(surface.error_frame()) && !surface.is_complete(&answer),
+                    "{}",
+                    answer.text()
+                );
             } else {
                 assert!(answer.status >= 500, "{}", answer.text());
             }
@@ -219,29 +380,59 @@ fn a_stream_whose_terminal_event_came_is_whole_whatever_its_framing_does_next() 
     let world = World::new();
     let account = world.account();
     for surface in BOTH {
-        for marker in ["garbage=length", "cut=1000", "cut=1000 reset=1", "hang=1000", "chatter=1"] {
+        for marker in [
+            "garbage=length",
+            "cut=1000",
+            "cut=1000 reset=1",
+            "hang=1000",
+            "chatter=1",
+        ] {
             let marker = format!("{marker} events=4 input=100 output=10");
             let answer = world.ask(&surface.stream(&account.key, &marker));
             assert!(surface.is_complete(&answer), "{}", answer.text());
             assert_eq!(answer.end(), Some(End::Whole), "{surface:?} {marker}");
             let receipt = world.receipt(&account, &answer.request_id());
-            assert_eq!(micro(&receipt["credits"]), surface.cost(100, 10), "{receipt}");
+            assert_eq!(
+                micro(&receipt["credits"]),
+                surface.cost(100, 10),
+                "{receipt}"
+            );
             assert_eq!(receipt["outcome"], "completed");
         }
     }
     // The last event may be missing too, and of a whole answer the end of its framing.
     for surface in BOTH {
         let answers = [
-            (true, world.ask(&surface.stream(&account.key, "nodone=1 events=4 input=100 output=10"))),
-            (true, world.ask(&Messages.stream(&account.key, "text=three events=3 cut=8 input=100 output=10"))),
-            (false, world.ask(&surface.whole(&account.key, "garbage=length input=100 output=10"))),
+            (
+                true,
+                world.ask(&surface.stream(&account.key, "nodone=1 events=4 input=100 output=10")),
+            ),
+            (
+                true,
+                world.ask(&Messages.stream(
+                    &account.key,
+                    "text=three events=3 cut=8 input=100 output=10",
+                )),
+            ),
+            (
+                false,
+                world.ask(&surface.whole(&account.key, "garbage=length input=100 output=10")),
+            ),
         ];
         for (index, (streams, answer)) in answers.iter().enumerate() {
             let surface = if index == 1 { Messages } else { surface };
-            let is_complete = if *streams { surface.is_complete(answer) } else { answer.status == 200 };
+            let is_complete = if *streams {
+                surface.is_complete(answer)
+            } else {
+                answer.status == 200
+            };
             assert!(is_complete, "{index}: {}", answer.text());
             let receipt = world.receipt(&account, &answer.request_id());
-            assert_eq!(micro(&receipt["credits"]), surface.cost(100, 10), "{receipt}");
+            assert_eq!(
+                micro(&receipt["credits"]),
+                surface.cost(100, 10),
+                "{receipt}"
+            );
         }
     }
     world.close();
@@ -252,33 +443,60 @@ fn an_end_that_arrives_with_the_start_changes_nothing() {
     let world = World::new();
     let account = world.account();
     let mut expected = GRANT;
-    // Head, events and the connection's end lie ready together: the gateway sleeps while the vendor answers.
+    // Head, events and the connection's end lie ready together: the gateway sleeps while the vendor
+    // answers.
     let at_once = |request: &Request| {
         let calls = world.vendor.calls();
         let mut connection = world.connect();
         connection.send(&request.bytes());
-        wait_for("the call", SOON, || (world.vendor.calls() > calls).then_some(()));
+        wait_for("the call", SOON, || {
+            (world.vendor.calls() > calls).then_some(())
+        });
         world.signal("STOP");
         world.vendor.wait_idle();
         world.signal("CONT");
-        let answer = connection.try_answer().unwrap_or_else(|| panic!("nothing was answered"));
+        let answer = connection
+            .try_answer()
+            .unwrap_or_else(|| panic!("nothing was answered"));
         (answer, world.vendor.calls() - calls)
     };
     for surface in BOTH {
         for end in ["cut=1000", "garbage=length", "end=clean"] {
             let marker = format!("{end} delay_ms=300 events=3 input=10 output=3");
             let (answer, calls) = at_once(&surface.stream(&account.key, &marker));
-            assert!(surface.is_complete(&answer), "{surface:?} {end}: {} {}", answer.status, answer.text());
-            assert_eq!((answer.end(), calls), (Some(End::Whole), 1), "{surface:?} {end}: asked again though billed");
+            assert!(
+                surface.is_complete(&answer),
+                "{surface:?} {end}: {} {}",
+                answer.status,
+                answer.text()
+            );
+            assert_eq!(
+                (answer.end(), calls),
+                (Some(End::Whole), 1),
+                "{surface:?} {end}: asked again though billed"
+            );
             expected -= surface.cost(10, 3);
         }
         for marker in ["cut=4", "garbage=sse", "cut=4 end=clean", "error_event=4"] {
-            let (answer, _) = at_once(&surface.stream(&account.key, &format!("{marker} delay_ms=300 events=4")));
-            assert!(!surface.is_complete(&answer), "{surface:?} {marker}: {}", answer.text());
-            assert!(answer.status >= 500 || answer.has(surface.error_frame()), "{surface:?}: {}", answer.text());
+            let (answer, _) =
+                at_once(&surface.stream(&account.key, &format!("{marker} delay_ms=300 events=4")));
+            assert!(
+                !surface.is_complete(&answer),
+                "{surface:?} {marker}: {}",
+                answer.text()
+            );
+            assert!(
+                answer.status >= 500 || answer.has(surface.error_frame()),
+                "{surface:?}: {}",
+                answer.text()
+            );
         }
     }
-    assert_eq!(world.standing(&account).balance, expected, "who has a whole answer pays for it, and nobody else");
+    assert_eq!(
+        world.standing(&account).balance,
+        expected,
+        "who has a whole answer pays for it, and nobody else"
+    );
     world.close();
 }
 
@@ -286,20 +504,34 @@ fn an_end_that_arrives_with_the_start_changes_nothing() {
 fn an_error_event_is_an_error_answer_when_it_comes_first_and_a_frame_later() {
     let world = World::new();
     let account = world.account();
-    let overloaded = ((503, "server_error"), (529, "overloaded_error"), Some("overloaded"));
-    let limited = ((429, "rate_limit_error"), (429, "rate_limit_error"), Some("rate_limit_exceeded"));
-    let failed = ((502, "server_error"), (500, "api_error"), Some("upstream_error"));
+    let overloaded = (
+        (503, "server_error"),
+        (529, "overloaded_error"),
+        Some("overloaded"),
+    );
+    let limited = (
+        (429, "rate_limit_error"),
+        (429, "rate_limit_error"),
+        Some("rate_limit_exceeded"),
+    );
+    let failed = (
+        (502, "server_error"),
+        (500, "api_error"),
+        Some("upstream_error"),
+    );
     for surface in BOTH {
         let mut connection = world.connect();
         // A chat vendor's error object has no word for an overload that a gateway could go by.
         let of_529 = if surface == Chat { failed } else { overloaded };
         for (status, words) in [(529, of_529), (429, limited)] {
-            let answer = connection.ask(&surface.stream(&account.key, &format!("error_event=0 status={status}")));
+            let answer = connection
+                .ask(&surface.stream(&account.key, &format!("error_event=0 status={status}")));
             surface.fails(&answer, words.0, words.1, words.2);
             is_free(&world, &account, &answer);
             connection = world.connect();
         }
-        let answer = connection.ask(&surface.stream(&account.key, "events=6 error_event=5 status=529"));
+        let answer =
+            connection.ask(&surface.stream(&account.key, "events=6 error_event=5 status=529"));
         broke_off(surface, &answer, "upstream_error", "overloaded_error");
         assert_eq!(is_free(&world, &account, &answer)["outcome"], "vendor_cut");
     }
@@ -308,15 +540,28 @@ fn an_error_event_is_an_error_answer_when_it_comes_first_and_a_frame_later() {
 
 #[test]
 fn an_event_or_an_answer_that_is_too_large_is_refused() {
-    let world = Plan::default().limit("event_bytes", 20_000).limit("response_buffer_bytes", 50_000).start();
+    let world = Plan::default()
+        .limit("event_bytes", 20_000)
+        .limit("response_buffer_bytes", 50_000)
+        .start();
     let account = world.account();
     for surface in BOTH {
         let body = surface.body("bytes=400000 events=1", true, 60_000);
         let answer = world.ask(&surface.request(&account.key, &body));
-        assert!(answer.status >= 500 || answer.has(surface.error_frame()), "{}", answer.text());
+        assert!(
+            answer.status >= 500 || answer.has(surface.error_frame()),
+            "{}",
+            answer.text()
+        );
         assert!(!surface.is_complete(&answer) && answer.body.len() < 50_000);
-        let answer = world.ask(&surface.request(&account.key, &surface.body("bytes=400000", false, 60_000)));
-        surface.fails(&answer, (502, "server_error"), (500, "api_error"), Some("upstream_error"));
+        let answer =
+            world.ask(&surface.request(&account.key, &surface.body("bytes=400000", false, 60_000)));
+        surface.fails(
+            &answer,
+            (502, "server_error"),
+            (500, "api_error"),
+            Some("upstream_error"),
+        );
         is_free(&world, &account, &answer);
     }
     world.close();
@@ -326,18 +571,33 @@ fn an_event_or_an_answer_that_is_too_large_is_refused() {
 fn a_broken_call_leaves_no_trace_in_the_next_one() {
     let world = World::new();
     let account = world.account();
-    let breakers =
-        ["garbage=length", "garbage=chunk", "cut=headers", "cut=3", "status=500", "garbage=sse", "cut=1 end=clean"];
+    let breakers = [
+        "garbage=length",
+        "garbage=chunk",
+        "cut=headers",
+        "cut=3",
+        "status=500",
+        "garbage=sse",
+        "cut=1 end=clean",
+    ];
     let mut works = 0;
     for surface in BOTH {
         for marker in breakers {
             for stream in [false, true] {
                 let body = surface.body(&format!("{marker} input=0 output=0"), stream, 9);
                 let broken = client::try_ask(world.edge, &surface.request(&account.key, &body));
-                assert!(broken.is_some(), "{surface:?} {marker} {stream}: no answer at all");
+                assert!(
+                    broken.is_some(),
+                    "{surface:?} {marker} {stream}: no answer at all"
+                );
                 let text = format!("answer-{works}");
-                let answer = world.ask(&surface.whole(&account.key, &format!("text={text} input=1 output=1")));
-                assert!(answer.status == 200 && answer.has(&text), "after {marker}: {}", answer.text());
+                let answer = world
+                    .ask(&surface.whole(&account.key, &format!("text={text} input=1 output=1")));
+                assert!(
+                    answer.status == 200 && answer.has(&text),
+                    "after {marker}: {}",
+                    answer.text()
+                );
                 works += 1;
             }
         }

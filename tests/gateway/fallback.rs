@@ -1,7 +1,9 @@
-//! Another model answers in the place of one that does not: when, at whose price, and how the client is told.
+//! Another model answers in the place of one that does not: when, at whose price, and how the
+//! client is told.
 //!
-//! `beta-5.2` and `alpha-haiku-4-5-20251001` have each other as fallback, so that each surface meets both its own protocol
-//! failing and a translation answering. A third vendor speaks the messages protocol, for fallbacks that are passed on.
+//! `beta-5.2` and `alpha-haiku-4-5-20251001` have each other as fallback, so that each surface
+//! meets both its own protocol failing and a translation answering. A third vendor speaks the
+//! messages protocol, for fallbacks that are passed on.
 
 use crate::account::{Account, micro};
 use crate::client::Answer;
@@ -20,23 +22,38 @@ pub fn other(surface: Surface) -> Surface {
 
 /// The vendor of this surface's own model is `of_it`, the other one's `of_other`.
 fn between(surface: Surface, of_it: u16, of_other: u16) -> Plan {
-    let (alpha, beta) = if surface == Messages { (of_it, of_other) } else { (of_other, of_it) };
+    let (alpha, beta) = if surface == Messages {
+        (of_it, of_other)
+    } else {
+        (of_other, of_it)
+    };
     Plan::default().endpoints_of(&[alpha], &[beta])
 }
 
 /// Each of the two models in the place of the other.
 pub fn mutual(plan: Plan) -> Plan {
     let plan = plan.edit(HAIKU, &format!("{HAIKU}    fallback: [{}]\n", Chat.model()));
-    plan.edit(BETA, &format!("{BETA}    fallback: [{}]\n", Messages.model()))
+    plan.edit(
+        BETA,
+        &format!("{BETA}    fallback: [{}]\n", Messages.model()),
+    )
 }
 
 /// A messages model at a vendor of its own answers in the place of the messages model.
 pub fn passed_on(plan: Plan, third: u16) -> Plan {
     let endpoints = format!("endpoints: [{{url: \"{}\"}}]", vendor_url(third));
     let version = "version_header: {name: anthropic-version, value: \"2023-06-01\"}";
-    let members = ["protocol: messages", &endpoints, "api_key: \"sim-gamma-key\"", version].join("\n    ");
+    let members = [
+        "protocol: messages",
+        &endpoints,
+        "api_key: \"sim-gamma-key\"",
+        version,
+    ]
+    .join("\n    ");
     let vendor = format!("  gamma:\n    {members}\nmodels:\n");
-    let plan = plan.edit("models:\n", &vendor).edit(SONNET, &SONNET.replace("alpha\n", "gamma\n"));
+    let plan = plan
+        .edit("models:\n", &vendor)
+        .edit(SONNET, &SONNET.replace("alpha\n", "gamma\n"));
     plan.edit(HAIKU, &format!("{HAIKU}    fallback: [alpha-sonnet-4-6]\n"))
 }
 
@@ -45,14 +62,27 @@ pub fn passed_on(plan: Plan, third: u16) -> Plan {
 pub fn is_from(answer: &Answer, model: &str) {
     assert_eq!(answer.status, 200, "{}", answer.text());
     let warnings = answer.header("x-gateway-warnings").unwrap_or_default();
-    assert!(warnings.split(", ").any(|token| token == format!("fallback:{model}")), "{warnings}");
-    assert!(answer.has(&format!("\"model\":\"{model}\"")), "{}", answer.text());
+    assert!(
+        warnings
+            .split(", ")
+            .any(|token| token == format!("fallback:{model}")),
+        "{warnings}"
+    );
+    assert!(
+        answer.has(&format!("\"model\":\"{model}\"")),
+        "{}",
+        answer.text()
+    );
 }
 
 #[test]
 fn a_model_that_cannot_be_had_is_answered_for_by_its_fallback_at_that_one_s_price() {
-    let faults =
-        [("status=500", "status_5xx"), ("status=529", "status_5xx"), ("status=429", "status_429"), ("close", "broken")];
+    let faults = [
+        ("status=500", "status_5xx"),
+        ("status=529", "status_5xx"),
+        ("status=429", "status_429"),
+        ("close", "broken"),
+    ];
     for surface in BOTH {
         for (fault, reason) in faults {
             let (bad, good) = (Simulator::start(Some(fault)), Simulator::start(None));
@@ -66,22 +96,50 @@ fn a_model_that_cannot_be_had_is_answered_for_by_its_fallback_at_that_one_s_pric
             is_from(&stream, instead.model());
             assert!(surface.is_complete(&stream), "{}", stream.text());
             assert_eq!((bad.calls(), good.calls()), (2, 2), "{fault}");
-            assert_eq!(good.last()["path"], instead.path(), "asked in its own protocol");
-            assert!(good.last()["body"].as_str().unwrap().contains(instead.upstream_model()));
+            assert_eq!(
+                good.last()["path"],
+                instead.path(),
+                "asked in its own protocol"
+            );
+            assert!(
+                good.last()["body"]
+                    .as_str()
+                    .unwrap()
+                    .contains(instead.upstream_model())
+            );
             // The books know only the model that answered.
             for answer in [&whole, &stream] {
                 let receipt = world.receipt(&account, &answer.request_id());
                 assert_eq!(receipt["model"], instead.model(), "{receipt}");
                 assert_eq!(receipt["outcome"], "completed", "{receipt}");
-                assert_eq!(micro(&receipt["credits"]), instead.cost(100, 7), "{receipt}");
+                assert_eq!(
+                    micro(&receipt["credits"]),
+                    instead.cost(100, 7),
+                    "{receipt}"
+                );
             }
             world.ended(&account, 2);
-            let of = |model: &str| world.metric("gateway_requests_total", &[&format!("model=\"{model}\"")]);
+            let of = |model: &str| {
+                world.metric("gateway_requests_total", &[&format!("model=\"{model}\"")])
+            };
             assert_eq!((of(instead.model()), of(surface.model())), (2.0, 0.0));
-            let labels = [format!("model=\"{}\"", surface.model()), format!("fallback=\"{}\"", instead.model())];
-            assert_eq!(world.metric("gateway_fallbacks_total", &labels.each_ref().map(|label| &**label)), 2.0);
+            let labels = [
+                format!("model=\"{}\"", surface.model()),
+                format!("fallback=\"{}\"", instead.model()),
+            ];
+            assert_eq!(
+                world.metric(
+                    "gateway_fallbacks_total",
+                    &labels.each_ref().map(|label| &**label)
+                ),
+                2.0
+            );
             let reason = format!("reason=\"{reason}\"");
-            assert_eq!(world.metric("gateway_upstream_failovers_total", &[&reason]), 2.0, "{fault}");
+            assert_eq!(
+                world.metric("gateway_upstream_failovers_total", &[&reason]),
+                2.0,
+                "{fault}"
+            );
             world.close();
         }
     }
@@ -94,7 +152,12 @@ fn without_a_fallback_the_same_failures_are_told() {
         let world = between(surface, bad.port, good.port).start();
         let account = world.account();
         let answer = world.ask(&surface.whole(&account.key, "input=100 output=7"));
-        surface.fails(&answer, (503, "server_error"), (529, "overloaded_error"), Some("overloaded"));
+        surface.fails(
+            &answer,
+            (503, "server_error"),
+            (529, "overloaded_error"),
+            Some("overloaded"),
+        );
         assert_eq!((bad.calls(), good.calls()), (1, 0));
         world.close();
     }
@@ -107,9 +170,14 @@ fn a_vendor_that_is_not_there_or_says_nothing_is_answered_for_too() {
         // The kernel takes its connections, and nobody reads them.
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         for port in [free_port(), silent.local_addr().unwrap().port()] {
-            let world = mutual(between(surface, port, good.port)).limit("first_byte_seconds", 1).start();
+            let world = mutual(between(surface, port, good.port))
+                .limit("first_byte_seconds", 1)
+                .start();
             let account = world.account();
-            is_from(&world.ask(&surface.stream(&account.key, "input=1 output=1")), other(surface).model());
+            is_from(
+                &world.ask(&surface.stream(&account.key, "input=1 output=1")),
+                other(surface).model(),
+            );
             assert_eq!(world.ended(&account, 1)["model"], other(surface).model());
             world.close();
         }
@@ -120,34 +188,67 @@ fn a_vendor_that_is_not_there_or_says_nothing_is_answered_for_too() {
 fn an_endpoint_that_is_left_alone_costs_a_request_with_a_fallback_no_attempt() {
     let (bad, good) = (Simulator::start(Some("close")), Simulator::start(None));
     let plan = mutual(between(Chat, bad.port, good.port)).limit("breaker_failures", 2);
-    let world = plan.limit("breaker_open_seconds", 3_600).limit("breaker_open_max_seconds", 3_600).start();
+    let world = plan
+        .limit("breaker_open_seconds", 3_600)
+        .limit("breaker_open_max_seconds", 3_600)
+        .start();
     let account = world.account();
     for _ in 0..5 {
-        is_from(&world.ask(&Chat.whole(&account.key, "input=1 output=1")), Messages.model());
+        is_from(
+            &world.ask(&Chat.whole(&account.key, "input=1 output=1")),
+            Messages.model(),
+        );
     }
-    assert_eq!((bad.calls(), good.calls()), (2, 5), "the breaker is open after two");
+    assert_eq!(
+        (bad.calls(), good.calls()),
+        (2, 5),
+        "the breaker is open after two"
+    );
     world.close();
 }
 
 #[test]
 fn a_fallback_of_the_same_protocol_is_passed_on_with_the_client_s_own_words() {
     let (bad, third) = (Simulator::start(Some("status=529")), Simulator::start(None));
-    let world = passed_on(Plan::default().endpoints_of(&[bad.port], &[bad.port]), third.port).start();
+    let world = passed_on(
+        Plan::default().endpoints_of(&[bad.port], &[bad.port]),
+        third.port,
+    )
+    .start();
     let account = world.account();
     let mut body = Messages.body("input=100 output=7", false, 1_000);
     body["metadata"] = serde_json::json!({"user_id": "somebody"});
-    let request = Messages.request(&account.key, &body).header("anthropic-version", "2023-06-01");
-    let answer = world.ask(&request.header("anthropic-beta", "some-preview, context-1m-2025-08-07"));
+    let request = Messages
+        .request(&account.key, &body)
+        .header("anthropic-version", "2023-06-01");
+    let answer =
+        world.ask(&request.header("anthropic-beta", "some-preview, context-1m-2025-08-07"));
     is_from(&answer, "alpha-sonnet-4-6");
-    assert_eq!(answer.header("x-gateway-warnings"), Some("dropped:anthropic-beta, fallback:alpha-sonnet-4-6"));
+    assert_eq!(
+        answer.header("x-gateway-warnings"),
+        Some("dropped:anthropic-beta, fallback:alpha-sonnet-4-6")
+    );
     let asked = third.last();
-    assert!(asked["body"].as_str().unwrap().contains("somebody"), "{asked}");
+    assert!(
+        asked["body"].as_str().unwrap().contains("somebody"),
+        "{asked}"
+    );
     let headers = asked["headers"].to_string();
-    for header in [r#"["x-api-key","sim-gamma-key"]"#, r#"["anthropic-beta","some-preview"]"#] {
-        assert!(headers.contains(header), "the other vendor's own key, and no flag without a price: {headers}");
+    for header in [
+        r#"["x-api-key","sim-gamma-key"]"#,
+        r#"["anthropic-beta","some-preview"]"#,
+    ] {
+        assert!(
+            headers.contains(header),
+            "the other vendor's own key, and no flag without a price: {headers}"
+        );
     }
     let receipt = world.receipt(&account, &answer.request_id());
-    assert_eq!(micro(&receipt["credits"]), 100 * 300 + 7 * 1_500, "{receipt}");
+    assert_eq!(
+        micro(&receipt["credits"]),
+        100 * 300 + 7 * 1_500,
+        "{receipt}"
+    );
     world.close();
 }
 
@@ -155,7 +256,10 @@ fn a_fallback_of_the_same_protocol_is_passed_on_with_the_client_s_own_words() {
 fn a_fallback_is_asked_for_no_more_than_it_can_say() {
     let (bad, third) = (Simulator::start(Some("status=529")), Simulator::start(None));
     let sonnet = "    upstream_model: claude-sonnet-4-6\n    context_tokens: 200000\n    max_output_tokens: 64000\n";
-    let plan = passed_on(Plan::default().endpoints_of(&[bad.port], &[bad.port]), third.port);
+    let plan = passed_on(
+        Plan::default().endpoints_of(&[bad.port], &[bad.port]),
+        third.port,
+    );
     let world = plan.edit(sonnet, &sonnet.replace("64000", "700")).start();
     let account = world.account();
     for (asked, sent) in [(700, 700), (701, 700), (5_000, 700)] {
@@ -174,14 +278,19 @@ fn a_fallback_is_asked_for_no_more_than_it_can_say() {
 fn a_fallback_that_lets_its_client_wait_numbers_all_that_the_client_hears() {
     for surface in BOTH {
         let (bad, good) = (Simulator::start(Some("status=529")), Simulator::start(None));
-        let plan = mutual(between(surface, bad.port, good.port)).limit("stream_keep_alive_seconds", 1);
+        let plan =
+            mutual(between(surface, bad.port, good.port)).limit("stream_keep_alive_seconds", 1);
         let world = plan.start();
         let account = world.account();
-        for marker in ["events=2 first_ms=2600 input=10 output=5", "events=2 gap_ms=2600 input=10 output=5"] {
+        for marker in [
+            "events=2 first_ms=2600 input=10 output=5",
+            "events=2 gap_ms=2600 input=10 output=5",
+        ] {
             let body = serde_json::json!({
                 "model": surface.model(), "input": format!("[[sim {marker}]] hello"), "stream": true, "max_output_tokens": 500,
             });
-            let request = crate::client::Request::post("/v1/responses", body.to_string()).bearer(&account.key);
+            let request = crate::client::Request::post("/v1/responses", body.to_string())
+                .bearer(&account.key);
             let answer = world.ask(&request);
             is_from(&answer, other(surface).model());
             // Numbered without a gap: it looks.
@@ -193,8 +302,18 @@ fn a_fallback_that_lets_its_client_wait_numbers_all_that_the_client_hears() {
                 ("response.created", "response.completed"),
                 "{marker}: {kinds:?}"
             );
-            assert_eq!(kinds.iter().filter(|kind| **kind == "response.created").count(), 1, "{marker}: {kinds:?}");
-            assert_eq!(events[0]["response"]["id"], events.last().unwrap()["response"]["id"]);
+            assert_eq!(
+                kinds
+                    .iter()
+                    .filter(|kind| **kind == "response.created")
+                    .count(),
+                1,
+                "{marker}: {kinds:?}"
+            );
+            assert_eq!(
+                events[0]["response"]["id"],
+                events.last().unwrap()["response"]["id"]
+            );
         }
         world.close();
     }
@@ -216,7 +335,10 @@ fn held(world: &World, account: &Account, surface: Surface) -> i64 {
 fn the_hold_is_for_the_dearest_of_the_models() {
     let (limit, vendor) = (1_000_i64, Simulator::start(None));
     let hold = |plan: Plan, surface| {
-        let world = plan.limit("drain_after_client_seconds", 1).limit("drain_hidden_seconds", 1).start();
+        let world = plan
+            .limit("drain_after_client_seconds", 1)
+            .limit("drain_hidden_seconds", 1)
+            .start();
         let account = world.account();
         let held = held(&world, &account, surface);
         world.ended(&account, 1);
@@ -239,10 +361,16 @@ fn who_cannot_pay_for_the_dearest_model_has_the_one_that_was_asked_for_alone() {
         let world = if shared { plan.shared() } else { plan }.start();
         // Enough for haiku's least, not for the other's.
         let account = world.funded(300_000);
-        wait_for("the funds", SOON, || (world.standing(&account).available == 300_000).then_some(()));
+        wait_for("the funds", SOON, || {
+            (world.standing(&account).available == 300_000).then_some(())
+        });
         let answer = world.ask(&Messages.whole(&account.key, "input=1 output=1"));
         Messages.failure(&answer, 529, "overloaded_error", Some("overloaded"));
-        assert_eq!((bad.calls(), good.calls()), (1, 0), "it could be paid, and the other could not");
+        assert_eq!(
+            (bad.calls(), good.calls()),
+            (1, 0),
+            "it could be paid, and the other could not"
+        );
         assert_eq!(world.ended(&account, 1)["model"], Messages.model());
         world.close();
     }
@@ -257,12 +385,19 @@ fn no_answer_is_shortened_for_a_model_that_may_never_be_asked() {
         let body: Value = serde_json::from_str(bad.last()["body"].as_str().unwrap()).unwrap();
         body["max_tokens"].as_u64().unwrap()
     };
-    is_from(&world.ask(&Messages.whole(&rich.key, "input=1 output=1")), Chat.model());
+    is_from(
+        &world.ask(&Messages.whole(&rich.key, "input=1 output=1")),
+        Chat.model(),
+    );
     let whole = limit();
     let answer = world.ask(&Messages.whole(&poor.key, "input=1 output=1"));
     Messages.failure(&answer, 529, "overloaded_error", Some("overloaded"));
     assert_eq!(limit(), whole, "it can pay for this model");
-    assert_eq!((bad.calls(), good.calls()), (2, 1), "and not for the other one");
+    assert_eq!(
+        (bad.calls(), good.calls()),
+        (2, 1),
+        "and not for the other one"
+    );
     world.close();
 }
 
@@ -271,7 +406,9 @@ fn a_strict_caller_and_a_key_bound_to_models_get_no_other_model() {
     let (bad, good) = (Simulator::start(Some("status=529")), Simulator::start(None));
     let world = mutual(between(Chat, bad.port, good.port)).start();
     let account = world.account();
-    let strict = Chat.whole(&account.key, "input=1 output=1").header("x-gateway-strict", "true");
+    let strict = Chat
+        .whole(&account.key, "input=1 output=1")
+        .header("x-gateway-strict", "true");
     Chat.failure(&world.ask(&strict), 503, "server_error", Some("overloaded"));
     world.json(&["key", "set", &account.key_id, "--models", Chat.model()]);
     let bound = world.ask(&Chat.whole(&account.key, "input=1 output=1"));
@@ -287,23 +424,41 @@ fn after_the_first_byte_no_other_model_is_asked() {
         let world = mutual(between(surface, bad.port, good.port)).start();
         let account = world.account();
         let answer = world.ask(&surface.stream(&account.key, "events=8 cut=4"));
-        assert!(answer.status == 200 && !surface.is_complete(&answer), "{}", answer.text());
+        assert!(
+            answer.status == 200 && !surface.is_complete(&answer),
+            "{}",
+            answer.text()
+        );
         assert!(answer.has(surface.error_frame()) && answer.header("x-gateway-warnings").is_none());
-        assert_eq!((good.calls(), world.metric("gateway_fallbacks_total", &[])), (0, 0.0));
+        assert_eq!(
+            (good.calls(), world.metric("gateway_fallbacks_total", &[])),
+            (0, 0.0)
+        );
         world.close();
     }
 }
 
 #[test]
 fn a_fallback_that_refuses_is_not_the_client_s_business() {
-    let (bad, refusing) = (Simulator::start(Some("status=529")), Simulator::start(Some("status=400")));
+    let (bad, refusing) = (
+        Simulator::start(Some("status=529")),
+        Simulator::start(Some("status=400")),
+    );
     for surface in BOTH {
         let world = mutual(between(surface, bad.port, refusing.port)).start();
         let account = world.account();
         let before = (bad.calls(), refusing.calls());
         let answer = world.ask(&surface.whole(&account.key, "input=1 output=1"));
-        surface.fails(&answer, (503, "server_error"), (529, "overloaded_error"), Some("overloaded"));
-        assert_eq!((bad.calls() - before.0, refusing.calls() - before.1), (1, 1));
+        surface.fails(
+            &answer,
+            (503, "server_error"),
+            (529, "overloaded_error"),
+            Some("overloaded"),
+        );
+        assert_eq!(
+            (bad.calls() - before.0, refusing.calls() - before.1),
+            (1, 1)
+        );
         assert_eq!(micro(&world.ended(&account, 1)["credits"]), 0);
         world.close();
     }
@@ -314,14 +469,20 @@ fn a_request_under_an_idempotency_key_is_debited_once_and_told_again_as_it_was()
     let (bad, good) = (Simulator::start(Some("status=529")), Simulator::start(None));
     let world = mutual(between(Chat, bad.port, good.port)).start();
     let account = world.account();
-    let request = || Chat.whole(&account.key, "input=100 output=7").header("idempotency-key", "once");
+    let request = || {
+        Chat.whole(&account.key, "input=100 output=7")
+            .header("idempotency-key", "once")
+    };
     let (first, again) = (world.ask(&request()), world.ask(&request()));
     is_from(&first, Messages.model());
     is_from(&again, Messages.model());
     assert_eq!(again.header("x-gateway-replayed"), Some("true"));
     assert_eq!(first.text(), again.text());
     assert_eq!((bad.calls(), good.calls()), (1, 1));
-    assert_eq!(micro(&world.ended(&account, 1)["credits"]), Messages.cost(100, 7));
+    assert_eq!(
+        micro(&world.ended(&account, 1)["credits"]),
+        Messages.cost(100, 7)
+    );
     world.close();
 }
 
@@ -334,7 +495,11 @@ fn where_edges_share_a_store_the_model_that_answered_is_billed_as_well() {
     is_from(&answer, Messages.model());
     let receipt = world.receipt(&account, &answer.request_id());
     assert_eq!(receipt["model"], Messages.model(), "{receipt}");
-    assert_eq!(micro(&receipt["credits"]), Messages.cost(100, 7), "{receipt}");
+    assert_eq!(
+        micro(&receipt["credits"]),
+        Messages.cost(100, 7),
+        "{receipt}"
+    );
     world.close();
 }
 
@@ -343,15 +508,31 @@ fn bodies_that_wait_for_their_model_s_turn_count_among_those_in_flight() {
     let vendor = Simulator::start(None);
     let filler = serde_json::json!({"role": "user", "content": "x".repeat(300_000)});
     // The client's body, the vendor's, and one in the words of each model that may answer instead.
-    for (fallback, status) in [("alpha-haiku-4-5-20251001", 200), ("alpha-haiku-4-5-20251001, alpha-sonnet-4-6", 503)] {
-        let plan = Plan::default().endpoints(&[vendor.port]).edit(BETA, &format!("{BETA}    fallback: [{fallback}]\n"));
-        let world = plan.limit("bodies_in_flight_bytes", 1_048_576).limit("body_bytes", 1_048_576).start();
+    for (fallback, status) in [
+        ("alpha-haiku-4-5-20251001", 200),
+        ("alpha-haiku-4-5-20251001, alpha-sonnet-4-6", 503),
+    ] {
+        let plan = Plan::default()
+            .endpoints(&[vendor.port])
+            .edit(BETA, &format!("{BETA}    fallback: [{fallback}]\n"));
+        let world = plan
+            .limit("bodies_in_flight_bytes", 1_048_576)
+            .limit("body_bytes", 1_048_576)
+            .start();
         let account = world.funded(crate::crash::FUNDS);
         let short = Chat.body("input=1 output=1", false, 1_000);
         let mut long = short.clone();
-        long["messages"].as_array_mut().unwrap().insert(0, filler.clone());
+        long["messages"]
+            .as_array_mut()
+            .unwrap()
+            .insert(0, filler.clone());
         // What was refused keeps no room from the next.
-        for (body, status) in [(&short, 200), (&long, status), (&short, 200), (&long, status)] {
+        for (body, status) in [
+            (&short, 200),
+            (&long, status),
+            (&short, 200),
+            (&long, status),
+        ] {
             let before = vendor.calls();
             let answer = world.ask(&Chat.request(&account.key, body));
             assert_eq!(

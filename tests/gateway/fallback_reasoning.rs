@@ -1,6 +1,8 @@
-//! Reasoning that only the vendor before can read, in a request that another one answers: it is left out, and that is told.
+//! Reasoning that only the vendor before can read, in a request that another one answers: it is
+//! left out, and that is told.
 //!
-//! The vendors of these tests refuse it in words that nobody knows, as one that speaks a protocol after its fashion does.
+//! The vendors of these tests refuse it in words that nobody knows, as one that speaks a protocol
+//! after its fashion does.
 
 use crate::account::micro;
 use crate::client::Request;
@@ -24,8 +26,10 @@ fn read_body(client: &mut TcpStream) -> Option<String> {
     loop {
         let text = String::from_utf8_lossy(&got).into_owned();
         if let Some((head, body)) = text.split_once("\r\n\r\n") {
-            let length =
-                head.to_lowercase().lines().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
+            let length = head
+                .to_lowercase()
+                .lines()
+                .find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
             if body.len() >= length.unwrap_or(0) {
                 return Some(body.to_owned());
             }
@@ -46,7 +50,9 @@ impl Choosy {
         // It ends with the test's process.
         std::thread::spawn(move || {
             for mut client in listener.incoming().flatten() {
-                let Some(body) = read_body(&mut client) else { continue };
+                let Some(body) = read_body(&mut client) else {
+                    continue;
+                };
                 let says = json!({"type": "error", "error": {"type": "invalid_request_error", "message": "Not this."}});
                 let (status, says) = if body.contains(refused) {
                     ("400 Bad Request", says.to_string())
@@ -54,8 +60,12 @@ impl Choosy {
                     ("200 OK", answer.clone())
                 };
                 kept.lock().unwrap().push(body);
-                let head = format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\nconnection: close\r\n");
-                let _ = client.write_all(format!("{head}content-length: {}\r\n\r\n{says}", says.len()).as_bytes());
+                let head = format!(
+                    "HTTP/1.1 {status}\r\ncontent-type: application/json\r\nconnection: close\r\n"
+                );
+                let _ = client.write_all(
+                    format!("{head}content-length: {}\r\n\r\n{says}", says.len()).as_bytes(),
+                );
             }
         });
         Self { port, bodies }
@@ -63,7 +73,12 @@ impl Choosy {
 
     /// What it was asked, oldest first.
     fn asked(&self) -> Vec<Value> {
-        self.bodies.lock().unwrap().iter().map(|body| serde_json::from_str(body).unwrap()).collect()
+        self.bodies
+            .lock()
+            .unwrap()
+            .iter()
+            .map(|body| serde_json::from_str(body).unwrap())
+            .collect()
     }
 }
 
@@ -98,39 +113,83 @@ fn a_message_whose_thoughts_another_vendor_signed_is_said_to_a_fallback_without_
         json!({"type": "thinking", "thinking": "First look.", "signature": FOREIGN}),
         json!({"type": "redacted_thinking", "data": FOREIGN}),
     ] {
-        let (bad, third) = (Simulator::start(Some("status=529")), Choosy::start("thinking", &message()));
-        let world = passed_on(Plan::default().endpoints_of(&[bad.port], &[bad.port]), third.port).start();
+        let (bad, third) = (
+            Simulator::start(Some("status=529")),
+            Choosy::start("thinking", &message()),
+        );
+        let world = passed_on(
+            Plan::default().endpoints_of(&[bad.port], &[bad.port]),
+            third.port,
+        )
+        .start();
         let account = world.account();
         let ask = |body: &Value| {
-            world.ask(&Request::post("/v1/messages", body.to_string()).header("x-api-key", &account.key))
+            world.ask(
+                &Request::post("/v1/messages", body.to_string()).header("x-api-key", &account.key),
+            )
         };
         let answer = ask(&turn(haiku, Some(&thought)));
         is_from(&answer, "alpha-sonnet-4-6");
         let warnings = answer.header("x-gateway-warnings").unwrap();
-        assert_eq!(warnings, "dropped:messages[1].content[0], dropped:thinking, fallback:alpha-sonnet-4-6");
-        let [first, second] = &third.asked()[..] else { panic!("{:?}", third.asked()) };
-        assert_eq!(first["messages"][1]["content"][0], thought, "as it stands, for it may be able to read it");
-        assert_eq!(second["messages"][1]["content"][0]["type"], "tool_use", "{second}");
-        assert!(second["thinking"].is_null() && second["messages"][2] == first["messages"][2], "{second}");
-        assert_eq!(micro(&world.ended(&account, 1)["credits"]), 10 * 300 + 5 * 1_500);
-        // Where no thought is in it there is nothing to leave out, and the first vendor's failure is told.
+        assert_eq!(
+            warnings,
+            "dropped:messages[1].content[0], dropped:thinking, fallback:alpha-sonnet-4-6"
+        );
+        let [first, second] = &third.asked()[..] else {
+            panic!("{:?}", third.asked())
+        };
+        assert_eq!(
+            first["messages"][1]["content"][0], thought,
+            "as it stands, for it may be able to read it"
+        );
+        assert_eq!(
+            second["messages"][1]["content"][0]["type"], "tool_use",
+            "{second}"
+        );
+        assert!(
+            second["thinking"].is_null() && second["messages"][2] == first["messages"][2],
+            "{second}"
+        );
+        assert_eq!(
+            micro(&world.ended(&account, 1)["credits"]),
+            10 * 300 + 5 * 1_500
+        );
+        // Where no thought is in it there is nothing to leave out, and the first vendor's failure
+        // is told.
         let mut plain = turn(haiku, None);
         plain["messages"][0]["content"] = "thinking".into();
         let answer = ask(&plain);
-        assert_eq!((answer.status, third.asked().len()), (529, 3), "{}", answer.text());
+        assert_eq!(
+            (answer.status, third.asked().len()),
+            (529, 3),
+            "{}",
+            answer.text()
+        );
         world.close();
     }
 }
 
 #[test]
 fn a_fallback_that_refuses_it_without_as_well_is_asked_no_third_time() {
-    let (bad, third) = (Simulator::start(Some("status=529")), Choosy::start("model", &message()));
-    let world = passed_on(Plan::default().endpoints_of(&[bad.port], &[bad.port]), third.port).start();
+    let (bad, third) = (
+        Simulator::start(Some("status=529")),
+        Choosy::start("model", &message()),
+    );
+    let world = passed_on(
+        Plan::default().endpoints_of(&[bad.port], &[bad.port]),
+        third.port,
+    )
+    .start();
     let account = world.account();
     let thought = json!({"type": "thinking", "thinking": "First look.", "signature": FOREIGN});
     let body = turn("alpha-haiku-4-5-20251001", Some(&thought)).to_string();
     let answer = world.ask(&Request::post("/v1/messages", body).header("x-api-key", &account.key));
-    assert_eq!((answer.status, third.asked().len()), (529, 2), "{}", answer.text());
+    assert_eq!(
+        (answer.status, third.asked().len()),
+        (529, 2),
+        "{}",
+        answer.text()
+    );
     assert_eq!(micro(&world.ended(&account, 1)["credits"]), 0);
     world.close();
 }
@@ -148,30 +207,62 @@ fn an_item_that_another_vendor_sealed_is_not_said_to_a_fallback_that_refuses_it(
             "output_tokens_details": {"reasoning_tokens": 0},
         },
     });
-    let (bad, third) = (Simulator::start(Some("status=529")), Choosy::start("sealed-by-another", &response));
+    let (bad, third) = (
+        Simulator::start(Some("status=529")),
+        Choosy::start("sealed-by-another", &response),
+    );
     let endpoints = format!("endpoints: [{{url: \"http://127.0.0.1:{}\"}}]", third.port);
-    let vendor =
-        format!("  gamma:\n    protocol: responses\n    {endpoints}\n    api_key: \"sim-gamma-key\"\nmodels:\n");
-    let plan = Plan::default().endpoints_of(&[bad.port], &[bad.port]).edit("models:\n", &vendor);
+    let vendor = format!(
+        "  gamma:\n    protocol: responses\n    {endpoints}\n    api_key: \"sim-gamma-key\"\nmodels:\n"
+    );
+    let plan = Plan::default()
+        .endpoints_of(&[bad.port], &[bad.port])
+        .edit("models:\n", &vendor);
     let old = "    vendor: beta\n    upstream_model: gpt-5.2\n";
     let plan = plan.edit(old, &old.replace("beta", "gamma"));
     let door = "    upstream_model: gpt-5.5\n";
-    let world = plan.edit(door, &format!("{door}    upstream_protocol: responses\n    fallback: [beta-5.2]\n")).start();
+    let world = plan
+        .edit(
+            door,
+            &format!("{door}    upstream_protocol: responses\n    fallback: [beta-5.2]\n"),
+        )
+        .start();
     let account = world.account();
     let item = |kind: &str, text: &str| json!({"type": "message", "role": kind, "content": text});
     let sealed = json!({"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "sealed-by-another"});
-    let input = json!([item("user", "Go on."), sealed, item("assistant", "Looking."), item("user", "And?")]);
-    let body = json!({"model": "beta-5.5", "store": false, "input": input, "max_output_tokens": 500});
+    let input = json!([
+        item("user", "Go on."),
+        sealed,
+        item("assistant", "Looking."),
+        item("user", "And?")
+    ]);
+    let body =
+        json!({"model": "beta-5.5", "store": false, "input": input, "max_output_tokens": 500});
     let answer = world.ask(&Request::post("/v1/responses", body.to_string()).bearer(&account.key));
     is_from(&answer, "beta-5.2");
     assert!(
-        answer.header("x-gateway-warnings").unwrap().contains("dropped:"),
+        answer
+            .header("x-gateway-warnings")
+            .unwrap()
+            .contains("dropped:"),
         "{:?}",
         answer.header("x-gateway-warnings")
     );
     let asked = third.asked();
-    let has_item = |body: &Value| body["input"].as_array().unwrap().iter().any(|item| item["type"] == "reasoning");
-    assert_eq!(asked.iter().map(has_item).collect::<Vec<_>>(), [true, false]);
-    assert_eq!(micro(&world.ended(&account, 1)["credits"]), 10 * 175 + 5 * 1_400);
+    let has_item = |body: &Value| {
+        body["input"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|item| item["type"] == "reasoning")
+    };
+    assert_eq!(
+        asked.iter().map(has_item).collect::<Vec<_>>(),
+        [true, false]
+    );
+    assert_eq!(
+        micro(&world.ended(&account, 1)["credits"]),
+        10 * 175 + 5 * 1_400
+    );
     world.close();
 }

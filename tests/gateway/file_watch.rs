@@ -1,5 +1,5 @@
-//! The config file and what it names are read anew once they have been changed, without a signal; and what is no good, or
-//! not whole yet, changes nothing.
+//! The config file and what it names are read anew once they have been changed, without a signal;
+//! and what is no good, or not whole yet, changes nothing.
 
 use crate::account::Account;
 use crate::client::Request;
@@ -9,12 +9,16 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Longer than a change may take that is seen: each look is a quarter of a second, and a file rests for one.
+/// Longer than a change may take that is seen: each look is a quarter of a second, and a file rests
+/// for one.
 const UNSEEN: Duration = Duration::from_secs(4);
 
 impl World {
     fn reloads(&self, result: &str) -> f64 {
-        self.metric("gateway_config_reloads_total", &[&format!("result=\"{result}\"")])
+        self.metric(
+            "gateway_config_reloads_total",
+            &[&format!("result=\"{result}\"")],
+        )
     }
 
     fn config_file(&self) -> String {
@@ -22,11 +26,15 @@ impl World {
     }
 
     fn sells(&self, account: &Account, model: &str) -> bool {
-        self.ask(&Request::get(&format!("/v1/models/{model}")).bearer(&account.key)).status == 200
+        self.ask(&Request::get(&format!("/v1/models/{model}")).bearer(&account.key))
+            .status
+            == 200
     }
 
     fn wait_sold(&self, account: &Account, model: &str) {
-        wait_for(&format!("{model} to be sold"), SOON, || self.sells(account, model).then_some(()));
+        wait_for(&format!("{model} to be sold"), SOON, || {
+            self.sells(account, model).then_some(())
+        });
     }
 }
 
@@ -47,11 +55,17 @@ fn a_changed_file_is_taken_up_and_a_bad_one_changes_nothing_and_is_told_once() {
     assert_eq!((world.reloads("ok"), world.reloads("refused")), (1.0, 0.0));
 
     std::fs::write(&world.config, format!("{shipped}colour: blue\n")).unwrap();
-    wait_for("the refusal", SOON, || (world.reloads("refused") > 0.0).then_some(()));
+    wait_for("the refusal", SOON, || {
+        (world.reloads("refused") > 0.0).then_some(())
+    });
     assert!(world.sells(&account, "beta-6") && !world.sells(&account, "beta-5.5"));
     let began = Instant::now();
     while began.elapsed() < UNSEEN {
-        assert_eq!((world.reloads("ok"), world.reloads("refused")), (1.0, 1.0), "one change is tried once");
+        assert_eq!(
+            (world.reloads("ok"), world.reloads("refused")),
+            (1.0, 1.0),
+            "one change is tried once"
+        );
         std::thread::sleep(Duration::from_millis(100));
     }
     assert_eq!(world.log().matches("reload refused").count(), 1);
@@ -88,15 +102,23 @@ fn a_file_that_is_being_written_is_not_read_half() {
         written.push_str(line);
         written.push('\n');
         std::fs::write(&world.config, &written).unwrap();
-        assert!(world.sells(&account, "beta-5.2"), "half a file was read after {:?}", began.elapsed());
+        assert!(
+            world.sells(&account, "beta-5.2"),
+            "half a file was read after {:?}",
+            began.elapsed()
+        );
     }
-    assert!(began.elapsed() > Duration::from_secs(3), "this was to take longer than one look");
+    assert!(
+        began.elapsed() > Duration::from_secs(3),
+        "this was to take longer than one look"
+    );
     world.wait_sold(&account, "beta-6");
     assert_eq!((world.reloads("ok"), world.reloads("refused")), (1.0, 0.0));
     world.close();
 }
 
-/// A folder as Kubernetes mounts a ConfigMap: the files are links by way of `..data`, which is turned as a whole.
+/// A folder as Kubernetes mounts a ConfigMap: the files are links by way of `..data`, which is
+/// turned as a whole.
 fn turn(folder: &Path, version: &str, files: &[(&str, &str)]) {
     let of_version = folder.join(version);
     std::fs::create_dir(&of_version).unwrap();
@@ -121,61 +143,120 @@ fn links_that_are_turned_bring_new_settings_and_new_secrets() {
     let mut world = world.start();
     let account = world.account();
     let sent = |world: &World| {
-        assert_eq!(world.ask(&Chat.whole(&account.key, "input=1 output=1")).status, 200);
+        assert_eq!(
+            world
+                .ask(&Chat.whole(&account.key, "input=1 output=1"))
+                .status,
+            200
+        );
         let headers = world.vendor.last()["headers"].clone();
-        let sent = headers.as_array().unwrap().iter().find(|header| header[0] == "authorization").cloned();
-        sent.expect("the vendor's key")[1].as_str().unwrap().to_owned()
+        let sent = headers
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|header| header[0] == "authorization")
+            .cloned();
+        sent.expect("the vendor's key")[1]
+            .as_str()
+            .unwrap()
+            .to_owned()
     };
     assert_eq!(sent(&world), "Bearer key-of-yesterday");
     turn(folder, "..2", &[("beta.key", "key-of-today\n")]);
-    wait_for("the new key", SOON, || (sent(&world) == "Bearer key-of-today").then_some(()));
+    wait_for("the new key", SOON, || {
+        (sent(&world) == "Bearer key-of-today").then_some(())
+    });
 
     // The config file itself, mounted so.
     let shipped = world.config_file();
     world.signal("TERM");
     assert_eq!(world.wait_end(SOON), 0);
-    turn(folder, "..3", &[("beta.key", "key-of-today\n"), ("gateway.yaml", &shipped)]);
+    turn(
+        folder,
+        "..3",
+        &[("beta.key", "key-of-today\n"), ("gateway.yaml", &shipped)],
+    );
     world.config = folder.join("gateway.yaml");
     world.start_gateway();
     let next = selling(&shipped, "beta-6");
-    turn(folder, "..4", &[("beta.key", "key-of-tomorrow\n"), ("gateway.yaml", &next)]);
+    turn(
+        folder,
+        "..4",
+        &[("beta.key", "key-of-tomorrow\n"), ("gateway.yaml", &next)],
+    );
     world.wait_sold(&account, "beta-6");
     assert_eq!(sent(&world), "Bearer key-of-tomorrow");
-    assert_eq!((world.reloads("ok"), world.reloads("refused")), (1.0, 0.0), "both at once");
-    // A secret that is empty or gone is refused; the one before stays, and the log does not tell it.
+    assert_eq!(
+        (world.reloads("ok"), world.reloads("refused")),
+        (1.0, 0.0),
+        "both at once"
+    );
+    // A secret that is empty or gone is refused; the one before stays, and the log does not tell
+    // it.
     std::fs::write(folder.join("beta.key"), "").unwrap();
-    wait_for("the refusal", SOON, || (world.reloads("refused") > 0.0).then_some(()));
+    wait_for("the refusal", SOON, || {
+        (world.reloads("refused") > 0.0).then_some(())
+    });
     assert_eq!(sent(&world), "Bearer key-of-tomorrow");
     std::fs::remove_file(folder.join("beta.key")).unwrap();
-    wait_for("the second refusal", SOON, || (world.reloads("refused") > 1.0).then_some(()));
+    wait_for("the second refusal", SOON, || {
+        (world.reloads("refused") > 1.0).then_some(())
+    });
     assert_eq!(sent(&world), "Bearer key-of-tomorrow");
     assert!(!world.log().contains("key-of-"), "{}", world.log());
-    turn(folder, "..5", &[("beta.key", "key-of-the-day-after\n"), ("gateway.yaml", &next)]);
-    wait_for("the secret that is back", SOON, || (sent(&world) == "Bearer key-of-the-day-after").then_some(()));
+    turn(
+        folder,
+        "..5",
+        &[
+            ("beta.key", "key-of-the-day-after\n"),
+            ("gateway.yaml", &next),
+        ],
+    );
+    wait_for("the secret that is back", SOON, || {
+        (sent(&world) == "Bearer key-of-the-day-after").then_some(())
+    });
     world.close();
 }
 
 #[test]
 fn who_does_not_want_it_has_the_signal_alone_and_hears_what_only_a_restart_takes() {
     let store = "store: {kind: embedded}";
-    let world = Plan::default().edit(store, &format!("{store}\nwatch: false")).start();
+    let world = Plan::default()
+        .edit(store, &format!("{store}\nwatch: false"))
+        .start();
     let account = world.account();
     let shipped = world.config_file();
     std::fs::write(&world.config, selling(&shipped, "beta-6")).unwrap();
     std::thread::sleep(UNSEEN);
-    assert_eq!((world.reloads("ok"), world.sells(&account, "beta-6")), (0.0, false));
+    assert_eq!(
+        (world.reloads("ok"), world.sells(&account, "beta-6")),
+        (0.0, false)
+    );
     world.signal("HUP");
     world.wait_sold(&account, "beta-6");
     assert!(!world.log().contains("was changed"), "{}", world.log());
-    let moved = shipped.replace(&format!("admin: \"127.0.0.1:{}\"", world.admin), "admin: \"127.0.0.1:1\"");
+    let moved = shipped.replace(
+        &format!("admin: \"127.0.0.1:{}\"", world.admin),
+        "admin: \"127.0.0.1:1\"",
+    );
     assert_ne!(moved, shipped);
     let (before, after) = moved.split_once("sidecar: \"127.0.0.1:").unwrap();
     let (_, after) = after.split_once('"').unwrap();
     let moved = format!("{before}sidecar: \"127.0.0.1:2\"{after}");
     std::fs::write(&world.config, moved).unwrap();
     world.signal("HUP");
-    wait_for("the word", SOON, || world.log().contains("listen.admin was changed").then_some(()));
-    assert_eq!(world.log().matches("was changed").count(), 2, "{}", world.log());
+    wait_for("the word", SOON, || {
+        world
+            .log()
+            .contains("listen.admin was changed")
+            .then_some(())
+    });
+    assert_eq!(
+        world.log().matches("was changed").count(),
+        2,
+        "{}",
+        world.log()
+    );
     world.wait_sold(&account, "beta-5.5");
     // The pages are where they were.
     assert_eq!(world.ask(&Request::get("/dashboard/sign-in")).status, 200);
@@ -189,8 +270,17 @@ fn the_sidecar_of_many_edges_looks_too() {
     let catalog = || crate::client::ask(sidecar.sidecar, &Request::get("/docs")).text();
     assert!(!catalog().contains("beta-6"));
     std::fs::write(&sidecar.config, selling(&sidecar.config_file(), "beta-6")).unwrap();
-    wait_for("the catalog's new model", SOON, || catalog().contains("beta-6").then_some(()));
-    assert_eq!((sidecar.reloads("ok"), sidecar.reloads("refused")), (1.0, 0.0));
-    assert_eq!(world.reloads("ok"), 0.0, "the edge's own file was left alone");
+    wait_for("the catalog's new model", SOON, || {
+        catalog().contains("beta-6").then_some(())
+    });
+    assert_eq!(
+        (sidecar.reloads("ok"), sidecar.reloads("refused")),
+        (1.0, 0.0)
+    );
+    assert_eq!(
+        world.reloads("ok"),
+        0.0,
+        "the edge's own file was left alone"
+    );
     world.close();
 }

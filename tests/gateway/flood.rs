@@ -1,4 +1,5 @@
-//! Clients that come in numbers, or that take their time: each is bounded, and the others are served.
+//! Clients that come in numbers, or that take their time: each is bounded, and the others are
+//! served.
 
 use crate::client::{Connection, Request};
 use crate::surface::{BOTH, Chat, Messages};
@@ -15,7 +16,12 @@ fn head(world: &World) -> Vec<u8> {
 }
 
 /// Sends byte after byte until the gateway has closed; how long that took, and how many it took.
-fn trickle(connection: &mut Connection, bytes: &[u8], gap: Duration, most: Duration) -> Option<Duration> {
+fn trickle(
+    connection: &mut Connection,
+    bytes: &[u8],
+    gap: Duration,
+    most: Duration,
+) -> Option<Duration> {
     let began = Instant::now();
     for byte in bytes.iter().cycle() {
         if !connection.send(&[*byte]) {
@@ -44,7 +50,10 @@ fn a_header_that_does_not_end_costs_its_connection() {
         }
         connection.send(b"POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nx: ");
         let closed = trickle(&mut connection, b"x", GAP, SOON);
-        assert!(closed.is_some(), "still open after {SOON:?} (had one: {had_one})");
+        assert!(
+            closed.is_some(),
+            "still open after {SOON:?} (had one: {had_one})"
+        );
     }
     // In the middle of what HTTP/2 begins with, and with nothing at all.
     for bytes in [&b"PRI * HTTP/2.0\r\n"[..], b"G", b""] {
@@ -73,16 +82,26 @@ fn control_without_the_deadline_a_header_may_take_for_ever() {
 
 #[test]
 fn a_body_that_comes_too_slowly_is_given_up_and_a_slow_one_that_keeps_pace_is_not() {
-    let plan = || Plan::default().limit("body_bytes_per_second", 100).limit("body_rate_seconds", 1);
+    let plan = || {
+        Plan::default()
+            .limit("body_bytes_per_second", 100)
+            .limit("body_rate_seconds", 1)
+    };
     let world = plan().start();
     let account = world.account();
     for surface in BOTH {
         let mut body = surface.body("input=1 output=1", false, 1_000);
-        body["messages"][0]["content"] = format!("[[sim input=1 output=1]] {}", "pad ".repeat(500)).into();
+        body["messages"][0]["content"] =
+            format!("[[sim input=1 output=1]] {}", "pad ".repeat(500)).into();
         let request = surface.request(&account.key, &body);
         let mut connection = world.connect();
         connection.send(&request.head());
-        trickle(&mut connection, b" ", Duration::from_millis(100), Duration::from_secs(2));
+        trickle(
+            &mut connection,
+            b" ",
+            Duration::from_millis(100),
+            Duration::from_secs(2),
+        );
         assert_eq!(connection.answer().status, 408);
         assert!(connection.is_closed());
         let mut connection = world.connect();
@@ -99,7 +118,10 @@ fn a_body_that_comes_too_slowly_is_given_up_and_a_slow_one_that_keeps_pace_is_no
 
 #[test]
 fn control_without_the_rate_a_slow_body_is_waited_for() {
-    let world = Plan::default().limit("body_bytes_per_second", 0).limit("body_rate_seconds", 1).start();
+    let world = Plan::default()
+        .limit("body_bytes_per_second", 0)
+        .limit("body_rate_seconds", 1)
+        .start();
     let account = world.account();
     let request = Chat.whole(&account.key, "input=1 output=1");
     let mut connection = world.connect();
@@ -116,14 +138,24 @@ fn control_without_the_rate_a_slow_body_is_waited_for() {
 
 fn healthy(connection: &mut Connection) -> bool {
     connection.send(&Request::get("/healthz").bytes());
-    connection.try_answer().is_some_and(|answer| answer.status == 200)
+    connection
+        .try_answer()
+        .is_some_and(|answer| answer.status == 200)
 }
 
 /// A status by way of another loopback address.
 fn status_from(address: &str, world: &World) -> String {
     let url = format!("http://127.0.0.1:{}/healthz", world.edge);
     let output = Command::new("curl")
-        .args(["--silent", "--max-time", "20", "--interface", address, "--output", "/dev/null"])
+        .args([
+            "--silent",
+            "--max-time",
+            "20",
+            "--interface",
+            address,
+            "--output",
+            "/dev/null",
+        ])
         .args(["--write-out", "%{http_code}", &url])
         .output()
         .unwrap();
@@ -139,15 +171,28 @@ fn one_address_has_so_many_connections_and_others_are_served() {
     let mut held: Vec<_> = (0..4).map(|_| world.connect()).collect();
     assert!(held.iter_mut().all(healthy));
     for _ in 0..3 {
-        assert!(!healthy(&mut world.connect()), "a fifth connection was served");
+        assert!(
+            !healthy(&mut world.connect()),
+            "a fifth connection was served"
+        );
     }
-    assert_eq!(world.metric("gateway_connections_refused_total", &["limit=\"per_address\""]), 3.0);
+    assert_eq!(
+        world.metric(
+            "gateway_connections_refused_total",
+            &["limit=\"per_address\""]
+        ),
+        3.0
+    );
     assert_eq!(status_from("127.0.0.2", &world), "200");
     assert!(held.iter_mut().all(healthy), "those that were there stay");
     held.pop();
-    wait_for("room for another", SOON, || healthy(&mut world.connect()).then_some(()));
+    wait_for("room for another", SOON, || {
+        healthy(&mut world.connect()).then_some(())
+    });
     drop(held);
-    wait_for("none to be counted", SOON, || (world.metric("gateway_client_connections", &[]) == 0.0).then_some(()));
+    wait_for("none to be counted", SOON, || {
+        (world.metric("gateway_client_connections", &[]) == 0.0).then_some(())
+    });
     world.close();
 }
 
@@ -155,7 +200,11 @@ fn one_address_has_so_many_connections_and_others_are_served() {
 fn busy(world: &World, key: &str, count: usize) -> Vec<Connection> {
     let begin = |_| {
         let mut connection = world.connect();
-        connection.send(&Chat.stream(key, "events=60 gap_ms=1000 input=1 output=60").bytes());
+        connection.send(
+            &Chat
+                .stream(key, "events=60 gap_ms=1000 input=1 output=60")
+                .bytes(),
+        );
         assert_eq!(connection.begin().status, 200);
         connection
     };
@@ -164,26 +213,48 @@ fn busy(world: &World, key: &str, count: usize) -> Vec<Connection> {
 
 #[test]
 fn the_process_has_so_many_connections_from_all_addresses() {
-    let plan = Plan::default().limit("connections", 4).limit("connections_per_address", 0);
-    let world = plan.limit("drain_after_client_seconds", 1).limit("drain_hidden_seconds", 1).start();
+    let plan = Plan::default()
+        .limit("connections", 4)
+        .limit("connections_per_address", 0);
+    let world = plan
+        .limit("drain_after_client_seconds", 1)
+        .limit("drain_hidden_seconds", 1)
+        .start();
     let account = world.account();
     wait_for("the start's own look to end", SOON, || {
         (world.metric("gateway_client_connections", &[]) == 0.0).then_some(())
     });
     let held = busy(&world, &account.key, 4);
     std::thread::sleep(Duration::from_secs(2));
-    assert_eq!(status_from("127.0.0.2", &world), "000", "none of them is idle");
-    assert_eq!(world.metric("gateway_connections_refused_total", &["limit=\"total\""]), 1.0);
-    assert_eq!(world.metric("gateway_idle_connections_closed_total", &[]), 0.0);
+    assert_eq!(
+        status_from("127.0.0.2", &world),
+        "000",
+        "none of them is idle"
+    );
+    assert_eq!(
+        world.metric("gateway_connections_refused_total", &["limit=\"total\""]),
+        1.0
+    );
+    assert_eq!(
+        world.metric("gateway_idle_connections_closed_total", &[]),
+        0.0
+    );
     drop(held);
-    wait_for("room for another", SOON, || (status_from("127.0.0.2", &world) == "200").then_some(()));
+    wait_for("room for another", SOON, || {
+        (status_from("127.0.0.2", &world) == "200").then_some(())
+    });
     world.close();
 }
 
 #[test]
 fn past_the_connections_the_longest_idle_one_gives_way_and_no_other() {
-    let plan = Plan::default().limit("connections", 4).limit("connections_per_address", 0);
-    let world = plan.limit("drain_after_client_seconds", 1).limit("drain_hidden_seconds", 1).start();
+    let plan = Plan::default()
+        .limit("connections", 4)
+        .limit("connections_per_address", 0);
+    let world = plan
+        .limit("drain_after_client_seconds", 1)
+        .limit("drain_hidden_seconds", 1)
+        .start();
     let account = world.account();
     wait_for("the start's own look to end", SOON, || {
         (world.metric("gateway_client_connections", &[]) == 0.0).then_some(())
@@ -198,9 +269,15 @@ fn past_the_connections_the_longest_idle_one_gives_way_and_no_other() {
     std::thread::sleep(Duration::from_millis(1_200));
     assert!(healthy(&mut world.connect()));
     assert!(silent.is_closed());
-    assert_eq!(world.metric("gateway_idle_connections_closed_total", &[]), 1.0);
+    assert_eq!(
+        world.metric("gateway_idle_connections_closed_total", &[]),
+        1.0
+    );
     assert!(healthy(&mut answered), "it was idle for less long");
-    assert!(held.iter_mut().all(|connection| connection.hears_more()), "whoever is busy is left alone");
+    assert!(
+        held.iter_mut().all(|connection| connection.hears_more()),
+        "whoever is busy is left alone"
+    );
     drop(held);
     world.close();
 }
@@ -212,7 +289,11 @@ fn past_the_open_requests_a_body_is_not_even_read() {
     let mut open: Vec<_> = (0..2)
         .map(|_| {
             let mut connection = world.connect();
-            connection.send(&Chat.stream(&account.key, "events=3 gap_ms=1000 input=1 output=3").bytes());
+            connection.send(
+                &Chat
+                    .stream(&account.key, "events=3 gap_ms=1000 input=1 output=3")
+                    .bytes(),
+            );
             let answer = connection.begin();
             assert_eq!(answer.status, 200);
             (connection, answer)
@@ -223,7 +304,12 @@ fn past_the_open_requests_a_body_is_not_even_read() {
         // The header alone: whoever waited for the body would wait here.
         connection.send(&surface.whole(&account.key, "input=1 output=1").head());
         let answer = connection.answer();
-        surface.fails(&answer, (503, "server_error"), (529, "overloaded_error"), Some("overloaded"));
+        surface.fails(
+            &answer,
+            (503, "server_error"),
+            (529, "overloaded_error"),
+            Some("overloaded"),
+        );
         assert!(answer.header("retry-after").is_some());
         assert!(connection.is_closed());
     }
@@ -238,7 +324,12 @@ fn past_the_open_requests_a_body_is_not_even_read() {
 /// Processor time that a process has used, in ticks of 1/100 s.
 fn ticks(pid: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    let fields: Vec<_> = stat.rsplit_once(')').unwrap().1.split_ascii_whitespace().collect();
+    let fields: Vec<_> = stat
+        .rsplit_once(')')
+        .unwrap()
+        .1
+        .split_ascii_whitespace()
+        .collect();
     fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
 }
 
@@ -247,16 +338,25 @@ fn with_no_file_left_streams_go_on_nothing_spins_and_new_clients_wait() {
     let world = World::new();
     let account = world.account();
     let mut stream = world.connect();
-    stream.send(&Chat.stream(&account.key, "events=12 gap_ms=500 input=1 output=12").bytes());
+    stream.send(
+        &Chat
+            .stream(&account.key, "events=12 gap_ms=500 input=1 output=12")
+            .bytes(),
+    );
     let mut answer = stream.begin();
     assert!(stream.more(&mut answer));
     world.limit_open_files(world.open_files() + 8);
     let held: Vec<_> = (0..40).map(|_| world.connect()).collect();
-    wait_for("the accept to fail", SOON, || world.log().contains("Accept() failed").then_some(()));
+    wait_for("the accept to fail", SOON, || {
+        world.log().contains("Accept() failed").then_some(())
+    });
     let before = ticks(world.pid());
     std::thread::sleep(Duration::from_secs(2));
     let used = ticks(world.pid()) - before;
-    assert!(used < 40, "{used} of 200 ticks of processor time while there was nothing to do");
+    assert!(
+        used < 40,
+        "{used} of 200 ticks of processor time while there was nothing to do"
+    );
     stream.finish(&mut answer);
     assert!(Chat.is_complete(&answer), "{}", answer.text());
     drop(held);

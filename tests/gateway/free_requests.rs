@@ -1,5 +1,5 @@
-//! What costs nothing is limited too: token counts, the gateway's own answers, receipts, and requests that are refused for
-//! what their bodies say.
+//! What costs nothing is limited too: token counts, the gateway's own answers, receipts, and
+//! requests that are refused for what their bodies say.
 
 use crate::account::Account;
 use crate::bystander::{Bystander, REQUESTS, StopOnDrop};
@@ -15,7 +15,16 @@ fn count(key: &str) -> Request {
 }
 
 fn key_of_five(world: &World, account: &Account) -> String {
-    let made = world.json(&["key", "create", "--account", &account.id, "--name", "five", "--requests-per-minute", "5"]);
+    let made = world.json(&[
+        "key",
+        "create",
+        "--account",
+        &account.id,
+        "--name",
+        "five",
+        "--requests-per-minute",
+        "5",
+    ]);
     made["key"].as_str().unwrap().to_owned()
 }
 
@@ -23,7 +32,10 @@ fn key_of_five(world: &World, account: &Account) -> String {
 fn limited(surface: Surface, answer: &Answer, words: &str) {
     let limited = (429, "rate_limit_error");
     let error = surface.fails(answer, limited, limited, Some("rate_limit_exceeded"));
-    assert!(error["message"].as_str().unwrap().contains(words), "{error}");
+    assert!(
+        error["message"].as_str().unwrap().contains(words),
+        "{error}"
+    );
     let wait: u64 = answer.header("retry-after").unwrap().parse().unwrap();
     assert!((1..=60).contains(&wait), "{wait}");
 }
@@ -33,13 +45,19 @@ fn asked_24_times(world: &World, request: &Request) -> Vec<u16> {
     (0..24).map(|_| world.ask(request).status).collect()
 }
 
-/// How many were answered before the first that was refused, which all that follow are too. A slow machine lets one or two
-/// more through.
+/// How many were answered before the first that was refused, which all that follow are too. A slow
+/// machine lets one or two more through.
 #[track_caller]
 fn first(count: usize, statuses: &[u16]) {
     let answered = statuses.iter().filter(|status| **status == 200).count();
-    assert!(statuses.iter().all(|status| matches!(status, 200 | 429)), "{statuses:?}");
-    assert!(statuses[..count].iter().all(|status| *status == 200), "{statuses:?}");
+    assert!(
+        statuses.iter().all(|status| matches!(status, 200 | 429)),
+        "{statuses:?}"
+    );
+    assert!(
+        statuses[..count].iter().all(|status| *status == 200),
+        "{statuses:?}"
+    );
     assert!((count..count + 4).contains(&answered), "{statuses:?}");
 }
 
@@ -51,14 +69,33 @@ fn token_counts_have_the_keys_own_limit_and_leave_billed_requests_alone() {
     let statuses = asked_24_times(&world, &count(&key));
     first(5, &statuses);
     let answered = statuses.iter().filter(|status| **status == 200).count() as u64;
-    assert_eq!(world.vendor.calls(), answered, "a refused count reached the vendor");
-    limited(Messages, &world.ask(&count(&key)), "this key may have 5 token counts per minute");
-    limited(Chat, &world.ask(&Request::get("/v1/models").bearer(&key)), "50 requests that cost nothing per minute");
+    assert_eq!(
+        world.vendor.calls(),
+        answered,
+        "a refused count reached the vendor"
+    );
+    limited(
+        Messages,
+        &world.ask(&count(&key)),
+        "this key may have 5 token counts per minute",
+    );
+    limited(
+        Chat,
+        &world.ask(&Request::get("/v1/models").bearer(&key)),
+        "50 requests that cost nothing per minute",
+    );
     // What is billed has its own count, and so has another key.
     for _ in 0..5 {
-        assert_eq!(world.ask(&Messages.whole(&key, "input=1 output=1")).status, 200);
+        assert_eq!(
+            world.ask(&Messages.whole(&key, "input=1 output=1")).status,
+            200
+        );
     }
-    limited(Messages, &world.ask(&Messages.whole(&key, "input=1 output=1")), "5 requests per minute");
+    limited(
+        Messages,
+        &world.ask(&Messages.whole(&key, "input=1 output=1")),
+        "5 requests per minute",
+    );
     assert_eq!(world.ask(&count(&account.key)).status, 200);
     assert!(world.metric("gateway_rejected_total", &["\"free_requests_per_minute\""]) >= 2.0);
     world.ended(&account, 5);
@@ -77,18 +114,48 @@ fn control_without_the_limit_token_counts_have_none() {
 
 #[test]
 fn an_account_without_limits_of_its_own_has_that_of_all() {
-    let world = Plan::default().limit("free_requests_per_minute", 12).start();
+    let world = Plan::default()
+        .limit("free_requests_per_minute", 12)
+        .start();
     let (account, other) = (world.account(), world.funded(1_000_000));
-    for path in ["/v1/models", "/v1/credits", "/v1/models/beta-5.2", "/v1/receipts/none"] {
-        let answers: Vec<_> = (0..3).map(|_| world.ask(&Request::get(path).bearer(&account.key)).status).collect();
-        assert!(answers.iter().all(|status| matches!(status, 200 | 404)), "{path}: {answers:?}");
+    for path in [
+        "/v1/models",
+        "/v1/credits",
+        "/v1/models/beta-5.2",
+        "/v1/receipts/none",
+    ] {
+        let answers: Vec<_> = (0..3)
+            .map(|_| world.ask(&Request::get(path).bearer(&account.key)).status)
+            .collect();
+        assert!(
+            answers.iter().all(|status| matches!(status, 200 | 404)),
+            "{path}: {answers:?}"
+        );
     }
     for path in ["/v1/models", "/v1/credits", "/v1/receipts/none"] {
-        limited(Chat, &world.ask(&Request::get(path).bearer(&account.key)), "this account may have 12 requests");
+        limited(
+            Chat,
+            &world.ask(&Request::get(path).bearer(&account.key)),
+            "this account may have 12 requests",
+        );
     }
-    limited(Messages, &world.ask(&count(&account.key)), "this account may have 1 token counts per minute");
-    assert_eq!(world.ask(&Chat.whole(&account.key, "input=1 output=1")).status, 200);
-    assert_eq!(world.ask(&Request::get("/v1/models").bearer(&other.key)).status, 200);
+    limited(
+        Messages,
+        &world.ask(&count(&account.key)),
+        "this account may have 1 token counts per minute",
+    );
+    assert_eq!(
+        world
+            .ask(&Chat.whole(&account.key, "input=1 output=1"))
+            .status,
+        200
+    );
+    assert_eq!(
+        world
+            .ask(&Request::get("/v1/models").bearer(&other.key))
+            .status,
+        200
+    );
     world.close();
 }
 
@@ -97,11 +164,23 @@ fn an_account_without_credit_has_its_tokens_counted_by_the_gateway() {
     let world = World::new();
     let (poor, paying) = (world.funded(0), world.account());
     let counted = world.ask(&count(&poor.key));
-    assert_eq!((counted.status, counted.header("x-gateway-estimated")), (200, Some("true")), "{}", counted.text());
+    assert_eq!(
+        (counted.status, counted.header("x-gateway-estimated")),
+        (200, Some("true")),
+        "{}",
+        counted.text()
+    );
     assert!(counted.json()["input_tokens"].as_u64().unwrap() > 0);
-    assert_eq!(world.vendor.calls(), 0, "the vendor was asked under the operator's key");
+    assert_eq!(
+        world.vendor.calls(),
+        0,
+        "the vendor was asked under the operator's key"
+    );
     let counted = world.ask(&count(&paying.key));
-    assert_eq!((counted.status, counted.header("x-gateway-estimated")), (200, None));
+    assert_eq!(
+        (counted.status, counted.header("x-gateway-estimated")),
+        (200, None)
+    );
     assert_eq!(world.vendor.calls(), 1);
     world.close();
 }
@@ -112,11 +191,17 @@ fn bad(surface: Surface, key: &str) -> Request {
 
 #[test]
 fn requests_that_are_refused_for_their_bodies_have_a_limit() {
-    let world = Plan::default().limit("free_requests_per_minute", 20).start();
+    let world = Plan::default()
+        .limit("free_requests_per_minute", 20)
+        .start();
     let (account, other) = (world.account(), world.funded(1_000_000));
     for round in 0..10 {
         for surface in BOTH {
-            assert_eq!(world.ask(&bad(surface, &account.key)).status, 400, "round {round}");
+            assert_eq!(
+                world.ask(&bad(surface, &account.key)).status,
+                400,
+                "round {round}"
+            );
         }
     }
     for surface in BOTH {
@@ -128,7 +213,13 @@ fn requests_that_are_refused_for_their_bodies_have_a_limit() {
         limited(surface, &connection.answer(), words);
         assert_eq!(world.ask(&bad(surface, &other.key)).status, 400);
     }
-    assert_eq!(world.ask(&Request::get("/v1/credits").bearer(&account.key)).status, 200, "those are counted apart");
+    assert_eq!(
+        world
+            .ask(&Request::get("/v1/credits").bearer(&account.key))
+            .status,
+        200,
+        "those are counted apart"
+    );
     world.close();
 }
 
@@ -139,14 +230,21 @@ fn control_without_the_limit_refused_requests_have_none() {
     for _ in 0..30 {
         assert_eq!(world.ask(&bad(Chat, &account.key)).status, 400);
     }
-    assert_eq!(world.ask(&Chat.whole(&account.key, "input=1 output=1")).status, 200);
+    assert_eq!(
+        world
+            .ask(&Chat.whole(&account.key, "input=1 output=1"))
+            .status,
+        200
+    );
     world.ended(&account, 1);
     world.close();
 }
 
 #[test]
 fn an_account_has_so_many_receipts_looked_up_at_one_time() {
-    let world = Plan::default().limit("receipt_lookups_per_account", 2).start();
+    let world = Plan::default()
+        .limit("receipt_lookups_per_account", 2)
+        .start();
     let (account, other) = (world.account(), world.funded(1_000_000));
     let unknown = Request::get("/v1/receipts/req_00000000000000000000000000000000");
     let mut waiting: Vec<_> = (0..2)
@@ -161,12 +259,25 @@ fn an_account_has_so_many_receipts_looked_up_at_one_time() {
         let answer = world.ask(&Request::get("/v1/receipts/none").bearer(&account.key));
         (answer.status == 429).then(|| limited(Chat, &answer, "2 receipts being looked up"))
     });
-    assert!(began.elapsed() < Duration::from_secs(2), "refused after the others were answered");
-    assert_eq!(world.ask(&Request::get("/v1/receipts/none").bearer(&other.key)).status, 404);
+    assert!(
+        began.elapsed() < Duration::from_secs(2),
+        "refused after the others were answered"
+    );
+    assert_eq!(
+        world
+            .ask(&Request::get("/v1/receipts/none").bearer(&other.key))
+            .status,
+        404
+    );
     for connection in &mut waiting {
         assert_eq!(connection.answer().status, 404);
     }
-    assert_eq!(world.ask(&Request::get("/v1/receipts/none").bearer(&account.key)).status, 404);
+    assert_eq!(
+        world
+            .ask(&Request::get("/v1/receipts/none").bearer(&account.key))
+            .status,
+        404
+    );
     world.close();
 }
 
@@ -178,27 +289,36 @@ fn repeat(world: &World, requests: &[Request], stop: &AtomicBool) {
             return;
         }
         let start = Instant::now();
-        let answer = connection.send(&request.bytes()).then(|| connection.try_answer()).flatten();
+        let answer = connection
+            .send(&request.bytes())
+            .then(|| connection.try_answer())
+            .flatten();
         match answer {
-            Some(answer) => assert!(matches!(answer.status, 200 | 400 | 402 | 404 | 429), "{}", answer.text()),
+            Some(answer) => assert!(
+                matches!(answer.status, 200 | 400 | 402 | 404 | 429),
+                "{}",
+                answer.text()
+            ),
             None => connection = world.connect(),
         }
         std::thread::sleep(
-            Duration::from_secs(1) / PER_SECOND - start.elapsed().min(Duration::from_secs(1) / PER_SECOND),
+            Duration::from_secs(1) / PER_SECOND
+                - start.elapsed().min(Duration::from_secs(1) / PER_SECOND),
         );
     }
 }
 
 const PER_SECOND: u32 = 100;
 
-/// Token counts, receipts that nobody has and bodies that are no JSON, each in a loop of its own, by a key of five requests
-/// per minute and by an account without credit.
+/// Token counts, receipts that nobody has and bodies that are no JSON, each in a loop of its own,
+/// by a key of five requests per minute and by an account without credit.
 #[test]
 fn what_costs_nothing_does_not_hold_up_the_requests_of_another_account() {
     let world = World::new();
     let bystander = Bystander::new(&world);
     let (limited, poor) = (key_of_five(&world, &world.account()), world.funded(0).key);
-    let receipt = |key: &str| Request::get("/v1/receipts/req_00000000000000000000000000000000").bearer(key);
+    let receipt =
+        |key: &str| Request::get("/v1/receipts/req_00000000000000000000000000000000").bearer(key);
     let loops = [&limited, &poor].map(|key| [count(key), receipt(key), bad(Chat, key)]);
     let (stop, before) = (AtomicBool::new(false), world.vendor.calls());
     std::thread::scope(|scope| {
@@ -207,15 +327,22 @@ fn what_costs_nothing_does_not_hold_up_the_requests_of_another_account() {
         }
         let _stop = StopOnDrop(&stop);
         wait_for("the limits to be reached", SOON, || {
-            (world.metric("gateway_rejected_total", &["\"free_requests_per_minute\""]) > 0.0).then_some(())
+            (world.metric("gateway_rejected_total", &["\"free_requests_per_minute\""]) > 0.0)
+                .then_some(())
         });
         bystander.endures(&world, "loops of requests that cost nothing", |_| ());
     });
     let of_attack = world.vendor.calls() - before - REQUESTS as u64;
-    assert!(of_attack < 10, "{of_attack} token counts reached the vendor under a limit of 5 per minute");
+    assert!(
+        of_attack < 10,
+        "{of_attack} token counts reached the vendor under a limit of 5 per minute"
+    );
     wait_for("nothing to be in flight", SOON, || {
         let gauges = ["gateway_bodies_in_flight_bytes", "gateway_open_holds"];
-        gauges.iter().all(|gauge| world.metric(gauge, &[]) == 0.0).then_some(())
+        gauges
+            .iter()
+            .all(|gauge| world.metric(gauge, &[]) == 0.0)
+            .then_some(())
     });
     world.close();
 }

@@ -34,8 +34,12 @@ pub struct H2(pub TcpStream);
 impl H2 {
     pub fn open(port: u16) -> Self {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(40))).unwrap();
-        stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(40)))
+            .unwrap();
+        stream
+            .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+            .unwrap();
         let mut h2 = Self(stream);
         h2.send(SETTINGS, 0, 0, b"");
         h2
@@ -59,14 +63,23 @@ impl H2 {
         let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
         let mut payload = vec![0; length as usize];
         self.0.read_exact(&mut payload).ok()?;
-        Some((head[3], head[4], u32::from_be_bytes(head[5..].try_into().unwrap()), payload))
+        Some((
+            head[3],
+            head[4],
+            u32::from_be_bytes(head[5..].try_into().unwrap()),
+            payload,
+        ))
     }
 
     pub fn outcome(&mut self, stream: u32) -> Outcome {
         loop {
             match self.frame() {
                 Some((HEADERS, _, id, block)) if id == stream => {
-                    return if block[0] == OK { Outcome::Answered } else { Outcome::Refused };
+                    return if block[0] == OK {
+                        Outcome::Answered
+                    } else {
+                        Outcome::Refused
+                    };
                 }
                 Some((SETTINGS, flags, ..)) if flags & ACK == 0 => {
                     self.send(SETTINGS, ACK, 0, b"");
@@ -179,7 +192,10 @@ const CASES: &[(&str, Change)] = &[
 fn changed(mut fields: Fields, change: &Change) -> Fields {
     match change {
         Put(name, value) => {
-            fields.iter_mut().filter(|(given, _)| given == name.as_bytes()).for_each(|pair| pair.1 = (*value).into());
+            fields
+                .iter_mut()
+                .filter(|(given, _)| given == name.as_bytes())
+                .for_each(|pair| pair.1 = (*value).into());
         }
         Add(name, value) => fields.push(field(name, value)),
         First(name, value) => fields.insert(0, field(name, value)),
@@ -227,7 +243,11 @@ fn a_header_too_large_for_http2_is_refused_and_one_that_fits_is_not() {
         h2.ask(1, &fields, body.as_bytes());
         h2.outcome(1)
     };
-    assert_eq!(ask(57, 1), Outcome::Answered, "pseudo fields and a cookie are no fields");
+    assert_eq!(
+        ask(57, 1),
+        Outcome::Answered,
+        "pseudo fields and a cookie are no fields"
+    );
     assert_eq!(ask(70, 1), Outcome::Refused);
     assert_eq!(ask(3, 5_000), Outcome::Answered);
     assert_eq!(world.vendor.calls(), 2);
@@ -236,8 +256,15 @@ fn a_header_too_large_for_http2_is_refused_and_one_that_fits_is_not() {
 
 pub fn resident_kib(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-    line.split_ascii_whitespace().nth(1).unwrap().parse().unwrap()
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("VmRSS:"))
+        .unwrap();
+    line.split_ascii_whitespace()
+        .nth(1)
+        .unwrap()
+        .parse()
+        .unwrap()
 }
 
 #[test]
@@ -257,7 +284,9 @@ fn streams_that_are_reset_at_once_cost_others_nothing_and_little_memory() {
         let mut id = 1;
         while reset < streams && id < 20_000 {
             reset += 1;
-            if !h2.send(HEADERS, END_HEADERS, id, &fields) || !h2.send(RST_STREAM, 0, id, &8_u32.to_be_bytes()) {
+            if !h2.send(HEADERS, END_HEADERS, id, &fields)
+                || !h2.send(RST_STREAM, 0, id, &8_u32.to_be_bytes())
+            {
                 break;
             }
             id += 2;

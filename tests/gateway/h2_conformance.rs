@@ -1,9 +1,14 @@
-//! HTTP/2 by its letter (RFC 9113): each case is one fault of a client, or one thing that it may do, named by its section.
+//! HTTP/2 by its letter (RFC 9113): each case is one fault of a client, or one thing that it may
+//! do, named by its section.
 //!
-//! A fault of the connection ends it, with the code that the section names where one is told; a fault of a stream ends that
-//! alone. None reaches a vendor, and other clients are served. Floods of frames that ask for nothing are bounded.
+//! A fault of the connection ends it, with the code that the section names where one is told; a
+//! fault of a stream ends that alone. None reaches a vendor, and other clients are served. Floods
+//! of frames that ask for nothing are bounded.
 
-use crate::h2::{ACK, DATA, END_HEADERS, END_STREAM, GOAWAY, H2, HEADERS, RST_STREAM, SETTINGS, block, field, good};
+use crate::h2::{
+    ACK, DATA, END_HEADERS, END_STREAM, GOAWAY, H2, HEADERS, RST_STREAM, SETTINGS, block, field,
+    good,
+};
 use crate::h2::{Fields, resident_kib};
 use crate::surface::Chat;
 use crate::world::World;
@@ -40,7 +45,8 @@ enum Taken {
     Pong(Vec<u8>),
 }
 
-/// The first thing that tells how the frames so far were taken. Windows are moved and settings acknowledged all the time.
+/// The first thing that tells how the frames so far were taken. Windows are moved and settings
+/// acknowledged all the time.
 fn taken(h2: &mut H2) -> Taken {
     loop {
         match h2.frame() {
@@ -91,11 +97,15 @@ impl With<'_> {
         self.send(HEADERS, END_HEADERS | END_STREAM, id, &get_block());
     }
 
-    /// One that needs no body, and a frame more in the same write: read before the request is answered, for what comes
-    /// behind the answer may be passed over.
+    /// One that needs no body, and a frame more in the same write: read before the request is
+    /// answered, for what comes behind the answer may be passed over.
     fn behind_a_whole_one(&mut self, kind: u8, payload: &[u8]) {
         let whole = END_HEADERS | END_STREAM;
-        let bytes = [frame(HEADERS, whole, 1, &get_block()), frame(kind, whole, 1, payload)].concat();
+        let bytes = [
+            frame(HEADERS, whole, 1, &get_block()),
+            frame(kind, whole, 1, payload),
+        ]
+        .concat();
         let _ = self.h2.0.write_all(&bytes);
     }
 
@@ -106,7 +116,12 @@ impl With<'_> {
 }
 
 fn get_block() -> Vec<u8> {
-    let fields = [(":method", "GET"), (":scheme", "http"), (":path", "/healthz"), (":authority", "g")];
+    let fields = [
+        (":method", "GET"),
+        (":scheme", "http"),
+        (":path", "/healthz"),
+        (":authority", "g"),
+    ];
     block(&fields.map(|(name, value)| field(name, value)).to_vec())
 }
 
@@ -244,7 +259,8 @@ fn taken_first(with: &mut With<'_>) {
         match taken(with.h2) {
             Taken::Answered(_) => {}
             Taken::Pong(_) => pong = true,
-            // Told already: a frame that asks for the same again, so that it is told to the test too.
+            // Told already: a frame that asks for the same again, so that it is told to the test
+            // too.
             _ => return with.send(WINDOW_UPDATE, 0, 0, &[0; 4]),
         }
     }
@@ -253,8 +269,9 @@ fn taken_first(with: &mut With<'_>) {
 
 fn is_due(due: &Due, taken: &Taken) -> bool {
     // The library that reads the frames says PROTOCOL_ERROR of much that has a name of its own.
-    let is_told =
-        |codes: &[u32], code: &Option<u32>| code.is_none_or(|code| codes.contains(&code) || code == PROTOCOL_ERROR);
+    let is_told = |codes: &[u32], code: &Option<u32>| {
+        code.is_none_or(|code| codes.contains(&code) || code == PROTOCOL_ERROR)
+    };
     match (due, taken) {
         (Connection(codes), Taken::Ended(code)) => is_told(codes, code),
         (Stream(codes), Taken::Ended(code)) => is_told(codes, code),
@@ -274,7 +291,11 @@ fn every_fault_of_a_client_ends_its_connection_or_stream_and_what_it_may_do_is_t
     for (name, due, act) in CASES {
         let mut h2 = H2::open(world.edge);
         let before = world.vendor.calls();
-        let mut with = With { h2: &mut h2, fields: good(&account.key, &body), body: body.clone().into_bytes() };
+        let mut with = With {
+            h2: &mut h2,
+            fields: good(&account.key, &body),
+            body: body.clone().into_bytes(),
+        };
         act(&mut with);
         let mut taken = taken(&mut h2);
         while matches!(taken, Taken::Pong(_)) {
@@ -298,12 +319,14 @@ fn a_ping_is_answered_with_its_own_words_and_settings_are_acknowledged() {
     h2.send(PING, 0, 0, b"12345678");
     assert_eq!(taken(&mut h2), Taken::Pong(b"12345678".to_vec()));
     h2.send(SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 9]);
-    let acknowledged = (0..10).any(|_| matches!(h2.frame(), Some((SETTINGS, ACK, 0, payload)) if payload.is_empty()));
+    let acknowledged = (0..10)
+        .any(|_| matches!(h2.frame(), Some((SETTINGS, ACK, 0, payload)) if payload.is_empty()));
     assert!(acknowledged);
     world.close();
 }
 
-/// 6.9.2: a client that gives no room gets nothing; as much as it gives, and the rest when it gives more.
+/// 6.9.2: a client that gives no room gets nothing; as much as it gives, and the rest when it gives
+/// more.
 #[test]
 fn an_answer_keeps_to_the_window_that_the_client_gives() {
     let world = World::new();
@@ -354,7 +377,8 @@ fn floods_of_frames_cost_others_nothing_and_little_memory() {
     for (name, kind, id, payload) in floods {
         let before = resident_kib(world.pid());
         let mut h2 = H2::open(world.edge);
-        h2.0.set_write_timeout(Some(Duration::from_secs(2))).unwrap();
+        h2.0.set_write_timeout(Some(Duration::from_secs(2)))
+            .unwrap();
         if id > 0 {
             let flags = if kind == CONTINUATION { 0 } else { END_HEADERS };
             h2.send(HEADERS, flags, 1, &block);
@@ -368,7 +392,10 @@ fn floods_of_frames_cost_others_nothing_and_little_memory() {
             }
         }
         let grown = resident_kib(world.pid()).saturating_sub(before);
-        println!("{name}: {sent} frames in {:?}: {grown} KiB more", began.elapsed());
+        println!(
+            "{name}: {sent} frames in {:?}: {grown} KiB more",
+            began.elapsed()
+        );
         assert!(grown < 32 * 1_024, "{name}: {grown} KiB");
         world.works(Chat, &account.key);
     }

@@ -1,12 +1,12 @@
-//! Vendors that speak HTTP/2, and what can go wrong there: each fault whole and streamed, passed on and translated, with what
-//! the client gets, what is billed, and how often the vendor was asked.
+//! Vendors that speak HTTP/2, and what can go wrong there: each fault whole and streamed, passed on
+//! and translated, with what the client gets, what is billed, and how often the vendor was asked.
 
 use crate::account::{Account, micro, taken};
 use crate::client::Answer;
 use crate::h2::resident_kib;
 use crate::scripted_vendor::{
-    Authority, CANCEL, ENHANCE_YOUR_CALM, Flow, H2Vendor, HTTP_1_1_REQUIRED, INPUT, INTERNAL_ERROR, OUTPUT, PING,
-    REFUSED_STREAM, Step, WINDOW_UPDATE, answer, setting,
+    Authority, CANCEL, ENHANCE_YOUR_CALM, Flow, H2Vendor, HTTP_1_1_REQUIRED, INPUT, INTERNAL_ERROR,
+    OUTPUT, PING, REFUSED_STREAM, Step, WINDOW_UPDATE, answer, setting,
 };
 use crate::surface::{BOTH, Chat, Surface};
 use crate::world::{Plan, SOON, World, wait_for};
@@ -63,7 +63,12 @@ const FAULTS: &[Fault] = &[
 ];
 
 fn ping() -> Step {
-    Step::Frame { kind: PING, flags: 0, on_stream: false, payload: vec![7; 8] }
+    Step::Frame {
+        kind: PING,
+        flags: 0,
+        on_stream: false,
+        payload: vec![7; 8],
+    }
 }
 
 /// A gateway whose chat vendor is `vendor` alone.
@@ -73,10 +78,13 @@ fn world(vendor: &H2Vendor, authority: &Authority) -> World {
 
 fn plan(vendor: &H2Vendor, authority: &Authority) -> Plan {
     let listed = [format!("{{url: \"https://localhost:{}\"}}", vendor.port)];
-    Plan::default().endpoints_as(&listed).environment("SSL_CERT_FILE", &authority.file)
+    Plan::default()
+        .endpoints_as(&listed)
+        .environment("SSL_CERT_FILE", &authority.file)
 }
 
-/// A request for the chat vendor's model: passed on from the chat surface, translated from the messages surface.
+/// A request for the chat vendor's model: passed on from the chat surface, translated from the
+/// messages surface.
 fn body(surface: Surface, stream: bool) -> serde_json::Value {
     let mut body = surface.body("", stream, 100);
     body["model"] = json!(Chat.model());
@@ -95,7 +103,11 @@ fn cost() -> i64 {
 }
 
 fn is_whole(surface: Surface, stream: bool, answer: &Answer) -> bool {
-    if stream { surface.is_complete(answer) } else { answer.status == 200 && answer.has("hi") }
+    if stream {
+        surface.is_complete(answer)
+    } else {
+        answer.status == 200 && answer.has("hi")
+    }
 }
 
 /// Asks once while the vendor has a fault, and checks the answer and the bill.
@@ -108,12 +120,26 @@ fn check(fault: &Fault, surface: Surface, stream: bool) {
     let world = world(&vendor, &authority);
     let account = world.account();
     let got = world.ask(&surface.request(&account.key, &body(surface, stream)));
-    let due = if fault.due == Due::Cut && !stream { Due::Failure } else { fault.due };
+    let due = if fault.due == Due::Cut && !stream {
+        Due::Failure
+    } else {
+        fault.due
+    };
     match due {
-        Due::Whole => assert!(is_whole(surface, stream, &got), "{what}: {} {}", got.status, got.text()),
+        Due::Whole => assert!(
+            is_whole(surface, stream, &got),
+            "{what}: {} {}",
+            got.status,
+            got.text()
+        ),
         Due::Failure => {
             assert_ne!(got.status, 200, "{what}: {}", got.text());
-            surface.fails(&got, (502, "server_error"), (500, "api_error"), Some("upstream_error"));
+            surface.fails(
+                &got,
+                (502, "server_error"),
+                (500, "api_error"),
+                Some("upstream_error"),
+            );
         }
         Due::Cut => {
             assert_eq!(got.status, 200, "{what}: {}", got.text());
@@ -125,7 +151,12 @@ fn check(fault: &Fault, surface: Surface, stream: bool) {
     assert_eq!(vendor.asked(), fault.asked, "{what}");
     // Nothing of the fault is left: the next request is answered.
     let next = world.ask(&surface.request(&account.key, &body(surface, stream)));
-    assert!(is_whole(surface, stream, &next), "{what}, the next one: {} {}", next.status, next.text());
+    assert!(
+        is_whole(surface, stream, &next),
+        "{what}, the next one: {} {}",
+        next.status,
+        next.text()
+    );
     world.ended(&account, 2);
     assert_eq!(vendor.asked(), fault.asked + 1, "{what}");
     world.close();
@@ -144,12 +175,15 @@ fn each_fault_of_an_http2_vendor_ends_as_it_must_and_is_billed_as_it_must() {
     }
 }
 
-/// The gateway's own window stays open: an answer that is larger than any window arrives, and a vendor whose window is
-/// small gets a body that is larger.
+/// The gateway's own window stays open: an answer that is larger than any window arrives, and a
+/// vendor whose window is small gets a body that is larger.
 #[test]
 fn a_body_larger_than_the_vendors_window_arrives_whole() {
     let authority = Authority::new();
-    let flow = Flow { stream_window: 1_000, ..Flow::default() };
+    let flow = Flow {
+        stream_window: 1_000,
+        ..Flow::default()
+    };
     let vendor = H2Vendor::start(&authority.signs("localhost"), flow, Arc::new(|_| answer()));
     let world = world(&vendor, &authority);
     let account = world.account();
@@ -164,21 +198,34 @@ fn a_body_larger_than_the_vendors_window_arrives_whole() {
     world.close();
 }
 
-/// A vendor that takes nothing more is given up in time, and what it did not get whole is not billed.
+/// A vendor that takes nothing more is given up in time, and what it did not get whole is not
+/// billed.
 #[test]
 fn a_vendor_whose_window_never_opens_is_given_up_in_time() {
     let authority = Authority::new();
-    let flow = Flow { stream_window: 0, gives_back: false, ..Flow::default() };
+    let flow = Flow {
+        stream_window: 0,
+        gives_back: false,
+        ..Flow::default()
+    };
     let vendor = H2Vendor::start(&authority.signs("localhost"), flow, Arc::new(|_| answer()));
     let plan = plan(&vendor, &authority).limit("vendor_write_seconds", 1);
-    let world = plan.limit("first_byte_seconds", 3).limit("idle_seconds", 3).limit("breaker_failures", 0).start();
+    let world = plan
+        .limit("first_byte_seconds", 3)
+        .limit("idle_seconds", 3)
+        .limit("breaker_failures", 0)
+        .start();
     let account = world.account();
     let mut large = body(Chat, false);
     large["messages"][0]["content"] = json!("x".repeat(300_000));
     let ask = |body: &serde_json::Value| world.ask(&Chat.request(&account.key, body)).status;
-    // What is sent on a new connection before the vendor's settings came is in the window that the protocol begins with.
+    // What is sent on a new connection before the vendor's settings came is in the window that the
+    // protocol begins with.
     let small = [(); 3].map(|()| ask(&body(Chat, false)));
-    assert!(small.iter().all(|status| *status == 200 || *status >= 500), "{small:?}");
+    assert!(
+        small.iter().all(|status| *status == 200 || *status >= 500),
+        "{small:?}"
+    );
     assert!(ask(&large) >= 500);
     let answered = small.iter().filter(|status| **status == 200).count();
     assert!(answered < small.len(), "no window was ever closed");
@@ -190,9 +237,16 @@ fn a_vendor_whose_window_never_opens_is_given_up_in_time() {
 #[test]
 fn an_answer_that_comes_before_the_body_was_read_is_passed_on() {
     let authority = Authority::new();
-    let flow = Flow { gives_back: false, ..Flow::default() };
+    let flow = Flow {
+        gives_back: false,
+        ..Flow::default()
+    };
     let refusal = r#"{"error":{"message":"too large","type":"invalid_request_error","param":null,"code":null}}"#;
-    let vendor = H2Vendor::start(&authority.signs("localhost"), flow, Arc::new(|_| Vec::new()));
+    let vendor = H2Vendor::start(
+        &authority.signs("localhost"),
+        flow,
+        Arc::new(|_| Vec::new()),
+    );
     vendor.refuse_early("413", refusal);
     let world = plan(&vendor, &authority).limit("idle_seconds", 3).start();
     let account = world.account();
@@ -215,7 +269,12 @@ fn a_vendor_that_offers_http1_alone_is_asked_in_http1() {
     let account = world.account();
     for stream in [false, true] {
         let got = world.ask(&Chat.request(&account.key, &body(Chat, stream)));
-        assert!(is_whole(Chat, stream, &got), "{} {}", got.status, got.text());
+        assert!(
+            is_whole(Chat, stream, &got),
+            "{} {}",
+            got.status,
+            got.text()
+        );
     }
     assert_eq!(billed(&world, &account, 2), 2 * cost());
     let seen = vendor.seen.lock().unwrap();
@@ -245,8 +304,14 @@ fn a_vendor_that_wants_http1_for_a_request_gets_it_so() {
 fn a_certificate_is_checked_anew_for_each_connection() {
     let (authority, other) = (Authority::new(), Authority::new());
     let close = || [answer(), vec![Step::Close]].concat();
-    let vendor = H2Vendor::start(&authority.signs("localhost"), Flow::default(), Arc::new(move |_| close()));
-    let world = plan(&vendor, &authority).limit("breaker_failures", 0).start();
+    let vendor = H2Vendor::start(
+        &authority.signs("localhost"),
+        Flow::default(),
+        Arc::new(move |_| close()),
+    );
+    let world = plan(&vendor, &authority)
+        .limit("breaker_failures", 0)
+        .start();
     let account = world.account();
     let ask = || world.ask(&Chat.request(&account.key, &body(Chat, false)));
     assert_eq!(ask().status, 200);
@@ -262,11 +327,20 @@ fn a_certificate_is_checked_anew_for_each_connection() {
 }
 
 /// Starts `count` requests at once and returns their answers.
-fn ask_at_once(world: &World, count: usize, request: impl Fn(usize) -> crate::client::Request + Sync) -> Vec<Answer> {
+fn ask_at_once(
+    world: &World,
+    count: usize,
+    request: impl Fn(usize) -> crate::client::Request + Sync,
+) -> Vec<Answer> {
     std::thread::scope(|scope| {
         let request = &request;
-        let threads: Vec<_> = (0..count).map(|number| scope.spawn(move || world.ask(&request(number)))).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        let threads: Vec<_> = (0..count)
+            .map(|number| scope.spawn(move || world.ask(&request(number))))
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect()
     })
 }
 
@@ -274,7 +348,8 @@ fn ask_at_once(world: &World, count: usize, request: impl Fn(usize) -> crate::cl
 fn a_connection_that_dies_under_fifty_streams_fails_or_repeats_each_of_them_once() {
     const STREAMS: usize = 50;
     let authority = Authority::new();
-    // Nobody is answered until the last one has asked; then the connection dies. What is asked again is answered.
+    // Nobody is answered until the last one has asked; then the connection dies. What is asked
+    // again is answered.
     let script = Arc::new(|number| match number {
         0 => answer(),
         1..STREAMS => Vec::new(),
@@ -282,24 +357,39 @@ fn a_connection_that_dies_under_fifty_streams_fails_or_repeats_each_of_them_once
         _ => answer(),
     });
     let vendor = H2Vendor::start(&authority.signs("localhost"), Flow::default(), script);
-    let plan = plan(&vendor, &authority).limit("breaker_failures", 0).limit("retry_budget_percent", 100);
+    let plan = plan(&vendor, &authority)
+        .limit("breaker_failures", 0)
+        .limit("retry_budget_percent", 100);
     let world = plan.start();
     let account = world.funded(1_000_000_000);
     // One connection, which all others share.
-    assert_eq!(world.ask(&Chat.request(&account.key, &body(Chat, false))).status, 200);
+    assert_eq!(
+        world
+            .ask(&Chat.request(&account.key, &body(Chat, false)))
+            .status,
+        200
+    );
     let answers = ask_at_once(&world, STREAMS, |number| {
         let surface = BOTH[number % 2];
         surface.request(&account.key, &body(surface, number % 4 > 1))
     });
     let whole = answers.iter().filter(|answer| answer.status == 200).count();
-    assert!(answers.iter().all(|answer| matches!(answer.status, 200 | 500 | 502)));
+    assert!(
+        answers
+            .iter()
+            .all(|answer| matches!(answer.status, 200 | 500 | 502))
+    );
     let seen = vendor.seen.lock().unwrap();
     assert!(seen.most_open > 1, "no connection was shared");
     let (repeated, connections) = (seen.asked - 1 - STREAMS, seen.connections);
     drop(seen);
-    // On a connection that was kept, it may have been dead before the request was sent; one that is new was not.
+    // On a connection that was kept, it may have been dead before the request was sent; one that is
+    // new was not.
     assert_eq!(repeated, whole, "what is asked again is answered");
-    assert!(whole + connections > STREAMS, "{whole} of {STREAMS} over {connections} connections");
+    assert!(
+        whole + connections > STREAMS,
+        "{whole} of {STREAMS} over {connections} connections"
+    );
     let endings = wait_for("all requests to end", SOON, || {
         Some(world.endings(&account)).filter(|endings| endings.len() == STREAMS + 1)
     });
@@ -307,18 +397,32 @@ fn a_connection_that_dies_under_fifty_streams_fails_or_repeats_each_of_them_once
     world.close();
 }
 
-/// The vendor may have worked on what it read before it closed: what is asked again is charged to the retry budget.
+/// The vendor may have worked on what it read before it closed: what is asked again is charged to
+/// the retry budget.
 #[test]
 fn a_vendor_that_closes_a_kept_connection_amid_each_request_is_hardly_asked_again() {
     let authority = Authority::new();
     let script = Arc::new(|_| vec![Step::OnConnection(answer(), vec![Step::Close])]);
     let vendor = H2Vendor::start(&authority.signs("localhost"), Flow::default(), script);
-    let world = plan(&vendor, &authority).limit("breaker_failures", 0).start();
+    let world = plan(&vendor, &authority)
+        .limit("breaker_failures", 0)
+        .start();
     let account = world.account();
-    let statuses: Vec<_> = (0..40).map(|_| world.ask(&Chat.request(&account.key, &body(Chat, false))).status).collect();
+    let statuses: Vec<_> = (0..40)
+        .map(|_| {
+            world
+                .ask(&Chat.request(&account.key, &body(Chat, false)))
+                .status
+        })
+        .collect();
     let answered = statuses.iter().filter(|status| **status == 200).count();
-    // Every other request is on a new connection; a fifth of all may be repeated, and three in any case.
-    assert!(vendor.asked() <= 40 + 40 / 5 + 3, "asked {} times", vendor.asked());
+    // Every other request is on a new connection; a fifth of all may be repeated, and three in any
+    // case.
+    assert!(
+        vendor.asked() <= 40 + 40 / 5 + 3,
+        "asked {} times",
+        vendor.asked()
+    );
     assert!(answered >= 20, "{statuses:?}");
     assert_eq!(billed(&world, &account, 40), answered as i64 * cost());
     world.close();
@@ -330,16 +434,30 @@ fn a_vendor_that_broke_http2_once_is_asked_over_http2_again() {
     let authority = Authority::new();
     let certificate = authority.signs("localhost");
     // An increment of 0 is a connection error (RFC 9113, section 6.9).
-    let broken = || Step::Frame { kind: WINDOW_UPDATE, flags: 0, on_stream: false, payload: vec![0; 4] };
+    let broken = || Step::Frame {
+        kind: WINDOW_UPDATE,
+        flags: 0,
+        on_stream: false,
+        payload: vec![0; 4],
+    };
     let script = Arc::new(move |number| if number < 2 { vec![broken()] } else { answer() });
     let vendor = H2Vendor::start(&certificate, Flow::default(), script);
     vendor.change(&certificate, &[b"h2"]);
-    let world = plan(&vendor, &authority).limit("breaker_failures", 0).start();
+    let world = plan(&vendor, &authority)
+        .limit("breaker_failures", 0)
+        .start();
     let account = world.account();
     wait_for("the vendor to be asked over HTTP/2", SOON, || {
-        (world.ask(&Chat.request(&account.key, &body(Chat, false))).status == 200).then_some(())
+        (world
+            .ask(&Chat.request(&account.key, &body(Chat, false)))
+            .status
+            == 200)
+            .then_some(())
     });
-    assert_eq!((vendor.asked(), vendor.seen.lock().unwrap().asked_h1), (3, 0));
+    assert_eq!(
+        (vendor.asked(), vendor.seen.lock().unwrap().asked_h1),
+        (3, 0)
+    );
     world.close();
 }
 
@@ -349,14 +467,27 @@ fn sixty_four_large_bodies_share_a_connection_without_a_deadlock_and_in_little_m
     const STREAMS: usize = 64;
     const BODY_BYTES: usize = 5_000_000;
     let authority = Authority::new();
-    let vendor = H2Vendor::start(&authority.signs("localhost"), Flow::default(), Arc::new(|_| answer()));
+    let vendor = H2Vendor::start(
+        &authority.signs("localhost"),
+        Flow::default(),
+        Arc::new(|_| answer()),
+    );
     // A debug build on a busy machine needs its time for 320 MB.
-    let plan = plan(&vendor, &authority).limit("body_read_seconds", 600).limit("vendor_write_seconds", 600);
+    let plan = plan(&vendor, &authority)
+        .limit("body_read_seconds", 600)
+        .limit("vendor_write_seconds", 600);
     // All of them are one account's.
-    let plan = plan.limit("account_bodies_percent", 100).limit("cpu_queue_seconds", 600);
+    let plan = plan
+        .limit("account_bodies_percent", 100)
+        .limit("cpu_queue_seconds", 600);
     let world = plan.start();
     let account = world.funded(1_000_000_000_000);
-    assert_eq!(world.ask(&Chat.request(&account.key, &body(Chat, false))).status, 200);
+    assert_eq!(
+        world
+            .ask(&Chat.request(&account.key, &body(Chat, false)))
+            .status,
+        200
+    );
     let before = resident_kib(world.pid());
     let large = {
         let mut body = body(Chat, false);
@@ -378,22 +509,38 @@ fn sixty_four_large_bodies_share_a_connection_without_a_deadlock_and_in_little_m
     let seen = vendor.seen.lock().unwrap();
     assert!(seen.body_bytes > STREAMS * BODY_BYTES);
     assert_eq!(seen.asked, STREAMS + 1);
-    println!("{} connections, {} streams at once at most", seen.connections, seen.most_open);
+    println!(
+        "{} connections, {} streams at once at most",
+        seen.connections, seen.most_open
+    );
     drop(seen);
     let bodies_kib = (STREAMS * BODY_BYTES / 1_024) as u64;
-    println!("{} MiB more for {} MiB of bodies", (most - before) / 1_024, bodies_kib / 1_024);
-    // A request keeps the client's body beside the vendor's until its credits are reserved, and the allocator keeps freed pages
-    // for a while: 2.1 times the bodies in a release build.
-    assert!(most - before <= 3 * bodies_kib, "{} KiB for {bodies_kib} KiB of bodies", most - before);
+    println!(
+        "{} MiB more for {} MiB of bodies",
+        (most - before) / 1_024,
+        bodies_kib / 1_024
+    );
+    // A request keeps the client's body beside the vendor's until its credits are reserved, and the
+    // allocator keeps freed pages for a while: 2.1 times the bodies in a release build.
+    assert!(
+        most - before <= 3 * bodies_kib,
+        "{} KiB for {bodies_kib} KiB of bodies",
+        most - before
+    );
     world.close();
 }
 
-/// A client over HTTP/2 and a vendor over HTTP/2: no header of HTTP/1 comes from the one to the other.
+/// A client over HTTP/2 and a vendor over HTTP/2: no header of HTTP/1 comes from the one to the
+/// other.
 #[test]
 fn an_http2_client_gets_an_http2_vendors_answer() {
     use crate::h2::{END_HEADERS, END_STREAM, H2, HEADERS, Outcome, block, good};
     let authority = Authority::new();
-    let vendor = H2Vendor::start(&authority.signs("localhost"), Flow::default(), Arc::new(|_| answer()));
+    let vendor = H2Vendor::start(
+        &authority.signs("localhost"),
+        Flow::default(),
+        Arc::new(|_| answer()),
+    );
     let world = world(&vendor, &authority);
     let account = world.account();
     let mut client = H2::open(world.edge);

@@ -1,7 +1,9 @@
-//! Vendors behind HTTP/2 servers that others wrote: nginx (as in front of most vendors), and Node.js.
+//! Vendors behind HTTP/2 servers that others wrote: nginx (as in front of most vendors), and
+//! Node.js.
 //!
-//! The simulator's own HTTP/2 is of the library that the gateway has, so that both could be wrong in the same way. It
-//! must not test what breaks (that is the matter of every other module, run over HTTP/2): this is the main job.
+//! The simulator's own HTTP/2 is of the library that the gateway has, so that both could be wrong
+//! in the same way. It must not test what breaks (that is the matter of every other module, run
+//! over HTTP/2): this is the main job.
 
 use crate::account::micro;
 use crate::client::{Answer, Request};
@@ -17,8 +19,11 @@ use tempfile::TempDir;
 /// The third model is served by its vendor's responses protocol.
 const DOOR: &str = "    upstream_model: gpt-5.5\n";
 /// Models, and their prices of a token in µc: input and output. Of each vendor protocol one.
-const MODELS: [(&str, i64, i64); 3] =
-    [("alpha-haiku-4-5-20251001", 100, 500), ("beta-5.2", 175, 1_400), ("beta-5.5", 500, 3_000)];
+const MODELS: [(&str, i64, i64); 3] = [
+    ("alpha-haiku-4-5-20251001", 100, 500),
+    ("beta-5.2", 175, 1_400),
+    ("beta-5.5", 500, 3_000),
+];
 const PATHS: [&str; 3] = ["/v1/chat/completions", "/v1/messages", "/v1/responses"];
 
 /// An HTTP/2 server in front of a simulated vendor that knows nothing of it.
@@ -30,16 +35,35 @@ struct Front {
 }
 
 impl Front {
-    /// Starts the server that `command` makes of its port, its vendor's port and a directory with certificates.
+    /// Starts the server that `command` makes of its port, its vendor's port and a directory with
+    /// certificates.
     fn start(command: impl FnOnce(u16, u16, &Path) -> Command) -> Self {
-        let (dir, port, vendor) = (tempfile::tempdir().unwrap(), free_port(), Simulator::start_in_the_clear(None));
+        let (dir, port, vendor) = (
+            tempfile::tempdir().unwrap(),
+            free_port(),
+            Simulator::start_in_the_clear(None),
+        );
         certify(dir.path());
         // Appending, for nginx opens it once more.
-        let log = File::options().create(true).append(true).open(dir.path().join("front.log")).unwrap();
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(dir.path().join("front.log"))
+            .unwrap();
         let mut command = command(port, vendor.port, dir.path());
-        command.stdin(Stdio::null()).stderr(log.try_clone().unwrap()).stdout(log);
-        let process = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-        let mut front = Self { process, port, dir, vendor };
+        command
+            .stdin(Stdio::null())
+            .stderr(log.try_clone().unwrap())
+            .stdout(log);
+        let process = command
+            .spawn()
+            .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        let mut front = Self {
+            process,
+            port,
+            dir,
+            vendor,
+        };
         wait_for("the server in front to listen", SOON, || {
             let ended = front.process.try_wait().unwrap();
             assert!(ended.is_none(), "{ended:?}: {}", front.log());
@@ -55,21 +79,34 @@ impl Front {
     /// A gateway whose vendors are all behind this server.
     fn gateway(&self) -> World {
         let endpoint = format!("{{url: \"https://localhost:{}\"}}", self.port);
-        let plan =
-            Plan::default().endpoints_as(&[endpoint]).environment("SSL_CERT_FILE", self.dir.path().join("ca.pem"));
-        let plan = plan.limit("drain_after_client_seconds", 1).limit("drain_hidden_seconds", 1);
-        plan.edit(DOOR, &format!("{DOOR}    upstream_protocol: responses\n")).start()
+        let plan = Plan::default()
+            .endpoints_as(&[endpoint])
+            .environment("SSL_CERT_FILE", self.dir.path().join("ca.pem"));
+        let plan = plan
+            .limit("drain_after_client_seconds", 1)
+            .limit("drain_hidden_seconds", 1);
+        plan.edit(DOOR, &format!("{DOOR}    upstream_protocol: responses\n"))
+            .start()
     }
 
     /// Waits until the log has so many requests; each was HTTP/2.
     fn served_over_h2(&self, requests: usize) {
         let lines = wait_for("the log", SOON, || {
             let log = self.log();
-            let lines: Vec<_> = log.lines().filter(|line| line.contains(" POST /v1/")).map(str::to_owned).collect();
+            let lines: Vec<_> = log
+                .lines()
+                .filter(|line| line.contains(" POST /v1/"))
+                .map(str::to_owned)
+                .collect();
             (lines.len() >= requests).then_some(lines)
         });
         assert_eq!(lines.len(), requests, "{lines:?}");
-        assert!(lines.iter().all(|line| line.starts_with("2.0 ") || line.starts_with("HTTP/2.0 ")), "{lines:?}");
+        assert!(
+            lines
+                .iter()
+                .all(|line| line.starts_with("2.0 ") || line.starts_with("HTTP/2.0 ")),
+            "{lines:?}"
+        );
     }
 }
 
@@ -87,15 +124,24 @@ fn certify(dir: &Path) {
     let authority = KeyPair::generate().unwrap();
     let key = KeyPair::generate().unwrap();
     let server = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
-    let server = server.signed_by(&key, &Issuer::from_params(&params, &authority)).unwrap();
-    write(dir.join("ca.pem"), params.self_signed(&authority).unwrap().pem()).unwrap();
+    let server = server
+        .signed_by(&key, &Issuer::from_params(&params, &authority))
+        .unwrap();
+    write(
+        dir.join("ca.pem"),
+        params.self_signed(&authority).unwrap().pem(),
+    )
+    .unwrap();
     write(dir.join("server.pem"), server.pem()).unwrap();
     write(dir.join("server-key.pem"), key.serialize_pem()).unwrap();
 }
 
 fn nginx(port: u16, vendor: u16, dir: &Path) -> Command {
     let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
-    let temporary: String = temporary.iter().map(|kind| format!("  {kind}_temp_path {kind};\n")).collect();
+    let temporary: String = temporary
+        .iter()
+        .map(|kind| format!("  {kind}_temp_path {kind};\n"))
+        .collect();
     let config = format!(
         "daemon off;\nmaster_process off;\npid nginx.pid;\nevents {{}}\nhttp {{\n{temporary}  \
          log_format versions '$server_protocol $request_method $uri';\n  \
@@ -107,15 +153,31 @@ fn nginx(port: u16, vendor: u16, dir: &Path) -> Command {
     write(dir.join("nginx.conf"), config).unwrap();
     // Where Debian has it, which is not on everybody's path.
     let program = Path::new("/usr/sbin/nginx");
-    let mut command = Command::new(if program.exists() { program } else { Path::new("nginx") });
-    command.arg("-p").arg(dir).arg("-c").arg(dir.join("nginx.conf")).arg("-e").arg("stderr");
+    let mut command = Command::new(if program.exists() {
+        program
+    } else {
+        Path::new("nginx")
+    });
+    command
+        .arg("-p")
+        .arg(dir)
+        .arg("-c")
+        .arg(dir.join("nginx.conf"))
+        .arg("-e")
+        .arg("stderr");
     command
 }
 
 fn node(port: u16, vendor: u16, dir: &Path) -> Command {
     let mut command = Command::new("node");
-    command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/gateway/h2_vendors/proxy.mjs"));
-    command.args([port.to_string(), vendor.to_string()]).arg(dir.join("server.pem")).arg(dir.join("server-key.pem"));
+    command.arg(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/gateway/h2_vendors/proxy.mjs"
+    ));
+    command
+        .args([port.to_string(), vendor.to_string()])
+        .arg(dir.join("server.pem"))
+        .arg(dir.join("server-key.pem"));
     command
 }
 
@@ -135,7 +197,8 @@ fn request(path: &str, model: &str, key: &str, marker: &str, stream: bool) -> Re
     Request::post(path, body.to_string()).bearer(key)
 }
 
-/// Every model through every surface, whole and streamed: answered, billed to the µc, and over HTTP/2.
+/// Every model through every surface, whole and streamed: answered, billed to the µc, and over
+/// HTTP/2.
 fn does_the_main_job(front: &Front) {
     let world = front.gateway();
     let account = world.account();
@@ -146,21 +209,48 @@ fn does_the_main_job(front: &Front) {
                 let marker = "text=Heather events=1 input=1001 output=99";
                 let answer = world.ask(&request(path, model, &account.key, marker, stream));
                 assert_eq!(answer.status, 200, "{model} {path}: {}", answer.text());
-                assert!(answer.has("Heather"), "{model} {path} {stream}: {}", answer.text());
-                assert!(!stream || answer.has(terminal(path)), "{model} {path}: {}", answer.text());
+                assert!(
+                    answer.has("Heather"),
+                    "{model} {path} {stream}: {}",
+                    answer.text()
+                );
+                assert!(
+                    !stream || answer.has(terminal(path)),
+                    "{model} {path}: {}",
+                    answer.text()
+                );
                 let cost = 1_001 * input + 99 * output;
                 let receipt = world.receipt(&account, &answer.request_id());
-                assert_eq!(micro(&receipt["credits"]), cost, "{model} {path} {stream}: {receipt}");
+                assert_eq!(
+                    micro(&receipt["credits"]),
+                    cost,
+                    "{model} {path} {stream}: {receipt}"
+                );
                 balance -= cost;
                 count += 1;
-                assert_eq!((world.standing(&account).balance, front.vendor.calls()), (balance, count));
+                assert_eq!(
+                    (world.standing(&account).balance, front.vendor.calls()),
+                    (balance, count)
+                );
             }
         }
     }
     front.served_over_h2(usize::try_from(count).unwrap());
     world.ended(&account, usize::try_from(count).unwrap());
-    assert!(front.vendor.requests().as_array().unwrap().iter().all(|request| request["http"] == "1.1"));
-    assert_eq!(world.vendor.calls(), 0, "all vendors are behind the other server");
+    assert!(
+        front
+            .vendor
+            .requests()
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|request| request["http"] == "1.1")
+    );
+    assert_eq!(
+        world.vendor.calls(),
+        0,
+        "all vendors are behind the other server"
+    );
     world.close();
 }
 
@@ -172,16 +262,24 @@ fn terminal(path: &str) -> &'static str {
     }
 }
 
-/// A vendor's refusal passes, an answer that breaks off is one, and a client that leaves reaches the vendor.
+/// A vendor's refusal passes, an answer that breaks off is one, and a client that leaves reaches
+/// the vendor.
 fn passes_on_what_goes_wrong(front: &Front) {
     let world = front.gateway();
     let account = world.account();
     let (path, model) = (PATHS[1], MODELS[0].0);
     let ask = |marker: &str| world.ask(&request(path, model, &account.key, marker, true));
     let refused = ask("status=400");
-    assert_eq!((refused.status, refused.json()["error"]["type"].as_str()), (400, Some("invalid_request_error")));
+    assert_eq!(
+        (refused.status, refused.json()["error"]["type"].as_str()),
+        (400, Some("invalid_request_error"))
+    );
     let cut: Answer = ask("events=9 cut=4");
-    assert!(cut.status == 200 && cut.has("event: error\n"), "{}", cut.text());
+    assert!(
+        cut.status == 200 && cut.has("event: error\n"),
+        "{}",
+        cut.text()
+    );
     let mut connection = world.connect();
     connection.send(&request(path, model, &account.key, "events=9 gap_ms=600000", true).bytes());
     front.vendor.wait_busy(1);
@@ -217,20 +315,33 @@ fn failures_behind_node() {
     passes_on_what_goes_wrong(&front);
 }
 
-/// `vendors test` speaks to a vendor as the gateway does, and says what it found: over HTTP/2, or that nobody listens.
+/// `vendors test` speaks to a vendor as the gateway does, and says what it found: over HTTP/2, or
+/// that nobody listens.
 #[test]
 fn vendors_test_tells_what_a_server_speaks() {
     let mut front = Front::start(nginx);
     let world = front.gateway();
     let test = || {
         let mut command = Command::new(binary());
-        command.args(["vendors", "test", "beta", "-c"]).arg(&world.config);
-        command.env("SSL_CERT_FILE", front.dir.path().join("ca.pem")).output().unwrap()
+        command
+            .args(["vendors", "test", "beta", "-c"])
+            .arg(&world.config);
+        command
+            .env("SSL_CERT_FILE", front.dir.path().join("ca.pem"))
+            .output()
+            .unwrap()
     };
     let output = test();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(text.contains("HTTP/2") && text.contains("gpt-5.2: 200"), "{text}");
+    assert!(
+        output.status.success(),
+        "{text}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(
+        text.contains("HTTP/2") && text.contains("gpt-5.2: 200"),
+        "{text}"
+    );
     front.process.kill().unwrap();
     front.process.wait().unwrap();
     let output = test();

@@ -1,5 +1,5 @@
-//! What the header alone decides: the answer comes before the body, can be read whatever the client still sends, and a
-//! stored answer needs neither credit nor room under a limit.
+//! What the header alone decides: the answer comes before the body, can be read whatever the client
+//! still sends, and a stored answer needs neither credit nor room under a limit.
 
 use crate::account::credits;
 use crate::client::{self, Answer, Request};
@@ -27,28 +27,49 @@ fn whoever_cannot_pay_is_answered_before_the_body_and_can_read_it() {
         // The header alone, with and without the question whether to send the body.
         for expects in [false, true] {
             let request = large(surface, &poor.key, 30_000_000);
-            let request = if expects { request.header("expect", "100-continue") } else { request };
+            let request = if expects {
+                request.header("expect", "100-continue")
+            } else {
+                request
+            };
             let mut connection = world.connect();
             connection.send(&request.head());
             let answer = connection.answer();
-            assert!(answer.interim.is_empty(), "a body that is refused was asked for");
+            assert!(
+                answer.interim.is_empty(),
+                "a body that is refused was asked for"
+            );
             insufficient(surface, &answer);
         }
         // A client that reads no answer before it has sent everything.
         for chunk in [0, 16_000] {
-            insufficient(surface, &world.ask(&large(surface, &poor.key, 5_000_000).chunked(chunk)));
+            insufficient(
+                surface,
+                &world.ask(&large(surface, &poor.key, 5_000_000).chunked(chunk)),
+            );
         }
         // After a short body the connection goes on.
         let mut connection = world.connect();
         for _ in 0..3 {
-            insufficient(surface, &connection.ask(&surface.whole(&poor.key, "input=1 output=1")));
+            insufficient(
+                surface,
+                &connection.ask(&surface.whole(&poor.key, "input=1 output=1")),
+            );
         }
         // A body that does not come is not waited for long.
         let mut connection = world.connect();
         connection.send(&surface.whole(&poor.key, "input=1 output=1").head());
         insufficient(surface, &connection.answer());
         assert!(connection.is_closed());
-        assert_eq!(over_h2(&world, &large(surface, &poor.key, 5_000_000), &poor.key, surface), 402);
+        assert_eq!(
+            over_h2(
+                &world,
+                &large(surface, &poor.key, 5_000_000),
+                &poor.key,
+                surface
+            ),
+            402
+        );
     }
     assert_eq!(world.vendor.calls(), 0);
     assert_eq!(world.metric("gateway_bodies_in_flight_bytes", &[]), 0.0);
@@ -61,8 +82,22 @@ fn over_h2(world: &World, request: &Request, key: &str, surface: Surface) -> u16
     std::fs::write(&file, request.framed_body()).unwrap();
     let url = format!("http://127.0.0.1:{}{}", world.edge, surface.path());
     let output = Command::new("curl")
-        .args(["--http2-prior-knowledge", "--silent", "--max-time", "20", "--output", "/dev/null", &url])
-        .args(["--write-out", "%{http_code}", "--header", &format!("x-api-key: {key}"), "--data-binary"])
+        .args([
+            "--http2-prior-knowledge",
+            "--silent",
+            "--max-time",
+            "20",
+            "--output",
+            "/dev/null",
+            &url,
+        ])
+        .args([
+            "--write-out",
+            "%{http_code}",
+            "--header",
+            &format!("x-api-key: {key}"),
+            "--data-binary",
+        ])
         .arg(format!("@{}", file.display()))
         .output()
         .unwrap();
@@ -71,29 +106,58 @@ fn over_h2(world: &World, request: &Request, key: &str, surface: Surface) -> u16
 
 #[test]
 fn requests_whose_bodies_still_come_count_among_those_of_their_account_and_key() {
-    let world = Plan::default().limit("open_requests_per_account", 2).start();
+    let world = Plan::default()
+        .limit("open_requests_per_account", 2)
+        .start();
     let (account, other) = (world.account(), world.funded(100_000_000));
-    let made = world.json(&["key", "create", "--account", &other.id, "--name", "one", "--concurrent", "1"]);
+    let made = world.json(&[
+        "key",
+        "create",
+        "--account",
+        &other.id,
+        "--name",
+        "one",
+        "--concurrent",
+        "1",
+    ]);
     let single = made["key"].as_str().unwrap();
     // What is asked for its body was judged by its header.
     let unfinished = |key: &str| {
         let mut connection = world.connect();
-        connection.send(&Chat.whole(key, "input=1 output=1").header("expect", "100-continue").head());
+        connection.send(
+            &Chat
+                .whole(key, "input=1 output=1")
+                .header("expect", "100-continue")
+                .head(),
+        );
         assert!(connection.head().unwrap().starts_with("HTTP/1.1 100"));
         connection
     };
-    let mut held = [unfinished(&account.key), unfinished(&account.key), unfinished(single)];
-    for (key, words) in [(account.key.as_str(), "2 requests in flight"), (single, "1 requests at one time")] {
+    let mut held = [
+        unfinished(&account.key),
+        unfinished(&account.key),
+        unfinished(single),
+    ];
+    for (key, words) in [
+        (account.key.as_str(), "2 requests in flight"),
+        (single, "1 requests at one time"),
+    ] {
         let mut connection = world.connect();
         connection.send(&Chat.whole(key, "input=1 output=1").head());
         let answer = connection.answer();
         let limited = (429, "rate_limit_error");
         let error = Chat.fails(&answer, limited, limited, Some("rate_limit_exceeded"));
-        assert!(error["message"].as_str().unwrap().contains(words), "{error}");
+        assert!(
+            error["message"].as_str().unwrap().contains(words),
+            "{error}"
+        );
         assert_eq!(answer.header("retry-after"), Some("1"));
     }
     world.works(Chat, &other.key);
-    for (connection, key) in held.iter_mut().zip([&account.key, &account.key, &single.to_owned()]) {
+    for (connection, key) in held
+        .iter_mut()
+        .zip([&account.key, &account.key, &single.to_owned()])
+    {
         connection.send(&Chat.whole(key, "input=1 output=1").framed_body());
         assert_eq!(connection.answer().status, 200);
     }
@@ -108,26 +172,49 @@ fn a_stored_answer_needs_no_credit_and_an_unknown_key_is_refused_on_the_header()
     let world = World::new();
     let root = world.account_with("root@example.test", &["--no-trial", "--admin"]);
     let account = world.funded(100_000_000);
-    let keyed =
-        |surface: Surface, key: &str| surface.whole(&account.key, "input=10 output=10").header("idempotency-key", key);
-    let first: Vec<_> = BOTH.iter().map(|surface| world.ask(&keyed(*surface, "paid"))).collect();
+    let keyed = |surface: Surface, key: &str| {
+        surface
+            .whole(&account.key, "input=10 output=10")
+            .header("idempotency-key", key)
+    };
+    let first: Vec<_> = BOTH
+        .iter()
+        .map(|surface| world.ask(&keyed(*surface, "paid")))
+        .collect();
     assert!(first.iter().all(|answer| answer.status == 200));
     world.ended(&account, 2);
     let taken = json!({
         "credits": format!("-{}", credits(world.standing(&account).available)), "ref": "all", "reason": "a test",
     });
     let path = format!("/admin/v1/accounts/{}/adjustments", account.id);
-    assert_eq!(client::ask(world.admin, &Request::post(&path, taken.to_string()).bearer(&root.key)).status, 201);
+    assert_eq!(
+        client::ask(
+            world.admin,
+            &Request::post(&path, taken.to_string()).bearer(&root.key)
+        )
+        .status,
+        201
+    );
     for (surface, first) in BOTH.into_iter().zip(&first) {
         let again = world.ask(&keyed(surface, "paid"));
-        assert_eq!((again.status, again.header("x-gateway-replayed")), (200, Some("true")), "{}", again.text());
+        assert_eq!(
+            (again.status, again.header("x-gateway-replayed")),
+            (200, Some("true")),
+            "{}",
+            again.text()
+        );
         assert_eq!(again.body, first.body);
-        let other = surface.whole(&account.key, "input=11 output=10").header("idempotency-key", "paid");
+        let other = surface
+            .whole(&account.key, "input=11 output=10")
+            .header("idempotency-key", "paid");
         assert_eq!(world.ask(&other).status, 422);
         let mut connection = world.connect();
         connection.send(&keyed(surface, "unknown").head());
         insufficient(surface, &connection.answer());
-        insufficient(surface, &world.ask(&surface.whole(&account.key, "input=10 output=10")));
+        insufficient(
+            surface,
+            &world.ask(&surface.whole(&account.key, "input=10 output=10")),
+        );
     }
     world.ended(&account, 2);
     world.close();

@@ -1,4 +1,5 @@
-//! Headers, paths and model names that want to be something else at the sidecar, the vendor or in a log.
+//! Headers, paths and model names that want to be something else at the sidecar, the vendor or in a
+//! log.
 
 use crate::client::Request;
 use crate::secrets::Seen;
@@ -20,7 +21,9 @@ fn of_fields(key: &str, fields: usize) -> Request {
     let plain = Chat.whole(key, "input=1 output=1");
     // The request line and the blank line are none.
     let given = String::from_utf8(plain.head()).unwrap().lines().count() - 2;
-    (given..fields).fold(plain, |request, index| request.header(&format!("x-{index}"), "1"))
+    (given..fields).fold(plain, |request, index| {
+        request.header(&format!("x-{index}"), "1")
+    })
 }
 
 #[test]
@@ -29,7 +32,11 @@ fn a_header_is_read_up_to_its_limits_and_no_further() {
     let account = world.account();
     assert_eq!(world.ask(&of_bytes(&account.key, 32_768)).status, 200);
     assert_eq!(world.ask(&of_fields(&account.key, 64)).status, 200);
-    for request in [of_bytes(&account.key, 32_769), of_fields(&account.key, 65), of_bytes(&account.key, 60_000)] {
+    for request in [
+        of_bytes(&account.key, 32_769),
+        of_fields(&account.key, 65),
+        of_bytes(&account.key, 60_000),
+    ] {
         let mut connection = world.connect();
         let answer = connection.ask(&request);
         Chat.failure(&answer, 431, "invalid_request_error", None);
@@ -38,7 +45,11 @@ fn a_header_is_read_up_to_its_limits_and_no_further() {
     // Of one that is far larger not even the rest is read.
     let mut connection = world.connect();
     connection.send(&of_bytes(&account.key, 900_000).bytes());
-    assert!(connection.try_answer().is_none_or(|answer| answer.status >= 400));
+    assert!(
+        connection
+            .try_answer()
+            .is_none_or(|answer| answer.status >= 400)
+    );
     assert_eq!(world.vendor.calls(), 2);
     world.close();
 }
@@ -83,9 +94,17 @@ fn a_path_that_must_be_resolved_or_decoded_first_leads_nowhere() {
         }
     }
     // A whole path, a query and the edge's own paths are as they were.
-    for (path, status) in [("/healthz", 200), ("/v1/models?x=../..", 200), ("/v1/models/a:b@c", 404), ("/v1/none", 404)]
-    {
-        assert_eq!(world.ask(&Request::get(path).bearer(&account.key)).status, status, "{path}");
+    for (path, status) in [
+        ("/healthz", 200),
+        ("/v1/models?x=../..", 200),
+        ("/v1/models/a:b@c", 404),
+        ("/v1/none", 404),
+    ] {
+        assert_eq!(
+            world.ask(&Request::get(path).bearer(&account.key)).status,
+            status,
+            "{path}"
+        );
     }
     assert_eq!(world.vendor.calls(), 0);
     world.close();
@@ -94,14 +113,31 @@ fn a_path_that_must_be_resolved_or_decoded_first_leads_nowhere() {
 /// Clients escape what a model's id holds beside letters; it is decoded once, and only there.
 #[test]
 fn a_models_id_in_a_path_is_decoded_once() {
-    let world = Plan::default().edit("id: beta-5.5", "id: org/beta:5@x").start();
+    let world = Plan::default()
+        .edit("id: beta-5.5", "id: org/beta:5@x")
+        .start();
     let account = world.account();
     let status = |path: &str| world.ask(&Request::get(path).bearer(&account.key)).status;
-    for id in ["org/beta:5@x", "org%2Fbeta:5@x", "org%2fbeta%3A5%40x", "org%2Fbeta%3a5@x"] {
+    for id in [
+        "org/beta:5@x",
+        "org%2Fbeta:5@x",
+        "org%2fbeta%3A5%40x",
+        "org%2Fbeta%3a5@x",
+    ] {
         let answer = world.ask(&Request::get(&format!("/v1/models/{id}")).bearer(&account.key));
-        assert!(answer.status == 200 && answer.json()["id"] == "org/beta:5@x", "{id}: {}", answer.text());
+        assert!(
+            answer.status == 200 && answer.json()["id"] == "org/beta:5@x",
+            "{id}: {}",
+            answer.text()
+        );
     }
-    for id in ["org%252Fbeta:5@x", "%6Frg/beta:5@x", "org%2F%2Fbeta:5@x", "..%2Fcredits", "org%2F..%2Fbeta:5@x"] {
+    for id in [
+        "org%252Fbeta:5@x",
+        "%6Frg/beta:5@x",
+        "org%2F%2Fbeta:5@x",
+        "..%2Fcredits",
+        "org%2F..%2Fbeta:5@x",
+    ] {
         assert_eq!(status(&format!("/v1/models/{id}")), 400, "{id}");
     }
     assert_eq!(status("/v1/models/org%2Fnone"), 404);
@@ -114,20 +150,41 @@ fn a_models_name_enters_no_path_and_no_header() {
     let world = World::new();
     let account = world.account();
     for surface in BOTH {
-        for model in
-            ["../../admin", "a?key=1", "%2e%2e", "a\r\nx: 1", "/v1/messages", "a#b", "\0", "é", &"x".repeat(5_000)]
-        {
+        for model in [
+            "../../admin",
+            "a?key=1",
+            "%2e%2e",
+            "a\r\nx: 1",
+            "/v1/messages",
+            "a#b",
+            "\0",
+            "é",
+            &"x".repeat(5_000),
+        ] {
             let mut body = surface.body("input=1 output=1", false, 10);
             body["model"] = model.into();
             let answer = world.ask(&surface.request(&account.key, &body));
             assert_eq!(answer.status, 404, "{model}: {}", answer.text());
-            assert!(answer.body.len() < 2_000 && answer.header("x").is_none(), "{model}");
+            assert!(
+                answer.body.len() < 2_000 && answer.header("x").is_none(),
+                "{model}"
+            );
         }
         // A query of the client's is none of the vendor's.
         let body = surface.body("input=1 output=1", false, 10).to_string();
         let path = format!("{}?key=1&beta=true&model=../../admin", surface.path());
-        assert_eq!(world.ask(&Request::post(&path, body).bearer(&account.key)).status, 200);
-        assert_eq!(world.vendor.last()["path"].as_str().unwrap_or(surface.path()), surface.path());
+        assert_eq!(
+            world
+                .ask(&Request::post(&path, body).bearer(&account.key))
+                .status,
+            200
+        );
+        assert_eq!(
+            world.vendor.last()["path"]
+                .as_str()
+                .unwrap_or(surface.path()),
+            surface.path()
+        );
     }
     assert_eq!(world.vendor.calls(), 2);
     world.close();
@@ -187,19 +244,34 @@ fn no_field_of_a_clients_reaches_a_vendor() {
     let account = world.account();
     for surface in BOTH {
         let asked = surface.whole(&account.key, "input=1 output=1");
-        let asked = HOSTILE.iter().fold(asked, |request, name| request.header(name, "CANARY"));
-        // What `connection` names is taken away by a proxy: it must not take the vendor's key, or the framing.
-        let asked = asked.header("connection", "x-custom-named, authorization, content-length, x-api-key, host");
+        let asked = HOSTILE
+            .iter()
+            .fold(asked, |request, name| request.header(name, "CANARY"));
+        // What `connection` names is taken away by a proxy: it must not take the vendor's key, or
+        // the framing.
+        let asked = asked.header(
+            "connection",
+            "x-custom-named, authorization, content-length, x-api-key, host",
+        );
         let answer = world.ask(&asked);
         assert_eq!(answer.status, 200, "{}", answer.text());
         let call = world.vendor.last();
         let headers = call["headers"].as_array().unwrap();
         for pair in headers {
             let (name, value) = (pair[0].as_str().unwrap(), pair[1].as_str().unwrap());
-            assert!(!HOSTILE.contains(&name) && !value.contains("CANARY"), "the vendor saw {name}: {value}");
+            assert!(
+                !HOSTILE.contains(&name) && !value.contains("CANARY"),
+                "the vendor saw {name}: {value}"
+            );
         }
         let has = |name: &str| headers.iter().filter(|pair| pair[0] == name).count();
-        assert_eq!((has("authorization") + has("x-api-key"), has("content-length")), (1, 1));
+        assert_eq!(
+            (
+                has("authorization") + has("x-api-key"),
+                has("content-length")
+            ),
+            (1, 1)
+        );
         assert_eq!(has("host") + has(":authority"), 1, "{headers:?}");
         for (name, value) in &answer.headers {
             assert!(!value.contains("CANARY"), "the client saw {name}: {value}");
@@ -208,13 +280,16 @@ fn no_field_of_a_clients_reaches_a_vendor() {
     world.close();
 }
 
-/// A vendor that says in every answer, wherever it can, by which key it was called; to each call the next status.
+/// A vendor that says in every answer, wherever it can, by which key it was called; to each call
+/// the next status.
 fn echoing_vendor(statuses: &'static [u16]) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
         for status in statuses.iter().cycle() {
-            let Ok((mut client, _)) = listener.accept() else { return };
+            let Ok((mut client, _)) = listener.accept() else {
+                return;
+            };
             let (mut got, mut piece) = (Vec::new(), [0; 65_536]);
             while !got.ends_with(b"}") {
                 match client.read(&mut piece) {
@@ -223,17 +298,25 @@ fn echoing_vendor(statuses: &'static [u16]) -> u16 {
                 }
             }
             let text = String::from_utf8_lossy(&got).into_owned();
-            let is_key = |line: &&str| line.starts_with("authorization:") || line.starts_with("x-api-key:");
+            let is_key =
+                |line: &&str| line.starts_with("authorization:") || line.starts_with("x-api-key:");
             let header = text.lines().map(str::trim_end);
-            let key = header.map(|line| line.trim()).find(|line| is_key(&line.to_lowercase().as_str()));
-            let key = key.and_then(|line| line.split_once(':')).map_or("", |(_, key)| key.trim());
+            let key = header
+                .map(|line| line.trim())
+                .find(|line| is_key(&line.to_lowercase().as_str()));
+            let key = key
+                .and_then(|line| line.split_once(':'))
+                .map_or("", |(_, key)| key.trim());
             let error = json!({"type": "error", "error": {
                 "type": key, "code": key, "param": key,
                 "message": format!("Incorrect API key provided: {key}. You can find it at {key}."),
             }})
             .to_string();
             let (kind, body) = match status {
-                200 => ("text/event-stream", format!("event: error\ndata: {error}\n\n")),
+                200 => (
+                    "text/event-stream",
+                    format!("event: error\ndata: {error}\n\n"),
+                ),
                 _ => ("application/json", error),
             };
             let answer = format!(
@@ -250,29 +333,47 @@ fn echoing_vendor(statuses: &'static [u16]) -> u16 {
 
 #[test]
 fn a_vendors_key_comes_back_to_nobody_whatever_the_vendor_does_with_it() {
-    const STATUSES: &[u16] = &[400, 401, 402, 403, 404, 409, 413, 422, 429, 500, 503, 529, 302, 200];
+    const STATUSES: &[u16] = &[
+        400, 401, 402, 403, 404, 409, 413, 422, 429, 500, 503, 529, 302, 200,
+    ];
     let vendor = echoing_vendor(STATUSES);
     let dir = tempfile::tempdir().unwrap();
     let access = dir.path().join("access.log");
-    let plan = Plan::default().endpoints(&[vendor]).telling_everything(&access);
-    let plan = plan.edit("\"sim-alpha-key\"", "\"CANARY-alpha-key\"").edit("\"sim-beta-key\"", "\"CANARY-beta-key\"");
+    let plan = Plan::default()
+        .endpoints(&[vendor])
+        .telling_everything(&access);
+    let plan = plan
+        .edit("\"sim-alpha-key\"", "\"CANARY-alpha-key\"")
+        .edit("\"sim-beta-key\"", "\"CANARY-beta-key\"");
     let world = plan.start();
     let account = world.account();
     let mut seen = Seen::default();
     for surface in BOTH {
         for round in 0..STATUSES.len() * 2 {
-            let request =
-                if round % 2 == 0 { surface.whole(&account.key, "x") } else { surface.stream(&account.key, "x") };
+            let request = if round % 2 == 0 {
+                surface.whole(&account.key, "x")
+            } else {
+                surface.stream(&account.key, "x")
+            };
             let answer = world.ask(&request);
-            seen.add(format!("{surface:?} {round}: head"), format!("{:?}", answer.headers));
-            seen.add(format!("{surface:?} {round}: {}", answer.status), answer.body);
+            seen.add(
+                format!("{surface:?} {round}: head"),
+                format!("{:?}", answer.headers),
+            );
+            seen.add(
+                format!("{surface:?} {round}: {}", answer.status),
+                answer.body,
+            );
         }
     }
     // And through a translation.
     let mut crossed = Messages.body("x", false, 100);
     crossed["model"] = Chat.model().into();
     for _ in STATUSES {
-        seen.add("crossed", world.ask(&Messages.request(&account.key, &crossed)).body);
+        seen.add(
+            "crossed",
+            world.ask(&Messages.request(&account.key, &crossed)).body,
+        );
     }
     seen.add_all_of(&world, &access);
     seen.has_none_of(&["CANARY", &account.key]);

@@ -1,7 +1,9 @@
-//! `Idempotency-Key`: one answer and one debit for a key, whoever asks how often, leaves, fails or dies in between.
+//! `Idempotency-Key`: one answer and one debit for a key, whoever asks how often, leaves, fails or
+//! dies in between.
 //!
-//! Between the debit and the keeping of the answer lie microseconds that no kill from outside meets on purpose: there
-//! the store is put into the state that such a kill leaves (`forget_the_answer`), and kills under load look for the rest.
+//! Between the debit and the keeping of the answer lie microseconds that no kill from outside meets
+//! on purpose: there the store is put into the state that such a kill leaves (`forget_the_answer`),
+//! and kills under load look for the rest.
 
 use crate::account::{Account, Standing, micro};
 use crate::client::{self, Answer, Connection, End, Request};
@@ -24,14 +26,28 @@ struct Way {
 }
 
 fn ways() -> Vec<Way> {
-    let pairs = BOTH.into_iter().flat_map(|surface| BOTH.map(|vendor| (surface, vendor)));
-    pairs.flat_map(|(surface, vendor)| [false, true].map(|stream| Way { surface, vendor, stream })).collect()
+    let pairs = BOTH
+        .into_iter()
+        .flat_map(|surface| BOTH.map(|vendor| (surface, vendor)));
+    pairs
+        .flat_map(|(surface, vendor)| {
+            [false, true].map(|stream| Way {
+                surface,
+                vendor,
+                stream,
+            })
+        })
+        .collect()
 }
 
 impl Way {
     /// On its own vendor.
     fn own(surface: Surface, stream: bool) -> Self {
-        Self { surface, vendor: surface, stream }
+        Self {
+            surface,
+            vendor: surface,
+            stream,
+        }
     }
 
     fn body(self, marker: &str) -> Value {
@@ -55,8 +71,17 @@ fn is_replayed(answer: &Answer) -> bool {
 
 /// A header but for the framing, the connection and the time that it took.
 fn lasting(answer: &Answer) -> Vec<(String, String)> {
-    let framing = ["content-length", "transfer-encoding", "connection", "keep-alive"];
-    let passing = [&framing[..], &["date", "server-timing", "x-gateway-replayed"]].concat();
+    let framing = [
+        "content-length",
+        "transfer-encoding",
+        "connection",
+        "keep-alive",
+    ];
+    let passing = [
+        &framing[..],
+        &["date", "server-timing", "x-gateway-replayed"],
+    ]
+    .concat();
     let mut headers = answer.headers.clone();
     headers.retain(|(name, _)| !passing.contains(&name.as_str()));
     headers.sort();
@@ -66,8 +91,18 @@ fn lasting(answer: &Answer) -> Vec<(String, String)> {
 /// The second answer is the first one, given again.
 #[track_caller]
 fn same(first: &Answer, second: &Answer) {
-    assert_eq!((first.status, second.status), (200, 200), "{}{}", first.text(), second.text());
-    assert_eq!((is_replayed(first), is_replayed(second)), (false, true), "{second:?}");
+    assert_eq!(
+        (first.status, second.status),
+        (200, 200),
+        "{}{}",
+        first.text(),
+        second.text()
+    );
+    assert_eq!(
+        (is_replayed(first), is_replayed(second)),
+        (false, true),
+        "{second:?}"
+    );
     assert_eq!(second.end(), Some(End::Whole));
     assert_eq!(first.request_id(), second.request_id());
     assert_eq!(lasting(first), lasting(second));
@@ -76,20 +111,42 @@ fn same(first: &Answer, second: &Answer) {
 
 #[track_caller]
 fn is_running(surface: Surface, answer: &Answer) {
-    surface.fails(answer, (409, INVALID), (409, "conflict_error"), Some("idempotency_running"));
-    assert_eq!((answer.header("retry-after"), answer.header("x-should-retry")), (Some("1"), None));
+    surface.fails(
+        answer,
+        (409, INVALID),
+        (409, "conflict_error"),
+        Some("idempotency_running"),
+    );
+    assert_eq!(
+        (
+            answer.header("retry-after"),
+            answer.header("x-should-retry")
+        ),
+        (Some("1"), None)
+    );
 }
 
 #[track_caller]
 fn is_unavailable(surface: Surface, answer: &Answer) {
     let code = "idempotency_result_unavailable";
     surface.fails(answer, (409, INVALID), (409, "conflict_error"), Some(code));
-    assert_eq!((answer.header("retry-after"), answer.header("x-should-retry")), (None, Some("false")));
+    assert_eq!(
+        (
+            answer.header("retry-after"),
+            answer.header("x-should-retry")
+        ),
+        (None, Some("false"))
+    );
 }
 
 #[track_caller]
 fn conflicts(surface: Surface, answer: &Answer) {
-    surface.fails(answer, (422, INVALID), (422, INVALID), Some("idempotency_conflict"));
+    surface.fails(
+        answer,
+        (422, INVALID),
+        (422, INVALID),
+        Some("idempotency_conflict"),
+    );
 }
 
 /// Asks until the key is no longer running.
@@ -104,12 +161,17 @@ fn once_decided(world: &World, request: &Request) -> Answer {
 
 /// What the account has once nothing is held.
 fn at_rest(world: &World, account: &Account) -> Standing {
-    wait_for("nothing to be held", SOON, || Some(world.standing(account)).filter(|standing| standing.held == 0))
+    wait_for("nothing to be held", SOON, || {
+        Some(world.standing(account)).filter(|standing| standing.held == 0)
+    })
 }
 
-/// Waits until a shared store has heard of every end: a client has its answer some milliseconds before.
+/// Waits until a shared store has heard of every end: a client has its answer some milliseconds
+/// before.
 fn all_is_told(world: &World) {
-    wait_for("all to be told", SOON, || (world.metric("gateway_journal_pending", &[]) == 0.0).then_some(()));
+    wait_for("all to be told", SOON, || {
+        (world.metric("gateway_journal_pending", &[]) == 0.0).then_some(())
+    });
 }
 
 /// Begins a request and waits until the vendor has it.
@@ -117,7 +179,9 @@ fn begin(world: &World, request: &Request) -> Connection {
     let before = world.vendor.calls();
     let mut connection = world.connect();
     assert!(connection.send(&request.bytes()));
-    wait_for("the vendor to be called", SOON, || (world.vendor.calls() > before).then_some(()));
+    wait_for("the vendor to be called", SOON, || {
+        (world.vendor.calls() > before).then_some(())
+    });
     connection
 }
 
@@ -162,8 +226,15 @@ fn the_answer_is_given_again_on_every_way_and_debited_once(plan: Plan) {
             same(&first, &connection.ask(&request));
         }
         let by_other_key = way.surface.request(&other_key, &way.body(USUAL));
-        same(&first, &world.ask(&by_other_key.header("Idempotency-Key", &format!("key-{index}"))));
-        assert_eq!(first.header("x-gateway-credits").is_some(), !way.stream, "{way:?}");
+        same(
+            &first,
+            &world.ask(&by_other_key.header("Idempotency-Key", &format!("key-{index}"))),
+        );
+        assert_eq!(
+            first.header("x-gateway-credits").is_some(),
+            !way.stream,
+            "{way:?}"
+        );
         assert_eq!(world.vendor.calls() as usize, index + 1, "{way:?}");
         let ending = world.ended(&account, index + 1);
         assert_eq!(ending["request_id"], first.request_id());
@@ -183,7 +254,12 @@ fn without_a_key_nothing_is_deduplicated() {
     for (index, way) in ways().into_iter().enumerate() {
         let request = way.plain(&account, USUAL);
         let ids = [world.ask(&request), world.ask(&request)].map(|answer| {
-            assert_eq!((answer.status, is_replayed(&answer)), (200, false), "{}", answer.text());
+            assert_eq!(
+                (answer.status, is_replayed(&answer)),
+                (200, false),
+                "{}",
+                answer.text()
+            );
             answer.request_id()
         });
         assert_ne!(ids[0], ids[1]);
@@ -209,11 +285,18 @@ fn a_running_key_is_409_and_another_body_is_422_in_its_own_scope_only(plan: Plan
         same(&first, &world.ask(&request));
         conflicts(way.surface, &world.ask(&other));
         let elsewhere = world.ask(&way.keyed(&stranger, &key, USUAL));
-        assert_eq!((elsewhere.status, is_replayed(&elsewhere)), (200, false), "another account: {way:?}");
+        assert_eq!(
+            (elsewhere.status, is_replayed(&elsewhere)),
+            (200, false),
+            "another account: {way:?}"
+        );
     }
     // Both surfaces had the same key by now, and neither has met the other's.
-    let [chat, messages] = BOTH.map(|surface| world.ask(&Way::own(surface, false).keyed(&account, "shared", USUAL)));
-    assert!(chat.status == 200 && messages.status == 200 && chat.request_id() != messages.request_id());
+    let [chat, messages] =
+        BOTH.map(|surface| world.ask(&Way::own(surface, false).keyed(&account, "shared", USUAL)));
+    assert!(
+        chat.status == 200 && messages.status == 200 && chat.request_id() != messages.request_id()
+    );
     assert!(!is_replayed(&messages));
     world.close();
 }
@@ -222,7 +305,11 @@ fn twenty_at_once_are_one_call_and_one_debit(plan: Plan) {
     let world = plan.start();
     let account = world.account();
     for (index, way) in ways().into_iter().enumerate() {
-        let request = way.keyed(&account, &format!("key-{index}"), &format!("delay_ms=200 {USUAL}"));
+        let request = way.keyed(
+            &account,
+            &format!("key-{index}"),
+            &format!("delay_ms=200 {USUAL}"),
+        );
         let fresh = AtomicUsize::new(0);
         let answers: Vec<Answer> = std::thread::scope(|scope| {
             let ask = || {
@@ -232,10 +319,16 @@ fn twenty_at_once_are_one_call_and_one_debit(plan: Plan) {
                 answer
             };
             let threads: Vec<_> = (0..20).map(|_| scope.spawn(ask)).collect();
-            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap())
+                .collect()
         });
         assert_eq!(fresh.into_inner(), 1, "{way:?}");
-        assert!(answers.iter().all(|answer| answer.body == answers[0].body), "{way:?}");
+        assert!(
+            answers.iter().all(|answer| answer.body == answers[0].body),
+            "{way:?}"
+        );
         assert_eq!(world.vendor.calls() as usize, index + 1, "{way:?}");
         world.ended(&account, index + 1);
     }
@@ -252,24 +345,40 @@ fn a_key_is_one_header_of_visible_ascii_and_only_answers_of_models_have_one(plan
             let answer = world.ask(&way.keyed(&account, bad, USUAL));
             surface.fails(&answer, (400, INVALID), (400, INVALID), None);
         }
-        let answer = world.ask(&way.keyed(&account, "one", USUAL).header("idempotency-key", "two"));
+        let answer = world.ask(
+            &way.keyed(&account, "one", USUAL)
+                .header("idempotency-key", "two"),
+        );
         surface.fails(&answer, (400, INVALID), (400, INVALID), None);
         assert_eq!(world.ask(&way.keyed(&account, &long, USUAL)).status, 200);
         // A body that is none, and a model that is none, come before.
-        let broken = Request::post(surface.path(), "{").bearer(&account.key).header("idempotency-key", "a b");
+        let broken = Request::post(surface.path(), "{")
+            .bearer(&account.key)
+            .header("idempotency-key", "a b");
         assert!(!world.ask(&broken).has("Idempotency-Key"));
         let mut body = way.body(USUAL);
         body["model"] = "no-such-model".into();
-        let answer = world.ask(&surface.request(&account.key, &body).header("idempotency-key", "a b"));
+        let answer = world.ask(
+            &surface
+                .request(&account.key, &body)
+                .header("idempotency-key", "a b"),
+        );
         assert_eq!(answer.status, 404);
     }
     for key in ["", "twice", "twice"] {
         let text = format!("{key} or not");
-        let body = json!({"model": Messages.model(), "messages": [{"role": "user", "content": text}]});
-        let count = Request::post("/v1/messages/count_tokens", body.to_string()).bearer(&account.key);
+        let body =
+            json!({"model": Messages.model(), "messages": [{"role": "user", "content": text}]});
+        let count =
+            Request::post("/v1/messages/count_tokens", body.to_string()).bearer(&account.key);
         for request in [count, Request::get("/v1/models").bearer(&account.key)] {
             let answer = world.ask(&request.header("idempotency-key", key));
-            assert_eq!((answer.status, is_replayed(&answer)), (200, false), "{}", answer.text());
+            assert_eq!(
+                (answer.status, is_replayed(&answer)),
+                (200, false),
+                "{}",
+                answer.text()
+            );
         }
     }
     world.close();
@@ -285,19 +394,34 @@ fn what_is_refused_before_the_hold_leaves_its_key_free_and_an_answer_costs_no_li
         for _ in 0..2 {
             assert_eq!(world.ask(&request).status, 402);
         }
-        assert_eq!(world.ask(&way.keyed(&poor, "poor", "input=1 output=1")).status, 402, "nor is its body remembered");
+        assert_eq!(
+            world
+                .ask(&way.keyed(&poor, "poor", "input=1 output=1"))
+                .status,
+            402,
+            "nor is its body remembered"
+        );
         let mut bad = way.body(USUAL);
         bad[surface.limit_field()] = (-1).into();
-        let bad = surface.request(&poor.key, &bad).header("idempotency-key", "bad");
+        let bad = surface
+            .request(&poor.key, &bad)
+            .header("idempotency-key", "bad");
         assert_eq!([world.ask(&bad).status, world.ask(&bad).status], [400, 400]);
     }
     world.json(&["account", "grant", &poor.id, "100", "--ref", "now"]);
-    wait_for("the grant", SOON, || (world.standing(&poor).balance > 10_000).then_some(()));
+    wait_for("the grant", SOON, || {
+        (world.standing(&poor).balance > 10_000).then_some(())
+    });
     for surface in BOTH {
         let way = Way::own(surface, false);
         let request = way.keyed(&poor, "poor", USUAL);
         let first = world.ask(&request);
-        assert_eq!((first.status, is_replayed(&first)), (200, false), "{}", first.text());
+        assert_eq!(
+            (first.status, is_replayed(&first)),
+            (200, false),
+            "{}",
+            first.text()
+        );
         all_is_told(&world);
         assert_eq!(world.ask(&way.keyed(&poor, "bad", USUAL)).status, 200);
         all_is_told(&world);
@@ -307,7 +431,11 @@ fn what_is_refused_before_the_hold_leaves_its_key_free_and_an_answer_costs_no_li
         conflicts(surface, &world.ask(&way.keyed(&poor, "poor", "input=1")));
         assert_eq!(open.answer().status, 200);
         all_is_told(&world);
-        assert_eq!(once_decided(&world, &way.keyed(&poor, "more", USUAL)).status, 200, "429 left the key free");
+        assert_eq!(
+            once_decided(&world, &way.keyed(&poor, "more", USUAL)).status,
+            200,
+            "429 left the key free"
+        );
         all_is_told(&world);
     }
     world.close();
@@ -317,9 +445,21 @@ fn a_failure_of_the_vendor_frees_the_key(plan: Plan) {
     let world = plan.start();
     let account = world.account();
     for (index, way) in ways().into_iter().enumerate() {
-        let mid = if way.stream { "cut=3 events=6" } else { "cut=0" };
-        for (number, marker) in
-            ["status=500", "status=400", "status=429", "cut=headers", "garbage=json", mid].iter().enumerate()
+        let mid = if way.stream {
+            "cut=3 events=6"
+        } else {
+            "cut=0"
+        };
+        for (number, marker) in [
+            "status=500",
+            "status=400",
+            "status=429",
+            "cut=headers",
+            "garbage=json",
+            mid,
+        ]
+        .iter()
+        .enumerate()
         {
             if way.stream && *marker == "garbage=json" {
                 continue;
@@ -327,26 +467,51 @@ fn a_failure_of_the_vendor_frees_the_key(plan: Plan) {
             let request = way.keyed(&account, &format!("key-{index}-{number}"), marker);
             let before = world.vendor.calls();
             let first = world.ask(&request);
-            assert!(first.status != 200 || first.has(way.surface.error_frame()), "{way:?} {marker}: {}", first.text());
+            assert!(
+                first.status != 200 || first.has(way.surface.error_frame()),
+                "{way:?} {marker}: {}",
+                first.text()
+            );
             let between = world.vendor.calls();
             let second = once_decided(&world, &request);
-            assert!(!is_replayed(&second) && second.status != 409, "{way:?} {marker}: {}", second.text());
+            assert!(
+                !is_replayed(&second) && second.status != 409,
+                "{way:?} {marker}: {}",
+                second.text()
+            );
             assert_ne!(first.request_id(), second.request_id());
-            assert!(between > before && world.vendor.calls() > between, "{way:?} {marker}: the vendor was asked again");
-            let other = once_decided(&world, &way.keyed(&account, &format!("key-{index}-{number}"), USUAL));
-            assert_eq!((other.status, is_replayed(&other)), (200, false), "{way:?} {marker}: {}", other.text());
+            assert!(
+                between > before && world.vendor.calls() > between,
+                "{way:?} {marker}: the vendor was asked again"
+            );
+            let other = once_decided(
+                &world,
+                &way.keyed(&account, &format!("key-{index}-{number}"), USUAL),
+            );
+            assert_eq!(
+                (other.status, is_replayed(&other)),
+                (200, false),
+                "{way:?} {marker}: {}",
+                other.text()
+            );
         }
     }
     world.close();
 }
 
 fn a_client_that_leaves_finds_the_whole_answer_later(plan: Plan) {
-    let world = plan.limit("drain_after_client_seconds", 1).limit("drain_hidden_seconds", 1).start();
+    let world = plan
+        .limit("drain_after_client_seconds", 1)
+        .limit("drain_hidden_seconds", 1)
+        .start();
     let account = world.account();
     let mut keys = Vec::new();
     for (index, way) in ways().into_iter().enumerate() {
-        let marker =
-            if way.stream { "events=6 gap_ms=400 input=100 output=20" } else { "delay_ms=2500 input=100 output=20" };
+        let marker = if way.stream {
+            "events=6 gap_ms=400 input=100 output=20"
+        } else {
+            "delay_ms=2500 input=100 output=20"
+        };
         let request = way.keyed(&account, &format!("key-{index}"), marker);
         let mut connection = begin(&world, &request);
         if way.stream {
@@ -361,19 +526,41 @@ fn a_client_that_leaves_finds_the_whole_answer_later(plan: Plan) {
     }
     for (way, request) in &keys {
         let answer = once_decided(&world, request);
-        assert!(answer.status == 200 && is_replayed(&answer), "{way:?}: {}", answer.text());
-        assert!(!way.stream || way.surface.is_complete(&answer), "{way:?}: {}", answer.text());
+        assert!(
+            answer.status == 200 && is_replayed(&answer),
+            "{way:?}: {}",
+            answer.text()
+        );
+        assert!(
+            !way.stream || way.surface.is_complete(&answer),
+            "{way:?}: {}",
+            answer.text()
+        );
         let receipt = world.receipt(&account, &answer.request_id());
-        assert_eq!((&receipt["outcome"], &receipt["estimated"]), (&"client_left".into(), &false.into()), "{receipt}");
-        assert_eq!(micro(&receipt["credits"]), way.vendor.cost(100, 20), "{receipt}");
+        assert_eq!(
+            (&receipt["outcome"], &receipt["estimated"]),
+            (&"client_left".into(), &false.into()),
+            "{receipt}"
+        );
+        assert_eq!(
+            micro(&receipt["credits"]),
+            way.vendor.cost(100, 20),
+            "{receipt}"
+        );
     }
     assert_eq!(world.vendor.calls() as usize, keys.len());
-    assert_eq!(world.vendor.stats()["client_gone"], 0, "each was read to its end");
+    assert_eq!(
+        world.vendor.stats()["client_gone"],
+        0,
+        "each was read to its end"
+    );
     world.ended(&account, keys.len());
     world.close();
 }
 
-fn the_requests_own_deadline_ends_what_is_read_for_nobody_and_what_was_debited_is_not_again(plan: Plan) {
+fn the_requests_own_deadline_ends_what_is_read_for_nobody_and_what_was_debited_is_not_again(
+    plan: Plan,
+) {
     let world = plan.limit("total_seconds", 2).start();
     let account = world.account();
     for (index, surface) in BOTH.into_iter().enumerate() {
@@ -405,9 +592,17 @@ fn an_answer_is_kept_up_to_the_cap_to_the_byte(plan: Plan) {
         assert_eq!(high - low, 4, "{way:?}");
         let fitting = CAP - low + 4_000;
         for (bytes, fits) in [(fitting, true), (fitting + 1, false)] {
-            let request = way.keyed(&account, &format!("{way:?}-{bytes}").replace(' ', ""), &marker(bytes));
+            let request = way.keyed(
+                &account,
+                &format!("{way:?}-{bytes}").replace(' ', ""),
+                &marker(bytes),
+            );
             let first = world.ask(&request);
-            assert_eq!((first.status, first.body.len()), (200, CAP + usize::from(!fits)), "{way:?}");
+            assert_eq!(
+                (first.status, first.body.len()),
+                (200, CAP + usize::from(!fits)),
+                "{way:?}"
+            );
             let (calls, standing) = (world.vendor.calls(), at_rest(&world, &account));
             let second = world.ask(&request);
             if fits {
@@ -415,7 +610,11 @@ fn an_answer_is_kept_up_to_the_cap_to_the_byte(plan: Plan) {
             } else {
                 is_unavailable(way.surface, &second);
             }
-            assert_eq!((world.vendor.calls(), world.standing(&account)), (calls, standing), "{way:?}");
+            assert_eq!(
+                (world.vendor.calls(), world.standing(&account)),
+                (calls, standing),
+                "{way:?}"
+            );
         }
     }
     world.close();
@@ -424,7 +623,8 @@ fn an_answer_is_kept_up_to_the_cap_to_the_byte(plan: Plan) {
 fn a_kill_while_it_runs_frees_the_key(plan: Plan) {
     let mut world = plan.start();
     let account = world.account();
-    // No stream ends while the others begin, for the kill would meet one between its debit and its answer's keeping.
+    // No stream ends while the others begin, for the kill would meet one between its debit and its
+    // answer's keeping.
     let marker = "delay_ms=200 events=30 gap_ms=50 input=100 output=20";
     let begun: Vec<_> = ways()
         .into_iter()
@@ -455,7 +655,12 @@ fn a_kill_while_it_runs_frees_the_key(plan: Plan) {
     let again = world.ask(request);
     assert!(is_replayed(&again), "{way:?}");
     let endings = world.endings(&account);
-    let of = |outcome: &str| endings.iter().filter(|ending| ending["outcome"] == outcome).count();
+    let of = |outcome: &str| {
+        endings
+            .iter()
+            .filter(|ending| ending["outcome"] == outcome)
+            .count()
+    };
     assert!(of("interrupted") > 0, "the kill met a running request");
     assert!(of("completed") <= ways().len(), "{endings:?}");
     world.close();
@@ -471,13 +676,21 @@ fn same_or_new(world: &World, request: &Request, answer: &Answer) {
 
 #[test]
 fn a_kill_after_the_debit_and_before_the_answer_left_loses_neither() {
-    let mut world = Plan::default().limit("idempotency_body_bytes", 67_108_864).start();
+    let mut world = Plan::default()
+        .limit("idempotency_body_bytes", 67_108_864)
+        .start();
     let account = world.funded(100_000_000_000);
     let mut stuck = Vec::new();
     for (index, surface) in BOTH.into_iter().enumerate() {
         // More than the sockets' buffers take: the client, which does not read, cannot have it.
-        let body = surface.body("lenient=1 bytes=24000000 input=100 output=20", false, 12_000_000);
-        let request = surface.request(&account.key, &body).header("idempotency-key", "whole");
+        let body = surface.body(
+            "lenient=1 bytes=24000000 input=100 output=20",
+            false,
+            12_000_000,
+        );
+        let request = surface
+            .request(&account.key, &body)
+            .header("idempotency-key", "whole");
         let mut connection = begin(&world, &request);
         let half = connection.begin();
         assert_eq!(world.ended(&account, index + 1)["outcome"], "completed");
@@ -488,21 +701,34 @@ fn a_kill_after_the_debit_and_before_the_answer_left_loses_neither() {
     let (calls, balance) = (world.vendor.calls(), world.standing(&account).balance);
     for (surface, request, mut connection, mut half) in stuck {
         connection.finish(&mut half);
-        assert_eq!(half.end(), Some(End::Cut), "{surface:?}: the answer had left");
+        assert_eq!(
+            half.end(),
+            Some(End::Cut),
+            "{surface:?}: the answer had left"
+        );
         let answer = world.ask(&request);
-        assert!(answer.status == 200 && is_replayed(&answer), "{:.300}", answer.text());
+        assert!(
+            answer.status == 200 && is_replayed(&answer),
+            "{:.300}",
+            answer.text()
+        );
         assert_eq!(answer.request_id(), half.request_id());
         assert!(answer.body.len() > 24_000_000 && answer.body.starts_with(&half.body));
         answer.json();
     }
-    assert_eq!((world.vendor.calls(), world.standing(&account).balance), (calls, balance));
+    assert_eq!(
+        (world.vendor.calls(), world.standing(&account).balance),
+        (calls, balance)
+    );
     world.close();
 }
 
 /// Puts the store into the state that a kill between a debit and the keeping of its answer leaves.
 fn forget_the_answer(world: &World) {
     let store = rusqlite::Connection::open(world.data_dir().join("idempotency.db")).unwrap();
-    store.execute_batch("DELETE FROM answer; UPDATE asked SET done = 0, bytes = 0, expires_at = 0;").unwrap();
+    store
+        .execute_batch("DELETE FROM answer; UPDATE asked SET done = 0, bytes = 0, expires_at = 0;")
+        .unwrap();
 }
 
 #[test]
@@ -526,7 +752,10 @@ fn a_kill_between_the_debit_and_the_keeping_of_the_answer_spends_the_key() {
             is_unavailable(way.surface, &world.ask(request));
         }
     }
-    assert_eq!((world.vendor.calls(), world.standing(&account).balance), (calls, balance));
+    assert_eq!(
+        (world.vendor.calls(), world.standing(&account).balance),
+        (calls, balance)
+    );
     world.ended(&account, requests.len());
     world.close();
 }
@@ -555,12 +784,14 @@ fn a_restart_forgets_nothing(plan: Plan) {
     world.close();
 }
 
-/// Asks under one key, whatever becomes of the gateway, until there is an answer or will never be one. True: there was.
+/// Asks under one key, whatever becomes of the gateway, until there is an answer or will never be
+/// one. True: there was.
 fn ask_until_decided(edge: u16, request: &Request) -> bool {
     let answer = wait_for("an answer or its loss", SOON, || {
         let answer = client::try_ask(edge, request)?;
         let whole = answer.end() == Some(End::Whole) && !answer.has("\"error\"");
-        (answer.status == 200 && whole || answer.has("idempotency_result_unavailable")).then_some(answer)
+        (answer.status == 200 && whole || answer.has("idempotency_result_unavailable"))
+            .then_some(answer)
     });
     answer.status == 200
 }
@@ -582,7 +813,11 @@ fn kills_under_load_never_debit_a_key_twice(plan: Plan) {
                     }
                     let marker = "events=3 gap_us=700 input=10 output=5";
                     let request = way.keyed(account, &format!("{client}-{round}"), marker);
-                    let count = if ask_until_decided(edge, &request) { answered } else { lost };
+                    let count = if ask_until_decided(edge, &request) {
+                        answered
+                    } else {
+                        lost
+                    };
                     count.fetch_add(1, Ordering::Relaxed);
                 }
             });
@@ -598,10 +833,15 @@ fn kills_under_load_never_debit_a_key_twice(plan: Plan) {
     let (answered, lost) = (answered.into_inner(), lost.into_inner());
     let debited = wait_for("all to be in the ledger", SOON, || {
         let endings = world.endings(&account);
-        let debited = endings.iter().filter(|ending| micro(&ending["credits"]) > 0).count();
+        let debited = endings
+            .iter()
+            .filter(|ending| micro(&ending["credits"]) > 0)
+            .count();
         (debited == answered + lost).then_some(debited)
     });
-    eprintln!("{kills} kills: {answered} keys answered, {lost} spent with their answers lost, {debited} debits");
+    eprintln!(
+        "{kills} kills: {answered} keys answered, {lost} spent with their answers lost, {debited} debits"
+    );
     assert!(answered > 100, "too few answers to tell");
     world.close();
 }

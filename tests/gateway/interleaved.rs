@@ -1,9 +1,12 @@
-//! Many marked requests at one time over kept connections, in pipelines and over HTTP/2, some of them given up at a random moment,
-//! beside malformed ones: each answer is that of its own request, and the gateway serves as before afterwards.
+//! Many marked requests at one time over kept connections, in pipelines and over HTTP/2, some of
+//! them given up at a random moment, beside malformed ones: each answer is that of its own request,
+//! and the gateway serves as before afterwards.
 
 use crate::account::Account;
 use crate::client::Answer;
-use crate::h2::{ACK, DATA, END_HEADERS, END_STREAM, GOAWAY, H2, HEADERS, OK, RST_STREAM, SETTINGS, block, good};
+use crate::h2::{
+    ACK, DATA, END_HEADERS, END_STREAM, GOAWAY, H2, HEADERS, OK, RST_STREAM, SETTINGS, block, good,
+};
 use crate::smuggling::{Dice, corpus};
 use crate::surface::{BOTH, Chat, Surface};
 use crate::world::{Plan, SOON, World, wait_for};
@@ -36,8 +39,16 @@ impl Run<'_> {
     /// An answer must name its own request and no other.
     fn check(&self, number: u64, status: u16, text: &str) {
         assert_eq!(status, 200, "{number}: {text}");
-        let named: HashSet<_> = text.split("number-").skip(1).filter_map(|rest| rest.split('.').next()).collect();
-        assert_eq!(named, HashSet::from([number.to_string().as_str()]), "{number}: {text}");
+        let named: HashSet<_> = text
+            .split("number-")
+            .skip(1)
+            .filter_map(|rest| rest.split('.').next())
+            .collect();
+        assert_eq!(
+            named,
+            HashSet::from([number.to_string().as_str()]),
+            "{number}: {text}"
+        );
         assert!(!text.contains("SMUGGLED"), "{number}: {text}");
         self.answered.fetch_add(1, Ordering::Relaxed);
     }
@@ -55,8 +66,13 @@ fn request(run: &Run<'_>, dice: &mut Dice, number: u64) -> Vec<u8> {
     let surface: Surface = BOTH[dice.below(2) as usize];
     let key = &run.account.key;
     match dice.below(3) {
-        0 => surface.whole(key, &marker(number)).chunked(1 + dice.below(64) as usize).bytes(),
-        1 => surface.stream(key, &format!("{} events=1", marker(number))).bytes(),
+        0 => surface
+            .whole(key, &marker(number))
+            .chunked(1 + dice.below(64) as usize)
+            .bytes(),
+        1 => surface
+            .stream(key, &format!("{} events=1", marker(number)))
+            .bytes(),
         _ => surface.whole(key, &marker(number)).bytes(),
     }
 }
@@ -70,7 +86,10 @@ fn over_http1(run: &Run<'_>, seed: u64) {
         if numbers.is_empty() {
             return;
         }
-        let bytes: Vec<_> = numbers.iter().flat_map(|number| request(run, &mut dice, *number)).collect();
+        let bytes: Vec<_> = numbers
+            .iter()
+            .flat_map(|number| request(run, &mut dice, *number))
+            .collect();
         if dice.below(5) == 0 {
             connection.send(&bytes[..dice.below(bytes.len() as u64) as usize]);
             connection = run.world.connect();
@@ -101,8 +120,19 @@ fn over_http2(run: &Run<'_>, seed: u64) {
             let mut open = BTreeMap::new();
             for (index, number) in numbers.into_iter().enumerate() {
                 let id = batch * 100 + 2 * index as u32 + 1;
-                let body = Chat.body(&format!("{} events=1", marker(number)), dice.below(2) == 0, 10).to_string();
-                h2.send(HEADERS, END_HEADERS, id, &block(&good(&run.account.key, &body)));
+                let body = Chat
+                    .body(
+                        &format!("{} events=1", marker(number)),
+                        dice.below(2) == 0,
+                        10,
+                    )
+                    .to_string();
+                h2.send(
+                    HEADERS,
+                    END_HEADERS,
+                    id,
+                    &block(&good(&run.account.key, &body)),
+                );
                 if dice.below(6) == 0 {
                     h2.send(RST_STREAM, 0, id, &CANCEL.to_be_bytes());
                     continue;
@@ -119,10 +149,17 @@ fn over_http2(run: &Run<'_>, seed: u64) {
                 match kind {
                     SETTINGS if flags & ACK == 0 => drop(h2.send(SETTINGS, ACK, 0, b"")),
                     GOAWAY => panic!("the gateway ends the connection: {payload:?}"),
-                    HEADERS if open.contains_key(&id) => assert_eq!(payload[0], OK, "stream {id}: {payload:?}"),
-                    RST_STREAM => assert!(!open.contains_key(&id), "stream {id} was reset: {payload:?}"),
+                    HEADERS if open.contains_key(&id) => {
+                        assert_eq!(payload[0], OK, "stream {id}: {payload:?}")
+                    }
+                    RST_STREAM => assert!(
+                        !open.contains_key(&id),
+                        "stream {id} was reset: {payload:?}"
+                    ),
                     DATA => {
-                        let Some((_, body)) = open.get_mut(&id) else { continue };
+                        let Some((_, body)) = open.get_mut(&id) else {
+                            continue;
+                        };
                         body.extend_from_slice(&payload);
                         if flags & END_STREAM != 0 {
                             let (number, body) = open.remove(&id).unwrap();
@@ -144,32 +181,54 @@ fn malformed(run: &Run<'_>, seed: u64, done: &AtomicBool) {
         let mut connection = run.world.connect();
         connection.send(&corpus[dice.below(corpus.len() as u64) as usize]);
         while let Some(answer) = connection.try_answer() {
-            assert!(!answer.has("number-") && !answer.has("SMUGGLED"), "{}", answer.text());
+            assert!(
+                !answer.has("number-") && !answer.has("SMUGGLED"),
+                "{}",
+                answer.text()
+            );
         }
     }
 }
 
 #[test]
 fn each_of_many_interleaved_requests_gets_its_own_answer_beside_malformed_ones() {
-    let world = Plan::default().limit("drain_after_client_seconds", 1).start();
+    let world = Plan::default()
+        .limit("drain_after_client_seconds", 1)
+        .start();
     let account = world.funded(1_000_000_000_000);
     let requests = if crate::is_long() { 20_000 } else { 600 };
-    let run = Run { world: &world, account: &account, next: AtomicU64::new(0), requests, answered: AtomicU64::new(0) };
+    let run = Run {
+        world: &world,
+        account: &account,
+        next: AtomicU64::new(0),
+        requests,
+        answered: AtomicU64::new(0),
+    };
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let (run, done) = (&run, &done);
         let attack = scope.spawn(move || malformed(run, 1, done));
-        let over_http1: Vec<_> = (2..6).map(|seed| scope.spawn(move || over_http1(run, seed))).collect();
-        let over_http2: Vec<_> = (6..9).map(|seed| scope.spawn(move || over_http2(run, seed))).collect();
+        let over_http1: Vec<_> = (2..6)
+            .map(|seed| scope.spawn(move || over_http1(run, seed)))
+            .collect();
+        let over_http2: Vec<_> = (6..9)
+            .map(|seed| scope.spawn(move || over_http2(run, seed)))
+            .collect();
         // The attack ends also where a client has failed.
-        let ended: Vec<_> = over_http1.into_iter().chain(over_http2).map(std::thread::ScopedJoinHandle::join).collect();
+        let ended: Vec<_> = over_http1
+            .into_iter()
+            .chain(over_http2)
+            .map(std::thread::ScopedJoinHandle::join)
+            .collect();
         done.store(true, Ordering::Relaxed);
         attack.join().unwrap();
         ended.into_iter().for_each(|ended| ended.unwrap());
     });
     let answered = run.answered.load(Ordering::Relaxed);
     assert!(answered > requests / 2, "{answered} of {requests}");
-    wait_for("nothing to be held", SOON, || (world.metric("gateway_open_holds", &[]) == 0.0).then_some(()));
+    wait_for("nothing to be held", SOON, || {
+        (world.metric("gateway_open_holds", &[]) == 0.0).then_some(())
+    });
     world.works(Chat, &account.key);
     assert_eq!(world.metric("gateway_panics_total", &[]), 0.0);
     world.close();

@@ -1,5 +1,5 @@
-//! What a stream's client gets while its vendor is silent: a keep-alive in its protocol, on every stream, never inside an event,
-//! and never kept with an answer.
+//! What a stream's client gets while its vendor is silent: a keep-alive in its protocol, on every
+//! stream, never inside an event, and never kept with an answer.
 
 use crate::client::Request;
 use crate::scripted::{Scripted, Step, piece, stream_end, stream_head};
@@ -29,7 +29,8 @@ fn events(surface: Surface) -> Vec<String> {
             "data: {{\"id\":\"c\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"gpt-5.2\",\"choices\":[{{\"index\":0,\"delta\":{delta},\"finish_reason\":{reason}}}]}}\n\n"
         )
     };
-    let named = |kind: &str, rest: &str| format!("event: {kind}\ndata: {{\"type\":\"{kind}\"{rest}}}\n\n");
+    let named =
+        |kind: &str, rest: &str| format!("event: {kind}\ndata: {{\"type\":\"{kind}\"{rest}}}\n\n");
     match surface {
         Chat => vec![
             chunk("{\"role\":\"assistant\",\"content\":\"\"}", "null"),
@@ -43,8 +44,14 @@ fn events(surface: Surface) -> Vec<String> {
                 "message_start",
                 ",\"message\":{\"id\":\"m\",\"type\":\"message\",\"role\":\"assistant\",\"model\":\"claude-haiku-4-5-20251001\",\"content\":[],\"stop_reason\":null,\"stop_sequence\":null,\"usage\":{\"input_tokens\":5,\"output_tokens\":1}}",
             ),
-            named("content_block_start", ",\"index\":0,\"content_block\":{\"type\":\"text\",\"text\":\"\"}"),
-            named("content_block_delta", ",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"one\"}"),
+            named(
+                "content_block_start",
+                ",\"index\":0,\"content_block\":{\"type\":\"text\",\"text\":\"\"}",
+            ),
+            named(
+                "content_block_delta",
+                ",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"one\"}",
+            ),
             named("content_block_stop", ",\"index\":0"),
             named(
                 "message_delta",
@@ -60,7 +67,9 @@ fn events(surface: Surface) -> Vec<String> {
 fn a_stream_that_is_passed_on_is_kept_alive_between_its_events_and_is_the_vendor_s_but_for_that() {
     for surface in BOTH {
         let events = events(surface);
-        let expected = events.concat().replace(surface.upstream_model(), surface.model());
+        let expected = events
+            .concat()
+            .replace(surface.upstream_model(), surface.model());
         for silent in [0, 1, 2, events.len() - 1] {
             let mut steps = vec![stream_head()];
             for (index, event) in events.iter().enumerate() {
@@ -71,7 +80,11 @@ fn a_stream_that_is_passed_on_is_kept_alive_between_its_events_and_is_the_vendor
                 let (half, rest) = event.split_at(event.len() / 2);
                 let halves = [piece(half), SILENCE, piece(rest)];
                 // Before the first event the vendor has said nothing at all.
-                steps.extend(if silent == 0 { vec![SILENCE, piece(event)] } else { halves.to_vec() });
+                steps.extend(if silent == 0 {
+                    vec![SILENCE, piece(event)]
+                } else {
+                    halves.to_vec()
+                });
             }
             steps.push(stream_end());
             let vendor = Scripted::start(steps);
@@ -79,8 +92,15 @@ fn a_stream_that_is_passed_on_is_kept_alive_between_its_events_and_is_the_vendor
             let account = world.account();
             let answer = world.ask(&surface.stream(&account.key, "input=1"));
             let text = answer.text();
-            assert!(text.matches(sign(surface)).count() >= 2, "{surface:?}, silent in event {silent}: {text}");
-            assert_eq!(text.replace(sign(surface), ""), expected, "{surface:?}, silent in event {silent}");
+            assert!(
+                text.matches(sign(surface)).count() >= 2,
+                "{surface:?}, silent in event {silent}: {text}"
+            );
+            assert_eq!(
+                text.replace(sign(surface), ""),
+                expected,
+                "{surface:?}, silent in event {silent}"
+            );
             world.ended(&account, 1);
             world.close();
         }
@@ -93,17 +113,22 @@ fn a_responses_stream_that_is_passed_on_is_kept_alive_by_comments_which_have_no_
     let account = world.account();
     for marker in ["first_ms=2600 events=2", "events=2 gap_ms=2600"] {
         let body = json!({"model": Chat.model(), "input": format!("[[sim {marker}]] hi"), "stream": true, "max_output_tokens": 500});
-        let mut answer = world.ask(&Request::post("/v1/responses", body.to_string()).bearer(&account.key));
+        let mut answer =
+            world.ask(&Request::post("/v1/responses", body.to_string()).bearer(&account.key));
         let text = answer.text();
         assert!(text.matches(": ping\n\n").count() >= 2, "{marker}: {text}");
         answer.body = text.replace(": ping\n\n", "").into_bytes();
         let events = crate::responses::events(&answer);
-        assert_eq!(*crate::responses::kinds(&events).last().unwrap(), "response.completed");
+        assert_eq!(
+            *crate::responses::kinds(&events).last().unwrap(),
+            "response.completed"
+        );
     }
     world.close();
 }
 
-/// The opening is kept back until something useful follows, or until the client has waited for long enough.
+/// The opening is kept back until something useful follows, or until the client has waited for long
+/// enough.
 #[test]
 fn a_client_that_waits_gets_the_opening_that_was_kept_back_and_what_is_numbered_in_order() {
     for surface in BOTH {
@@ -116,21 +141,35 @@ fn a_client_that_waits_gets_the_opening_that_was_kept_back_and_what_is_numbered_
         let account = world.account();
         // Translated: numbered without a gap, the first being the first. It looks.
         let body = json!({"model": surface.model(), "input": "hi", "stream": true, "max_output_tokens": 500});
-        let answer = world.ask(&Request::post("/v1/responses", body.to_string()).bearer(&account.key));
+        let answer =
+            world.ask(&Request::post("/v1/responses", body.to_string()).bearer(&account.key));
         let responses = crate::responses::events(&answer);
         let kinds = crate::responses::kinds(&responses);
-        assert_eq!(kinds[..4], ["response.created", "response.in_progress", "keepalive", "keepalive"], "{kinds:?}");
+        assert_eq!(
+            kinds[..4],
+            [
+                "response.created",
+                "response.in_progress",
+                "keepalive",
+                "keepalive"
+            ],
+            "{kinds:?}"
+        );
         assert_eq!(*kinds.last().unwrap(), "response.completed", "{kinds:?}");
         // Passed on.
         let text = world.ask(&surface.stream(&account.key, "input=1")).text();
         let opening = events[0].replace(surface.upstream_model(), surface.model());
-        assert!(text.starts_with(&format!("{opening}{}", sign(surface))), "{text}");
+        assert!(
+            text.starts_with(&format!("{opening}{}", sign(surface))),
+            "{text}"
+        );
         world.ended(&account, 2);
         world.close();
     }
 }
 
-/// A status that stands is not taken back: the failure that follows is told in the stream, which has its beginning.
+/// A status that stands is not taken back: the failure that follows is told in the stream, which
+/// has its beginning.
 #[test]
 fn a_stream_that_fails_after_a_keep_alive_says_so_in_the_stream() {
     for surface in BOTH {
@@ -140,10 +179,19 @@ fn a_stream_that_fails_after_a_keep_alive_says_so_in_the_stream() {
         let account = world.account();
         let answer = world.ask(&surface.stream(&account.key, "input=1"));
         let text = answer.text();
-        assert!(answer.status == 200 && text.contains(surface.error_frame()), "{text}");
+        assert!(
+            answer.status == 200 && text.contains(surface.error_frame()),
+            "{text}"
+        );
         let opening = events[0].replace(surface.upstream_model(), surface.model());
-        assert!(text.replace(sign(surface), "").starts_with(&opening), "{text}");
-        assert_eq!((vendor.calls(), world.ended(&account, 1)["outcome"].as_str()), (1, Some("vendor_cut")));
+        assert!(
+            text.replace(sign(surface), "").starts_with(&opening),
+            "{text}"
+        );
+        assert_eq!(
+            (vendor.calls(), world.ended(&account, 1)["outcome"].as_str()),
+            (1, Some("vendor_cut"))
+        );
         world.close();
     }
 }
@@ -153,11 +201,17 @@ fn an_answer_that_is_kept_for_its_idempotency_key_holds_no_keep_alive() {
     let world = world(Plan::default());
     let account = world.account();
     for surface in BOTH {
-        let request =
-            || surface.stream(&account.key, "first_ms=2600 events=2").header("idempotency-key", surface.path());
+        let request = || {
+            surface
+                .stream(&account.key, "first_ms=2600 events=2")
+                .header("idempotency-key", surface.path())
+        };
         let (first, again) = (world.ask(&request()), world.ask(&request()));
         // The vendor of messages says one of its own.
-        assert!(first.text().matches(sign(surface)).count() >= again.text().matches(sign(surface)).count() + 2);
+        assert!(
+            first.text().matches(sign(surface)).count()
+                >= again.text().matches(sign(surface)).count() + 2
+        );
         assert_eq!(again.header("x-gateway-replayed"), Some("true"));
         let strip = |text: String| text.replace(sign(surface), "");
         assert_eq!(strip(first.text()), strip(again.text()));

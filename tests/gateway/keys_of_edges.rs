@@ -1,4 +1,5 @@
-//! One `Idempotency-Key` at two edges: whichever is asked, it is one answer and one debit, whatever dies in between.
+//! One `Idempotency-Key` at two edges: whichever is asked, it is one answer and one debit, whatever
+//! dies in between.
 //!
 //! What a key does at one edge is `idempotency.rs`.
 
@@ -9,7 +10,8 @@ use crate::surface::{BOTH, Chat, Surface};
 use crate::world::{Plan, SOON, World, free_port, wait_for};
 use std::time::Duration;
 
-/// What a key is believed to run for, where its edge does not come back: `total_seconds` and a minute.
+/// What a key is believed to run for, where its edge does not come back: `total_seconds` and a
+/// minute.
 const TOTAL_SECONDS: u64 = 2;
 
 /// Two edges, a sidecar and a Redis, each a process.
@@ -32,26 +34,56 @@ impl Edges {
     pub fn as_user(name: &str) -> Self {
         let redis = Server::start_on(free_port(), &[]);
         let password = format!(">{name}");
-        assert_eq!(redis.cli(&["ACL", "SETUSER", name, "on", &password, "~*", "+@all", "allchannels"]), "OK");
+        assert_eq!(
+            redis.cli(&[
+                "ACL",
+                "SETUSER",
+                name,
+                "on",
+                &password,
+                "~*",
+                "+@all",
+                "allchannels"
+            ]),
+            "OK"
+        );
         Self::start(redis, &format!("{name}:{name}@"), |plan| plan)
     }
 
     fn start(redis: Server, user: &str, limits: impl Fn(Plan) -> Plan) -> Self {
         let plan = |role, user| {
-            let store = format!("store: {{kind: redis, url: \"redis://{user}127.0.0.1:{}\"}}", redis.port);
-            Plan::default().role(role).edit("store: {kind: embedded}", &store)
+            let store = format!(
+                "store: {{kind: redis, url: \"redis://{user}127.0.0.1:{}\"}}",
+                redis.port
+            );
+            Plan::default()
+                .role(role)
+                .edit("store: {kind: embedded}", &store)
         };
         let sidecar = plan("sidecar", "").start();
-        let edge = || limits(plan("edge", user).sidecar(sidecar.sidecar).endpoints(&[sidecar.vendor.port])).start();
+        let edge = || {
+            limits(
+                plan("edge", user)
+                    .sidecar(sidecar.sidecar)
+                    .endpoints(&[sidecar.vendor.port]),
+            )
+            .start()
+        };
         let edges = [edge(), edge()];
-        Self { redis, sidecar, edges }
+        Self {
+            redis,
+            sidecar,
+            edges,
+        }
     }
 
     pub fn account(&self) -> Account {
         let account = self.sidecar.account();
         for edge in &self.edges {
             let credits = Request::get("/v1/credits").bearer(&account.key);
-            wait_for("an edge to know the key", SOON, || (edge.ask(&credits).status == 200).then_some(()));
+            wait_for("an edge to know the key", SOON, || {
+                (edge.ask(&credits).status == 200).then_some(())
+            });
         }
         account
     }
@@ -63,19 +95,28 @@ impl Edges {
             Some(self.sidecar.endings(account)).filter(|endings| endings.len() >= ended)
         });
         assert_eq!(endings.len(), ended, "{endings:?}");
-        endings.iter().filter(|ending| micro(&ending["credits"]) > 0).count()
+        endings
+            .iter()
+            .filter(|ending| micro(&ending["credits"]) > 0)
+            .count()
     }
 
     fn begin(&self, edge: usize, request: &Request) -> Connection {
         let before = self.sidecar.vendor.calls();
         let mut connection = self.edges[edge].connect();
         assert!(connection.send(&request.bytes()));
-        wait_for("the vendor to be called", SOON, || (self.sidecar.vendor.calls() > before).then_some(()));
+        wait_for("the vendor to be called", SOON, || {
+            (self.sidecar.vendor.calls() > before).then_some(())
+        });
         connection
     }
 
     pub fn close(self) {
-        let Self { redis, sidecar, mut edges } = self;
+        let Self {
+            redis,
+            sidecar,
+            mut edges,
+        } = self;
         edges.iter_mut().for_each(World::leave);
         sidecar.close();
         drop((edges, redis));
@@ -83,11 +124,15 @@ impl Edges {
 }
 
 fn keyed(surface: Surface, account: &Account, key: &str, marker: &str, stream: bool) -> Request {
-    surface.request(&account.key, &surface.body(marker, stream, 4_000)).header("idempotency-key", key)
+    surface
+        .request(&account.key, &surface.body(marker, stream, 4_000))
+        .header("idempotency-key", key)
 }
 
 fn is_replayed(answer: &Answer) -> bool {
-    answer.status == 200 && answer.header("x-gateway-replayed") == Some("true") && answer.end() == Some(End::Whole)
+    answer.status == 200
+        && answer.header("x-gateway-replayed") == Some("true")
+        && answer.end() == Some(End::Whole)
 }
 
 /// Asks until the key is no longer running.
@@ -107,10 +152,19 @@ fn what_one_edge_answers_the_other_gives_again_to_the_byte() {
         for stream in [false, true] {
             for (first, second) in [(0, 1), (1, 0)] {
                 let key = format!("{surface:?}-{stream}-{first}");
-                let request = keyed(surface, &account, &key, "delay_ms=300 input=100 output=20", stream);
+                let request = keyed(
+                    surface,
+                    &account,
+                    &key,
+                    "delay_ms=300 input=100 output=20",
+                    stream,
+                );
                 let mut running = world.begin(first, &request);
                 let meanwhile = world.edges[second].ask(&request);
-                assert_eq!((meanwhile.status, meanwhile.header("retry-after")), (409, Some("1")));
+                assert_eq!(
+                    (meanwhile.status, meanwhile.header("retry-after")),
+                    (409, Some("1"))
+                );
                 assert!(meanwhile.has("idempotency_running"), "{}", meanwhile.text());
                 let other = keyed(surface, &account, &key, "input=1", stream);
                 assert_eq!(world.edges[second].ask(&other).status, 422);
@@ -119,7 +173,10 @@ fn what_one_edge_answers_the_other_gives_again_to_the_byte() {
                 for edge in [second, first] {
                     let again = world.edges[edge].ask(&request);
                     assert!(is_replayed(&again), "{}", again.text());
-                    assert_eq!((again.body.clone(), again.request_id()), (answer.body.clone(), answer.request_id()));
+                    assert_eq!(
+                        (again.body.clone(), again.request_id()),
+                        (answer.body.clone(), answer.request_id())
+                    );
                 }
                 asked += 1;
                 assert_eq!(world.sidecar.vendor.calls(), asked);
@@ -135,14 +192,32 @@ fn forty_at_both_edges_at_once_are_one_call_and_one_debit() {
     let world = Edges::new();
     let account = world.account();
     for (index, surface) in BOTH.into_iter().enumerate() {
-        let request = keyed(surface, &account, "key", "delay_ms=200 input=100 output=20", index == 1);
+        let request = keyed(
+            surface,
+            &account,
+            "key",
+            "delay_ms=200 input=100 output=20",
+            index == 1,
+        );
         let answers: Vec<_> = std::thread::scope(|scope| {
             let edges = world.edges.iter().cycle().take(40);
-            let asked: Vec<_> = edges.map(|edge| scope.spawn(|| once_decided(edge, &request))).collect();
-            asked.into_iter().map(|thread| thread.join().unwrap()).collect()
+            let asked: Vec<_> = edges
+                .map(|edge| scope.spawn(|| once_decided(edge, &request)))
+                .collect();
+            asked
+                .into_iter()
+                .map(|thread| thread.join().unwrap())
+                .collect()
         });
-        assert!(answers.iter().all(|answer| answer.status == 200 && answer.body == answers[0].body));
-        assert_eq!(answers.iter().filter(|answer| !is_replayed(answer)).count(), 1);
+        assert!(
+            answers
+                .iter()
+                .all(|answer| answer.status == 200 && answer.body == answers[0].body)
+        );
+        assert_eq!(
+            answers.iter().filter(|answer| !is_replayed(answer)).count(),
+            1
+        );
         assert_eq!(world.sidecar.vendor.calls() as usize, index + 1);
         assert_eq!(world.debits(&account, index + 1), index + 1);
     }
@@ -162,12 +237,23 @@ fn a_key_whose_edge_was_killed_is_held_for_it_and_decided_when_it_is_back() {
     world.edges[0].kill();
     drop(connection);
     let other = &world.edges[1];
-    assert!(other.ask(&running).has("idempotency_running"), "who knows what it did");
+    assert!(
+        other.ask(&running).has("idempotency_running"),
+        "who knows what it did"
+    );
     let again = other.ask(&answered);
-    assert!(is_replayed(&again) && again.body == first.body, "{}", again.text());
+    assert!(
+        is_replayed(&again) && again.body == first.body,
+        "{}",
+        again.text()
+    );
     world.edges[0].start_gateway();
     let answer = once_decided(&world.edges[1], &running);
-    assert!(answer.status == 200 && !is_replayed(&answer), "it was cut, so it is asked anew: {}", answer.text());
+    assert!(
+        answer.status == 200 && !is_replayed(&answer),
+        "it was cut, so it is asked anew: {}",
+        answer.text()
+    );
     assert!(is_replayed(&world.edges[0].ask(&running)));
     // One answered, one cut, one answered in its place.
     assert_eq!(world.debits(&account, 3), 2);
@@ -188,18 +274,32 @@ fn an_edge_killed_between_the_debit_and_the_keeping_spends_the_key_at_both() {
     world.edges[0].start_gateway();
     for edge in &world.edges {
         let answer = once_decided(edge, &request);
-        assert!(answer.status == 409 && answer.has("idempotency_result_unavailable"), "{}", answer.text());
+        assert!(
+            answer.status == 409 && answer.has("idempotency_result_unavailable"),
+            "{}",
+            answer.text()
+        );
     }
-    assert_eq!((world.debits(&account, 1), world.sidecar.vendor.calls()), (1, 1));
+    assert_eq!(
+        (world.debits(&account, 1), world.sidecar.vendor.calls()),
+        (1, 1)
+    );
     world.close();
 }
 
 #[test]
 fn an_edge_that_never_comes_back_leaves_its_key_spent_and_not_free() {
-    // What a killed edge journalled nobody else can know: its key must not be answered and debited a second time.
+    // What a killed edge journalled nobody else can know: its key must not be answered and debited
+    // a second time.
     let mut world = Edges::with(|plan| plan.limit("total_seconds", TOTAL_SECONDS));
     let account = world.account();
-    let request = keyed(Chat, &account, "key", "delay_ms=1500 input=100 output=20", false);
+    let request = keyed(
+        Chat,
+        &account,
+        "key",
+        "delay_ms=1500 input=100 output=20",
+        false,
+    );
     let connection = world.begin(0, &request);
     world.edges[0].kill();
     drop(connection);
@@ -211,7 +311,11 @@ fn an_edge_that_never_comes_back_leaves_its_key_spent_and_not_free() {
     world.redis.cli(&["HSET", names[0], "until", "1"]);
     let calls = world.sidecar.vendor.calls();
     let answer = world.edges[1].ask(&request);
-    assert!(answer.status == 409 && answer.has("idempotency_result_unavailable"), "{}", answer.text());
+    assert!(
+        answer.status == 409 && answer.has("idempotency_result_unavailable"),
+        "{}",
+        answer.text()
+    );
     assert_eq!(world.sidecar.vendor.calls(), calls);
     // It does come back, and says that nothing was debited.
     world.edges[0].start_gateway();
@@ -230,13 +334,21 @@ fn a_store_that_forgets_everything_while_a_request_runs_learns_its_answer_anew()
         let mut running = world.begin(0, &request);
         world.redis.cli(&["FLUSHALL"]);
         let answer = running.answer();
-        assert!(answer.status == 200 && answer.end() == Some(End::Whole), "{}", answer.text());
+        assert!(
+            answer.status == 200 && answer.end() == Some(End::Whole),
+            "{}",
+            answer.text()
+        );
         for edge in &world.edges {
             // Where it ended it is never debited again.
             let again = wait_for("the account to be restored", SOON, || {
                 Some(edge.ask(&request)).filter(|answer| !matches!(answer.status, 401 | 503))
             });
-            assert!(is_replayed(&again) && again.body == answer.body, "{}", again.text());
+            assert!(
+                is_replayed(&again) && again.body == answer.body,
+                "{}",
+                again.text()
+            );
         }
         assert_eq!(world.sidecar.vendor.calls() as usize, index + 1);
         assert_eq!(world.debits(&account, index + 1), index + 1);
@@ -249,15 +361,32 @@ fn without_the_store_an_answer_ends_whole_and_its_key_is_spent_when_it_is_back()
     let mut world = Edges::new();
     let account = world.account();
     let requests = [false, true].map(|stream| {
-        keyed(Chat, &account, &format!("key-{stream}"), "delay_ms=800 events=4 input=100 output=20", stream)
+        keyed(
+            Chat,
+            &account,
+            &format!("key-{stream}"),
+            "delay_ms=800 events=4 input=100 output=20",
+            stream,
+        )
     });
-    let running: Vec<_> = requests.iter().enumerate().map(|(edge, request)| world.begin(edge, request)).collect();
+    let running: Vec<_> = requests
+        .iter()
+        .enumerate()
+        .map(|(edge, request)| world.begin(edge, request))
+        .collect();
     world.redis.kill();
     for (mut connection, edge) in running.into_iter().zip(&world.edges) {
         let answer = connection.answer();
-        assert!(answer.status == 200 && answer.end() == Some(End::Whole), "{}", answer.text());
+        assert!(
+            answer.status == 200 && answer.end() == Some(End::Whole),
+            "{}",
+            answer.text()
+        );
         let refused = edge.ask(&requests[0]);
-        assert_eq!(refused.status, 503, "nothing is answered under a key that nobody can look up");
+        assert_eq!(
+            refused.status, 503,
+            "nothing is answered under a key that nobody can look up"
+        );
     }
     world.redis.start_again();
     for edge in &world.edges {
@@ -266,10 +395,17 @@ fn without_the_store_an_answer_ends_whole_and_its_key_is_spent_when_it_is_back()
                 let answer = edge.ask(request);
                 (answer.status != 503 && !answer.has("idempotency_running")).then_some(answer)
             });
-            assert!(answer.has("idempotency_result_unavailable"), "{}", answer.text());
+            assert!(
+                answer.has("idempotency_result_unavailable"),
+                "{}",
+                answer.text()
+            );
         }
     }
-    assert_eq!((world.sidecar.vendor.calls(), world.debits(&account, 2)), (2, 2));
+    assert_eq!(
+        (world.sidecar.vendor.calls(), world.debits(&account, 2)),
+        (2, 2)
+    );
     world.close();
 }
 
@@ -278,8 +414,15 @@ fn answers_take_no_more_of_the_store_than_they_may() {
     const ACCOUNT_BYTES: u64 = 16_384;
     let world = Edges::with(|plan| plan.limit("idempotency_shared_account_bytes", ACCOUNT_BYTES));
     let account = world.account();
-    let request =
-        |number: usize| keyed(Chat, &account, &format!("key-{number}"), "bytes=3000 input=100 output=20", false);
+    let request = |number: usize| {
+        keyed(
+            Chat,
+            &account,
+            &format!("key-{number}"),
+            "bytes=3000 input=100 output=20",
+            false,
+        )
+    };
     let asked: Vec<_> = (0..12).map(request).collect();
     for (number, request) in asked.iter().enumerate() {
         assert_eq!(world.edges[number % 2].ask(request).status, 200);
@@ -288,17 +431,39 @@ fn answers_take_no_more_of_the_store_than_they_may() {
         .iter()
         .map(|request| {
             let answer = world.edges[0].ask(request);
-            assert!(is_replayed(&answer) || answer.has("idempotency_result_unavailable"), "{}", answer.text());
+            assert!(
+                is_replayed(&answer) || answer.has("idempotency_result_unavailable"),
+                "{}",
+                answer.text()
+            );
             is_replayed(&answer)
         })
         .collect();
-    let first = kept.iter().position(|kept| *kept).expect("an answer is kept");
-    assert!((7..=9).contains(&first) && kept[first..].iter().all(|kept| *kept), "the oldest went: {kept:?}");
+    let first = kept
+        .iter()
+        .position(|kept| *kept)
+        .expect("an answer is kept");
+    assert!(
+        (7..=9).contains(&first) && kept[first..].iter().all(|kept| *kept),
+        "the oldest went: {kept:?}"
+    );
     let counted = world.redis.cli(&["--scan", "--pattern", "gw:*:iu"]);
     let counted = world.redis.cli(&["HGETALL", &counted]);
-    let bytes: Vec<u64> = counted.lines().filter_map(|word| word.parse().ok()).collect();
-    assert!(bytes.len() == 2 && bytes.iter().all(|bytes| (3_000..=ACCOUNT_BYTES).contains(bytes)), "{counted}");
-    assert_eq!((world.sidecar.vendor.calls(), world.debits(&account, 12)), (12, 12));
+    let bytes: Vec<u64> = counted
+        .lines()
+        .filter_map(|word| word.parse().ok())
+        .collect();
+    assert!(
+        bytes.len() == 2
+            && bytes
+                .iter()
+                .all(|bytes| (3_000..=ACCOUNT_BYTES).contains(bytes)),
+        "{counted}"
+    );
+    assert_eq!(
+        (world.sidecar.vendor.calls(), world.debits(&account, 12)),
+        (12, 12)
+    );
     world.close();
 }
 
@@ -308,7 +473,9 @@ fn keys_of_an_edge_killed_under_load_are_debited_once_wherever_they_are_asked_ag
     let account = world.sidecar.funded(1_000_000_000_000);
     for edge in &world.edges {
         let credits = Request::get("/v1/credits").bearer(&account.key);
-        wait_for("an edge to know the key", SOON, || (edge.ask(&credits).status == 200).then_some(()));
+        wait_for("an edge to know the key", SOON, || {
+            (edge.ask(&credits).status == 200).then_some(())
+        });
     }
     let kills = if crate::is_long() { 60 } else { 4 };
     let ports = [world.edges[0].edge, world.edges[1].edge];
@@ -356,22 +523,29 @@ fn keys_of_an_edge_killed_under_load_are_debited_once_wherever_they_are_asked_ag
     world.sidecar.vendor.wait_idle();
     let debited = wait_for("all to be in the ledger", SOON, || {
         let endings = world.sidecar.endings(&account);
-        let debited = endings.iter().filter(|ending| micro(&ending["credits"]) > 0).count();
+        let debited = endings
+            .iter()
+            .filter(|ending| micro(&ending["credits"]) > 0)
+            .count();
         (debited == answered + lost).then_some(debited)
     });
-    println!("{kills} kills: {answered} keys answered, {lost} spent with their answers lost, {debited} debits");
+    println!(
+        "{kills} kills: {answered} keys answered, {lost} spent with their answers lost, {debited} debits"
+    );
     assert!(answered > 50, "too few answers to tell");
     world.close();
 }
 
-/// Asks under one key, now at one edge and now at the other, until there is an answer or will never be one.
+/// Asks under one key, now at one edge and now at the other, until there is an answer or will never
+/// be one.
 fn ask_anywhere(ports: [u16; 2], request: &Request) -> bool {
     let mut turn = 0;
     let answer = wait_for("an answer or its loss", SOON, || {
         turn += 1;
         let answer = crate::client::try_ask(ports[turn % 2], request)?;
         let whole = answer.end() == Some(End::Whole) && !answer.has("\"error\"");
-        (answer.status == 200 && whole || answer.has("idempotency_result_unavailable")).then_some(answer)
+        (answer.status == 200 && whole || answer.has("idempotency_result_unavailable"))
+            .then_some(answer)
     });
     answer.status == 200
 }

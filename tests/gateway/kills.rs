@@ -1,8 +1,9 @@
-//! `kill -9` at each point of a request's way through the money: who was debited, who was not, what the client saw.
+//! `kill -9` at each point of a request's way through the money: who was debited, who was not, what
+//! the client saw.
 //!
-//! The process kills itself at a named point (`GW_FAIL`), so every moment is met exactly; kills at random moments are
-//! `crash.rs`. A price changed, a trial over and a drain cut short between hold and debit are `shutdown.rs` and
-//! `money.rs`.
+//! The process kills itself at a named point (`GW_FAIL`), so every moment is met exactly; kills at
+//! random moments are `crash.rs`. A price changed, a trial over and a drain cut short between hold
+//! and debit are `shutdown.rs` and `money.rs`.
 
 use crate::account::{Account, taken};
 use crate::client::{self, Connection, End, Request};
@@ -41,8 +42,20 @@ struct Row {
     at_end: bool,
 }
 
-const fn row(point: &'static str, whole: &'static [Seen], stream: &'static [Seen], left: Left) -> Row {
-    Row { point, whole, stream, vendor_calls: 1, left, at_end: false }
+const fn row(
+    point: &'static str,
+    whole: &'static [Seen],
+    stream: &'static [Seen],
+    left: Left,
+) -> Row {
+    Row {
+        point,
+        whole,
+        stream,
+        vendor_calls: 1,
+        left,
+        at_end: false,
+    }
 }
 
 const NOTHING: &[Seen] = &[Seen::Nothing];
@@ -52,9 +65,18 @@ const END: &[Seen] = &[Seen::End];
 const ANY: &[Seen] = &[Seen::Nothing, Seen::Begun, Seen::End];
 
 const ROWS: &[Row] = &[
-    Row { vendor_calls: 0, ..row("after_auth", NOTHING, NOTHING, Left::Nothing) },
-    Row { vendor_calls: 0, ..row("after_reserve", NOTHING, NOTHING, Left::Nothing) },
-    Row { vendor_calls: 0, ..row("after_journal_open", NOTHING, NOTHING, Left::Void) },
+    Row {
+        vendor_calls: 0,
+        ..row("after_auth", NOTHING, NOTHING, Left::Nothing)
+    },
+    Row {
+        vendor_calls: 0,
+        ..row("after_reserve", NOTHING, NOTHING, Left::Nothing)
+    },
+    Row {
+        vendor_calls: 0,
+        ..row("after_journal_open", NOTHING, NOTHING, Left::Void)
+    },
     row("vendor_answered", NOTHING, NOTHING, Left::Void),
     row("mid_stream:3", &[], BEGUN, Left::Void),
     row("before_journal_end", NOTHING, BEGUN, Left::Void),
@@ -63,9 +85,18 @@ const ROWS: &[Row] = &[
     row("last_byte_sent", END, END, Left::Debit),
     row("mid_commit", ANY, ANY, Left::Debit),
     row("after_commit", ANY, ANY, Left::Debit),
-    Row { at_end: true, ..row("before_reap", END, END, Left::Debit) },
-    Row { at_end: true, ..row("before_checkpoint", END, END, Left::Debit) },
-    Row { at_end: true, ..row("after_checkpoint", END, END, Left::Debit) },
+    Row {
+        at_end: true,
+        ..row("before_reap", END, END, Left::Debit)
+    },
+    Row {
+        at_end: true,
+        ..row("before_checkpoint", END, END, Left::Debit)
+    },
+    Row {
+        at_end: true,
+        ..row("after_checkpoint", END, END, Left::Debit)
+    },
 ];
 
 fn rounds() -> usize {
@@ -83,14 +114,23 @@ fn request(surface: Surface, stream: bool, key: &str) -> Request {
 fn ask(world: &World, surface: Surface, stream: bool, request: &Request) -> Seen {
     let mut connection = world.connect();
     connection.send(&request.bytes());
-    let Some(mut answer) = connection.try_begin() else { return Seen::Nothing };
+    let Some(mut answer) = connection.try_begin() else {
+        return Seen::Nothing;
+    };
     assert_eq!(answer.status, 200, "{}", answer.text());
     connection.finish(&mut answer);
     let is_whole = match stream {
         true => surface.is_complete(&answer),
-        false => answer.end() == Some(End::Whole) && serde_json::from_slice::<Value>(&answer.body).is_ok(),
+        false => {
+            answer.end() == Some(End::Whole)
+                && serde_json::from_slice::<Value>(&answer.body).is_ok()
+        }
     };
-    assert!(stream || is_whole, "a part of a whole answer: {}", answer.text());
+    assert!(
+        stream || is_whole,
+        "a part of a whole answer: {}",
+        answer.text()
+    );
     if is_whole { Seen::End } else { Seen::Begun }
 }
 
@@ -106,7 +146,12 @@ impl Books {
     fn new() -> Self {
         let world = World::new();
         let account = world.funded(FUNDS);
-        Self { world, account, known: 0, slowest: Duration::ZERO }
+        Self {
+            world,
+            account,
+            known: 0,
+            slowest: Duration::ZERO,
+        }
     }
 
     /// Starts the gateway anew, to die at `point`.
@@ -124,7 +169,11 @@ impl Books {
     fn new_endings(&mut self) -> Vec<Value> {
         let standing = self.world.standing(&self.account);
         let mut endings = self.world.endings(&self.account);
-        assert_eq!((standing.balance, standing.held), (FUNDS - taken(&endings), 0), "{standing:?}");
+        assert_eq!(
+            (standing.balance, standing.held),
+            (FUNDS - taken(&endings), 0),
+            "{standing:?}"
+        );
         let verdict = self.world.json(&["ledger", "verify"]);
         assert_eq!(verdict["findings"], Value::Array(Vec::new()), "{verdict}");
         let known = std::mem::replace(&mut self.known, endings.len());
@@ -141,7 +190,10 @@ impl Books {
 
     fn close(self) {
         let journal = std::fs::read_dir(self.world.data_dir().join("journal")).unwrap();
-        let damaged = journal.flatten().filter(|entry| entry.path().extension().is_some()).count();
+        let damaged = journal
+            .flatten()
+            .filter(|entry| entry.path().extension().is_some())
+            .count();
         assert_eq!(damaged, 0, "a journal was taken for damaged");
         self.world.close();
     }
@@ -150,7 +202,10 @@ impl Books {
 /// The one ending there is, as `left` says.
 #[track_caller]
 fn is_left(endings: &[Value], left: Left, cost: i64, what: &str) {
-    let outcomes: Vec<_> = endings.iter().map(|ending| ending["outcome"].as_str().unwrap()).collect();
+    let outcomes: Vec<_> = endings
+        .iter()
+        .map(|ending| ending["outcome"].as_str().unwrap())
+        .collect();
     let expected: &[&str] = match left {
         Left::Nothing => &[],
         Left::Void => &["interrupted"],
@@ -182,11 +237,18 @@ fn dies_everywhere(surface: Surface) {
             let what = format!("{surface:?} {} stream: {stream}", row.point);
             assert!(expected.contains(&seen), "{what}: the client saw {seen:?}");
             is_left(&books.new_endings(), row.left, surface.cost(10, 5), &what);
-            assert_eq!(books.world.vendor.calls() - calls, row.vendor_calls, "{what}");
+            assert_eq!(
+                books.world.vendor.calls() - calls,
+                row.vendor_calls,
+                "{what}"
+            );
             deaths += 1;
         }
     }
-    eprintln!("{surface:?}: {deaths} deaths, slowest restart {:?}", books.slowest);
+    eprintln!(
+        "{surface:?}: {deaths} deaths, slowest restart {:?}",
+        books.slowest
+    );
     books.close();
 }
 
@@ -209,11 +271,18 @@ fn a_request_that_the_vendor_has_and_has_not_answered_is_void() {
             let body = surface.body("hang=headers", stream, 1_000);
             let mut connection = books.world.connect();
             connection.send(&surface.request(&books.account.key, &body).bytes());
-            wait_for("the vendor's call", SOON, || (books.world.vendor.calls() > calls).then_some(()));
+            wait_for("the vendor's call", SOON, || {
+                (books.world.vendor.calls() > calls).then_some(())
+            });
             books.world.kill();
             assert!(connection.try_begin().is_none(), "the client got an answer");
             books.start();
-            is_left(&books.new_endings(), Left::Void, 0, &format!("{surface:?} stream: {stream}"));
+            is_left(
+                &books.new_endings(),
+                Left::Void,
+                0,
+                &format!("{surface:?} stream: {stream}"),
+            );
         }
     }
     books.close();
@@ -231,7 +300,12 @@ fn without_the_journal_a_death_behind_the_last_byte_loses_the_debit() {
             books.world.wait_killed();
             books.forget_the_journal();
             books.start();
-            is_left(&books.new_endings(), Left::Nothing, 0, "without the journal");
+            is_left(
+                &books.new_endings(),
+                Left::Nothing,
+                0,
+                "without the journal",
+            );
         }
     }
     books.close();
@@ -247,7 +321,11 @@ fn a_death_in_the_middle_of_a_commit_takes_all_of_the_batch_and_the_replay_bring
             for index in 0..6 {
                 scope.spawn(move || {
                     let mut connection = Connection::try_open(world.edge)?;
-                    connection.send(&BOTH[index % 2].whole(key, "delay_ms=30 input=10 output=5").bytes());
+                    connection.send(
+                        &BOTH[index % 2]
+                            .whole(key, "delay_ms=30 input=10 output=5")
+                            .bytes(),
+                    );
                     connection.try_answer()
                 });
             }
@@ -257,7 +335,10 @@ fn a_death_in_the_middle_of_a_commit_takes_all_of_the_batch_and_the_replay_bring
         // Some may have died before their end: what ended is a debit, and the rest is void.
         let endings = books.new_endings();
         assert_eq!(endings.len(), 6, "{endings:?}");
-        let debits = endings.iter().filter(|ending| ending["outcome"] == "completed").count();
+        let debits = endings
+            .iter()
+            .filter(|ending| ending["outcome"] == "completed")
+            .count();
         assert!(debits >= 3, "{endings:?}");
     }
     books.close();
@@ -268,27 +349,41 @@ fn a_replay_that_dies_is_made_again_and_counts_once() {
     let mut books = Books::new();
     for surface in BOTH.into_iter().cycle().take(2 * rounds()) {
         books.fail_at("after_journal_end");
-        ask(&books.world, surface, false, &request(surface, false, &books.account.key));
+        ask(
+            &books.world,
+            surface,
+            false,
+            &request(surface, false, &books.account.key),
+        );
         books.world.wait_killed();
         for point in ["mid_commit", "after_commit"] {
             books.world.begin_gateway(Some(point));
             books.world.wait_killed();
         }
         books.start();
-        is_left(&books.new_endings(), Left::Debit, surface.cost(10, 5), "after three deaths");
+        is_left(
+            &books.new_endings(),
+            Left::Debit,
+            surface.cost(10, 5),
+            "after three deaths",
+        );
     }
     books.close();
 }
 
 #[test]
 fn a_death_before_a_covered_file_of_the_journal_is_removed_debits_nothing_again() {
-    let mut world = crate::world::Plan::default().limit("journal_segment_bytes", 65_536).start();
+    let mut world = crate::world::Plan::default()
+        .limit("journal_segment_bytes", 65_536)
+        .start();
     let account = world.funded(FUNDS);
     world.kill();
     world.start_failing(Some("before_reap"));
     let began = Instant::now();
     let mut seen = Vec::new();
-    while let Some(answer) = client::try_ask(world.edge, &Chat.whole(&account.key, "input=10 output=5")) {
+    while let Some(answer) =
+        client::try_ask(world.edge, &Chat.whole(&account.key, "input=10 output=5"))
+    {
         assert_eq!(answer.status, 200, "{}", answer.text());
         seen.push(answer.request_id());
         assert!(began.elapsed() < SOON, "no file of the journal was removed");
@@ -299,9 +394,24 @@ fn a_death_before_a_covered_file_of_the_journal_is_removed_debits_nothing_again(
     world.wait_killed();
     world.start_gateway();
     let endings = world.endings(&account);
-    let debited = |id: &String| endings.iter().filter(|ending| ending["request_id"] == id.as_str()).count();
-    assert!(seen.iter().all(|id| debited(id) == 1), "{} answers, {} endings", seen.len(), endings.len());
-    assert!(endings.len() <= seen.len() + 1, "{} answers, {} endings", seen.len(), endings.len());
+    let debited = |id: &String| {
+        endings
+            .iter()
+            .filter(|ending| ending["request_id"] == id.as_str())
+            .count()
+    };
+    assert!(
+        seen.iter().all(|id| debited(id) == 1),
+        "{} answers, {} endings",
+        seen.len(),
+        endings.len()
+    );
+    assert!(
+        endings.len() <= seen.len() + 1,
+        "{} answers, {} endings",
+        seen.len(),
+        endings.len()
+    );
     assert_eq!(world.standing(&account).balance, FUNDS - taken(&endings));
     world.close();
 }
@@ -318,7 +428,8 @@ fn an_idempotency_key_is_spent_exactly_where_the_dead_process_had_debited() {
         ] {
             books.fail_at(point);
             let key = format!("{surface:?}-{point}");
-            let request = request(surface, false, &books.account.key).header("idempotency-key", &key);
+            let request =
+                request(surface, false, &books.account.key).header("idempotency-key", &key);
             let seen = ask(&books.world, surface, false, &request);
             books.world.wait_killed();
             books.start();
@@ -329,7 +440,12 @@ fn an_idempotency_key_is_spent_exactly_where_the_dead_process_had_debited() {
                 (Left::Debit, _) => (409, None),
                 _ => (200, None),
             };
-            assert_eq!((again.status, again.header("x-gateway-replayed")), expected, "{key}: {}", again.text());
+            assert_eq!(
+                (again.status, again.header("x-gateway-replayed")),
+                expected,
+                "{key}: {}",
+                again.text()
+            );
             let debits = usize::from(left != Left::Debit);
             wait_for("the repeat's ending", SOON, || {
                 (books.world.endings(&books.account).len() == books.known + debits).then_some(())
@@ -340,23 +456,34 @@ fn an_idempotency_key_is_spent_exactly_where_the_dead_process_had_debited() {
     books.close();
 }
 
-/// A power cut takes what was not synced: the journal, which never is, and with it the commit that was being made.
+/// A power cut takes what was not synced: the journal, which never is, and with it the commit that
+/// was being made.
 #[test]
 fn a_power_cut_loses_no_more_than_the_commit_that_was_being_made() {
     let mut books = Books::new();
     books.fail_at("mid_commit:4");
     let mut committed = Vec::new();
     for index in 0..3 {
-        let answer = books.world.ask(&BOTH[index % 2].whole(&books.account.key, "input=10 output=5"));
+        let answer = books
+            .world
+            .ask(&BOTH[index % 2].whole(&books.account.key, "input=10 output=5"));
         committed.push(answer.request_id());
         books.world.receipt(&books.account, &answer.request_id());
     }
-    ask(&books.world, Chat, false, &request(Chat, false, &books.account.key));
+    ask(
+        &books.world,
+        Chat,
+        false,
+        &request(Chat, false, &books.account.key),
+    );
     books.world.wait_killed();
     books.forget_the_journal();
     books.start();
-    let mut ids: Vec<_> =
-        books.new_endings().iter().map(|end| end["request_id"].as_str().unwrap().to_owned()).collect();
+    let mut ids: Vec<_> = books
+        .new_endings()
+        .iter()
+        .map(|end| end["request_id"].as_str().unwrap().to_owned())
+        .collect();
     ids.reverse();
     assert_eq!(ids, committed);
     books.close();
@@ -371,10 +498,17 @@ fn a_ledger_whose_log_is_torn_anywhere_has_a_sound_beginning_of_it() {
     assert_eq!(books.world.wait_end(SOON), 0);
     books.start();
     for index in 0..6 {
-        let answer = books.world.ask(&BOTH[index % 2].whole(&books.account.key, "input=10 output=5"));
+        let answer = books
+            .world
+            .ask(&BOTH[index % 2].whole(&books.account.key, "input=10 output=5"));
         books.world.receipt(&books.account, &answer.request_id());
     }
-    let all: Vec<_> = books.new_endings().iter().map(|ending| ending["request_id"].clone()).rev().collect();
+    let all: Vec<_> = books
+        .new_endings()
+        .iter()
+        .map(|ending| ending["request_id"].clone())
+        .rev()
+        .collect();
     assert_eq!(all.len(), 6);
     let copy = tempfile::tempdir().unwrap();
     let data = books.world.data_dir();
@@ -382,7 +516,11 @@ fn a_ledger_whose_log_is_torn_anywhere_has_a_sound_beginning_of_it() {
     let config = copy.path().join("gateway.yaml");
     let text = std::fs::read_to_string(&books.world.config).unwrap();
     let at = copy.path().join("data");
-    std::fs::write(&config, text.replace(&data.display().to_string(), &at.display().to_string())).unwrap();
+    std::fs::write(
+        &config,
+        text.replace(&data.display().to_string(), &at.display().to_string()),
+    )
+    .unwrap();
     let parts = if crate::is_long() { 400 } else { 24 };
     let mut counts = Vec::new();
     for part in 0..=parts {
@@ -393,7 +531,10 @@ fn a_ledger_whose_log_is_torn_anywhere_has_a_sound_beginning_of_it() {
         counts.push(ids.len());
     }
     assert!(counts.is_sorted() && counts[0] == 0, "{counts:?}");
-    assert!(counts.iter().any(|count| (1..6).contains(count)), "{counts:?}");
+    assert!(
+        counts.iter().any(|count| (1..6).contains(count)),
+        "{counts:?}"
+    );
     assert_eq!(torn_at(&data, &at, &config, &books.account, &log), all);
     books.close();
 }
@@ -410,23 +551,48 @@ fn torn_at(data: &Path, at: &Path, config: &Path, account: &Account, log: &[u8])
     std::fs::write(at.join("ledger.db-wal"), log).unwrap();
     let json = |args: &[&str]| -> (bool, Value) {
         let output = command_on(config, args);
-        (output.status.success(), serde_json::from_slice(&output.stdout).unwrap())
+        (
+            output.status.success(),
+            serde_json::from_slice(&output.stdout).unwrap(),
+        )
     };
     // A copy without its anchor and its journals: that they are missing is all there is to find.
     let (_, verdict) = json(&["ledger", "verify", "--json"]);
-    let rules: Vec<_> = verdict["findings"].as_array().unwrap().iter().map(|finding| &finding["rule"]).collect();
-    assert!(rules.iter().all(|rule| **rule == "anchor" || **rule == "claims"), "{} bytes: {verdict}", log.len());
-    assert!(rules.iter().any(|rule| **rule == "anchor"), "{} bytes: {verdict}", log.len());
+    let rules: Vec<_> = verdict["findings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|finding| &finding["rule"])
+        .collect();
+    assert!(
+        rules
+            .iter()
+            .all(|rule| **rule == "anchor" || **rule == "claims"),
+        "{} bytes: {verdict}",
+        log.len()
+    );
+    assert!(
+        rules.iter().any(|rule| **rule == "anchor"),
+        "{} bytes: {verdict}",
+        log.len()
+    );
     let (is_read, rows) = json(&["ledger", "show", &account.id, "--last", "1000", "--json"]);
     assert!(is_read, "{rows}");
-    let debits = rows.as_array().unwrap().iter().filter(|row| row["kind"] == "debit");
+    let debits = rows
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|row| row["kind"] == "debit");
     debits.map(|row| row["request_id"].clone()).rev().collect()
 }
 
 #[test]
 fn an_unknown_fail_point_is_refused_with_the_names() {
-    let output =
-        std::process::Command::new(crate::world::binary()).arg("run").env("GW_FAIL", "nowhere").output().unwrap();
+    let output = std::process::Command::new(crate::world::binary())
+        .arg("run")
+        .env("GW_FAIL", "nowhere")
+        .output()
+        .unwrap();
     assert_eq!(output.status.code(), Some(2));
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     let name = |row: &Row| row.point.split(':').next().unwrap().to_owned();
@@ -436,21 +602,43 @@ fn an_unknown_fail_point_is_refused_with_the_names() {
 #[test]
 fn a_sign_up_that_dies_between_its_two_files_has_its_grant_once() {
     let mut world = World::new();
-    for (round, point) in ["account_kept", "account_granted"].repeat(rounds()).into_iter().enumerate() {
+    for (round, point) in ["account_kept", "account_granted"]
+        .repeat(rounds())
+        .into_iter()
+        .enumerate()
+    {
         world.kill();
         world.start_failing(Some(point));
         let email = format!("new-{round}@example.test");
         let form = format!("email=new-{round}%40example.test&password=correct+horse+battery");
         let sign_up = Request::form("/dashboard/sign-up", &form);
-        assert!(client::try_ask(world.edge, &sign_up).is_none_or(|answer| answer.status >= 500), "{point}");
+        assert!(
+            client::try_ask(world.edge, &sign_up).is_none_or(|answer| answer.status >= 500),
+            "{point}"
+        );
         world.wait_killed();
         world.start_gateway();
         let (key_id, key) = world.key(&email, "test");
-        let account = Account { id: email.clone(), email, key, key_id };
+        let account = Account {
+            id: email.clone(),
+            email,
+            key,
+            key_id,
+        };
         let grants = world.json(&["ledger", "show", &account.id]);
-        assert_eq!(grants.to_string().matches("\"kind\":\"trial\"").count(), 1, "{point}: {grants}");
+        assert_eq!(
+            grants.to_string().matches("\"kind\":\"trial\"").count(),
+            1,
+            "{point}: {grants}"
+        );
         assert_eq!(world.standing(&account).balance, 300_000_000, "{point}");
-        assert_eq!(world.ask(&Chat.whole(&account.key, "input=10 output=5")).status, 200, "{point}");
+        assert_eq!(
+            world
+                .ask(&Chat.whole(&account.key, "input=10 output=5"))
+                .status,
+            200,
+            "{point}"
+        );
     }
     world.close();
 }

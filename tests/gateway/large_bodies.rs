@@ -1,5 +1,5 @@
-//! Bodies that take time to decode, read and translate: the work is done beside the workers, bounded and by turns among
-//! accounts, and what it takes of memory is bounded and counted.
+//! Bodies that take time to decode, read and translate: the work is done beside the workers,
+//! bounded and by turns among accounts, and what it takes of memory is bounded and counted.
 
 use crate::bystander::{Bystander, StopOnDrop};
 use crate::client::{Answer, Connection, Request};
@@ -38,7 +38,10 @@ fn count_coded(key: &str, plain: &[u8]) -> Request {
 fn with_messages(surface: Surface, more: usize) -> Value {
     let mut body = surface.body("input=1 output=1", false, 100);
     let message = json!({"role": "user", "content": "x"});
-    body["messages"].as_array_mut().unwrap().extend(vec![message; more]);
+    body["messages"]
+        .as_array_mut()
+        .unwrap()
+        .extend(vec![message; more]);
     body
 }
 
@@ -50,11 +53,21 @@ fn a_body_of_more_values_than_the_limit_is_refused_and_the_limit_is_named() {
         let ask = |more| world.ask(&surface.request(&account.key, &with_messages(surface, more)));
         assert_eq!(ask(300).status, 200);
         let failure = surface.failure(&ask(340), 400, "invalid_request_error", None);
-        assert!(failure.to_string().contains("more than 1001 JSON values"), "{failure}");
+        assert!(
+            failure.to_string().contains("more than 1001 JSON values"),
+            "{failure}"
+        );
     }
     // The model, the list, and three for each message.
-    assert_eq!(world.ask(&count(&account.key, count_body(333, 1))).status, 200, "at the limit");
-    for request in [count(&account.key, count_body(334, 1)), count_coded(&account.key, &count_body(100_000, 1))] {
+    assert_eq!(
+        world.ask(&count(&account.key, count_body(333, 1))).status,
+        200,
+        "at the limit"
+    );
+    for request in [
+        count(&account.key, count_body(334, 1)),
+        count_coded(&account.key, &count_body(100_000, 1)),
+    ] {
         Messages.failure(&world.ask(&request), 400, "invalid_request_error", None);
     }
     assert_eq!(world.vendor.calls(), 2);
@@ -65,7 +78,12 @@ fn a_body_of_more_values_than_the_limit_is_refused_and_the_limit_is_named() {
 fn control_without_that_limit_a_body_of_as_many_values_is_read() {
     let world = Plan::default().limit("body_values", 10_000_000).start();
     let account = world.account();
-    assert_eq!(world.ask(&count_coded(&account.key, &count_body(100_000, 1))).status, 200);
+    assert_eq!(
+        world
+            .ask(&count_coded(&account.key, &count_body(100_000, 1)))
+            .status,
+        200
+    );
     world.close();
 }
 
@@ -75,7 +93,12 @@ fn large_bodies_are_answered_like_small_ones() {
     let world = World::new();
     let account = world.funded(1_000_000_000);
     let padding = "lorem ipsum ".repeat(20_000);
-    for (surface, model) in [(Chat, Chat), (Chat, Messages), (Messages, Chat), (Messages, Messages)] {
+    for (surface, model) in [
+        (Chat, Chat),
+        (Chat, Messages),
+        (Messages, Chat),
+        (Messages, Messages),
+    ] {
         let mut body = surface.body("input=7 output=3", false, 100);
         body["model"] = model.model().into();
         let plain = world.ask(&surface.request(&account.key, &body));
@@ -83,10 +106,21 @@ fn large_bodies_are_answered_like_small_ones() {
         body["messages"][0]["content"] = format!("{text} {padding}").into();
         let large = surface.request(&account.key, &body);
         let sent = gzip(body.to_string().as_bytes());
-        let coded = Request::post(surface.path(), sent).bearer(&account.key).header("content-encoding", "gzip");
-        for request in [large.clone(), coded, large.header("idempotency-key", &format!("{surface:?}-{model:?}"))] {
+        let coded = Request::post(surface.path(), sent)
+            .bearer(&account.key)
+            .header("content-encoding", "gzip");
+        for request in [
+            large.clone(),
+            coded,
+            large.header("idempotency-key", &format!("{surface:?}-{model:?}")),
+        ] {
             let answer = world.ask(&request);
-            assert_eq!((answer.status, plain.status), (200, 200), "{}", answer.text());
+            assert_eq!(
+                (answer.status, plain.status),
+                (200, 200),
+                "{}",
+                answer.text()
+            );
             assert_eq!(answer.json()["usage"], plain.json()["usage"]);
         }
     }
@@ -97,17 +131,32 @@ fn large_bodies_are_answered_like_small_ones() {
 #[test]
 fn a_panic_in_the_work_on_a_large_body_is_answered_and_logged_with_the_request() {
     for surface in BOTH {
-        let world = Plan::default().environment("GW_FAIL", "panic@cpu_job").start();
+        let world = Plan::default()
+            .environment("GW_FAIL", "panic@cpu_job")
+            .start();
         let account = world.account();
         let mut body = surface.body("input=1 output=1", false, 100);
-        body["messages"][0]["content"] = format!("[[sim input=1 output=1]] {}", "pad ".repeat(30_000)).into();
+        body["messages"][0]["content"] =
+            format!("[[sim input=1 output=1]] {}", "pad ".repeat(30_000)).into();
         let request = surface.request(&account.key, &body);
         let failed = world.ask(&request);
-        surface.fails(&failed, (500, "server_error"), (500, "api_error"), Some("internal_error"));
+        surface.fails(
+            &failed,
+            (500, "server_error"),
+            (500, "api_error"),
+            Some("internal_error"),
+        );
         let log = world.log();
-        let lines: Vec<_> = log.lines().filter(|line| line.contains("panic in")).collect();
+        let lines: Vec<_> = log
+            .lines()
+            .filter(|line| line.contains("panic in"))
+            .collect();
         assert_eq!(lines.len(), 1, "{log}");
-        assert!(lines[0].contains(&failed.request_id()) && lines[0].contains("CpuJob"), "{}", lines[0]);
+        assert!(
+            lines[0].contains(&failed.request_id()) && lines[0].contains("CpuJob"),
+            "{}",
+            lines[0]
+        );
         // The place is free again.
         assert_eq!(world.ask(&request).status, 200);
         world.close();
@@ -121,8 +170,15 @@ fn slow_count(key: &str) -> Request {
 
 #[test]
 fn jobs_past_the_queues_bound_or_its_deadline_are_refused_and_may_come_again() {
-    for (limit, value) in [("cpu_queue_per_account", 1), ("cpu_queue", 1), ("cpu_queue_seconds", 1)] {
-        let world = Plan::default().limit("cpu_threads", 1).limit(limit, value).start();
+    for (limit, value) in [
+        ("cpu_queue_per_account", 1),
+        ("cpu_queue", 1),
+        ("cpu_queue_seconds", 1),
+    ] {
+        let world = Plan::default()
+            .limit("cpu_threads", 1)
+            .limit(limit, value)
+            .start();
         let account = world.account();
         let request = slow_count(&account.key).bytes();
         let open: Vec<_> = (0..12)
@@ -132,15 +188,25 @@ fn jobs_past_the_queues_bound_or_its_deadline_are_refused_and_may_come_again() {
                 connection
             })
             .collect();
-        let answers: Vec<_> = open.into_iter().map(|mut connection| connection.answer()).collect();
-        let (served, refused): (Vec<_>, Vec<_>) = answers.iter().partition(|answer| answer.status == 200);
+        let answers: Vec<_> = open
+            .into_iter()
+            .map(|mut connection| connection.answer())
+            .collect();
+        let (served, refused): (Vec<_>, Vec<_>) =
+            answers.iter().partition(|answer| answer.status == 200);
         // A fast machine may have done all twelve within the deadline.
-        assert!(!served.is_empty() && (!refused.is_empty() || limit == "cpu_queue_seconds"), "{limit}");
+        assert!(
+            !served.is_empty() && (!refused.is_empty() || limit == "cpu_queue_seconds"),
+            "{limit}"
+        );
         for answer in &refused {
             Messages.failure(answer, 529, "overloaded_error", None);
             assert_eq!(answer.header("retry-after"), Some("2"));
         }
-        assert_eq!(world.metric("gateway_rejected_total", &["reason=\"cpu_queue\""]), refused.len() as f64);
+        assert_eq!(
+            world.metric("gateway_rejected_total", &["reason=\"cpu_queue\""]),
+            refused.len() as f64
+        );
         assert_eq!(world.ask(&slow_count(&account.key)).status, 200);
         world.close();
     }
@@ -158,7 +224,9 @@ fn jobs_of_clients_that_left_are_not_begun() {
             connection
         })
         .collect();
-    wait_for("jobs to wait", SOON, || (world.metric("gateway_cpu_jobs_waiting", &[]) >= 6.0).then_some(()));
+    wait_for("jobs to wait", SOON, || {
+        (world.metric("gateway_cpu_jobs_waiting", &[]) >= 6.0).then_some(())
+    });
     drop::<Vec<Connection>>(open);
     // One runs; those that wait are gone long before they could have run one after the other.
     let began = Instant::now();
@@ -166,7 +234,11 @@ fn jobs_of_clients_that_left_are_not_begun() {
     let behind = began.elapsed();
     let began = Instant::now();
     assert_eq!(world.ask(&slow_count(&account.key)).status, 200);
-    assert!(behind < began.elapsed() * 5, "{behind:?} beside {:?}", began.elapsed());
+    assert!(
+        behind < began.elapsed() * 5,
+        "{behind:?} beside {:?}",
+        began.elapsed()
+    );
     assert_eq!(world.metric("gateway_cpu_jobs_waiting", &[]), 0.0);
     world.close();
 }
@@ -175,10 +247,17 @@ fn jobs_of_clients_that_left_are_not_begun() {
 fn attack(world: &World, request: &[u8], stop: &AtomicBool, answered: &AtomicU64) {
     let mut connection = world.connect();
     while !stop.load(Ordering::Relaxed) {
-        let answer: Option<Answer> = connection.send(request).then(|| connection.try_answer()).flatten();
+        let answer: Option<Answer> = connection
+            .send(request)
+            .then(|| connection.try_answer())
+            .flatten();
         match answer {
             Some(answer) => {
-                assert!(matches!(answer.status, 200 | 400 | 402 | 413 | 429 | 529), "{}", answer.text());
+                assert!(
+                    matches!(answer.status, 200 | 400 | 402 | 413 | 429 | 529),
+                    "{}",
+                    answer.text()
+                );
                 answered.fetch_add(1, Ordering::Relaxed);
                 if answer.header("connection") == Some("close") {
                     connection = world.connect();
@@ -189,13 +268,15 @@ fn attack(world: &World, request: &[u8], stop: &AtomicBool, answered: &AtomicU64
     }
 }
 
-/// Six loops of one account that send few bytes that stand for many MiB of messages, at an endpoint that costs nothing.
+/// Six loops of one account that send few bytes that stand for many MiB of messages, at an endpoint
+/// that costs nothing.
 #[test]
 fn large_bodies_of_one_account_do_not_hold_up_the_requests_of_another() {
     let world = World::new();
     let attacker = world.account();
     let bystander = Bystander::new(&world);
-    // Up to the limit of values, and as many bytes as a body may have; and far more values than that.
+    // Up to the limit of values, and as many bytes as a body may have; and far more values than
+    // that.
     let bodies = [count_body(60_000, 450), count_body(1_000_000, 1)];
     let bodies = bodies.map(|body| count_coded(&attacker.key, &body).bytes());
     let (stop, answered) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -205,12 +286,16 @@ fn large_bodies_of_one_account_do_not_hold_up_the_requests_of_another() {
             scope.spawn(move || attack(world, body, stop, answered));
         }
         let _stop = StopOnDrop(&stop);
-        wait_for("the attack to begin", SOON, || (answered.load(Ordering::Relaxed) >= 2).then_some(()));
+        wait_for("the attack to begin", SOON, || {
+            (answered.load(Ordering::Relaxed) >= 2).then_some(())
+        });
         bystander.endures(&world, "six loops of token counts of large bodies", |_| ());
     });
     println!("{} answers to the attack", answered.into_inner());
     for gauge in ["gateway_cpu_jobs_waiting", "gateway_bodies_in_flight_bytes"] {
-        wait_for(gauge, SOON, || (world.metric(gauge, &[]) == 0.0).then_some(()));
+        wait_for(gauge, SOON, || {
+            (world.metric(gauge, &[]) == 0.0).then_some(())
+        });
     }
     world.close();
 }

@@ -1,4 +1,5 @@
-//! Clients that leave: what was generated is paid for, exactly where the vendor tells, and nothing stays behind.
+//! Clients that leave: what was generated is paid for, exactly where the vendor tells, and nothing
+//! stays behind.
 
 use crate::account::{Account, micro};
 use crate::client::{Connection, Request};
@@ -7,7 +8,8 @@ use crate::world::{Plan, World, wait_for};
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
-/// Begins a request and reads so many events of its stream; the head of a stream is read with the first.
+/// Begins a request and reads so many events of its stream; the head of a stream is read with the
+/// first.
 fn begin(world: &World, request: &Request, events: usize) -> (Connection, Option<String>) {
     let mut connection = world.connect();
     assert!(connection.send(&request.bytes()));
@@ -43,12 +45,20 @@ fn a_stream_whose_client_leaves_is_read_to_its_end_and_debited_exactly() {
             count += 1;
             let receipt = left(&world, &account, count);
             assert_eq!(receipt["request_id"], id.unwrap());
-            assert_eq!(micro(&receipt["credits"]), surface.cost(200, 70), "{surface:?} {events}: {receipt}");
+            assert_eq!(
+                micro(&receipt["credits"]),
+                surface.cost(200, 70),
+                "{surface:?} {events}: {receipt}"
+            );
             assert_eq!(receipt["estimated"], false, "{receipt}");
         }
     }
     world.vendor.wait_idle();
-    assert_eq!(world.vendor.stats()["client_gone"], 0, "the vendor was read to its end");
+    assert_eq!(
+        world.vendor.stats()["client_gone"],
+        0,
+        "the vendor was read to its end"
+    );
     world.close();
 }
 
@@ -61,7 +71,11 @@ fn a_half_close_counts_as_leaving() {
         let (mut connection, _) = begin(&world, &request, 2);
         connection.half_close();
         let receipt = left(&world, &account, index + 1);
-        assert_eq!(micro(&receipt["credits"]), surface.cost(200, 70), "{receipt}");
+        assert_eq!(
+            micro(&receipt["credits"]),
+            surface.cost(200, 70),
+            "{receipt}"
+        );
         while !connection.is_closed() {
             connection.forget();
         }
@@ -71,37 +85,61 @@ fn a_half_close_counts_as_leaving() {
 
 #[test]
 fn an_answer_that_is_no_stream_is_awaited_for_a_client_that_left() {
-    let world = Plan::default().limit("drain_after_client_seconds", 1).start();
+    let world = Plan::default()
+        .limit("drain_after_client_seconds", 1)
+        .start();
     let account = world.account();
     for (index, surface) in BOTH.into_iter().enumerate() {
         let request = surface.whole(&account.key, "delay_ms=1800 input=300 output=20");
         let before = world.vendor.calls();
         let (connection, _) = begin(&world, &request, 0);
-        wait_for("the call", Duration::from_secs(5), || (world.vendor.calls() > before).then_some(()));
+        wait_for("the call", Duration::from_secs(5), || {
+            (world.vendor.calls() > before).then_some(())
+        });
         drop(connection);
         let receipt = left(&world, &account, index + 1);
-        assert_eq!(micro(&receipt["credits"]), surface.cost(300, 20), "{receipt}");
+        assert_eq!(
+            micro(&receipt["credits"]),
+            surface.cost(300, 20),
+            "{receipt}"
+        );
     }
     world.close();
 }
 
 #[test]
 fn a_stream_that_goes_on_too_long_without_its_client_is_ended_and_estimated() {
-    let world = Plan::default().limit("drain_after_client_seconds", 1).limit("drain_hidden_seconds", 1).start();
+    let world = Plan::default()
+        .limit("drain_after_client_seconds", 1)
+        .limit("drain_hidden_seconds", 1)
+        .start();
     let account = world.account();
     for (index, surface) in BOTH.into_iter().enumerate() {
-        let request = surface.stream(&account.key, "events=100 bytes=4000 gap_ms=100 input=300 output=900");
+        let request = surface.stream(
+            &account.key,
+            "events=100 bytes=4000 gap_ms=100 input=300 output=900",
+        );
         let (connection, _) = begin(&world, &request, 6);
         let began = Instant::now();
         drop(connection);
         let receipt = left(&world, &account, index + 1);
         let took = began.elapsed();
-        assert!(took > Duration::from_millis(700) && took < Duration::from_secs(4), "drained for {took:?}");
+        assert!(
+            took > Duration::from_millis(700) && took < Duration::from_secs(4),
+            "drained for {took:?}"
+        );
         assert_eq!(receipt["estimated"], true, "{receipt}");
         let output = receipt["usage"]["output"].as_i64().unwrap();
-        assert!(output > 20 && output < 1_200, "some of the 4000 bytes, three tokens for ten: {receipt}");
+        assert!(
+            output > 20 && output < 1_200,
+            "some of the 4000 bytes, three tokens for ten: {receipt}"
+        );
         world.vendor.wait_idle();
-        assert_eq!(world.vendor.stats()["client_gone"], index as u64 + 1, "the vendor was told to stop");
+        assert_eq!(
+            world.vendor.stats()["client_gone"],
+            index as u64 + 1,
+            "the vendor was told to stop"
+        );
     }
     world.close();
 }
@@ -114,10 +152,16 @@ fn a_client_that_leaves_before_a_failure_of_the_vendors_pays_at_most_for_what_wa
         let request = surface.whole(&account.key, "delay_ms=500 status=500");
         let before = world.vendor.calls();
         let (connection, _) = begin(&world, &request, 0);
-        wait_for("the call", Duration::from_secs(5), || (world.vendor.calls() > before).then_some(()));
+        wait_for("the call", Duration::from_secs(5), || {
+            (world.vendor.calls() > before).then_some(())
+        });
         drop(connection);
         let ending = world.ended(&account, index + 1);
-        assert_eq!(micro(&ending["credits"]), 0, "nothing was generated: {ending}");
+        assert_eq!(
+            micro(&ending["credits"]),
+            0,
+            "nothing was generated: {ending}"
+        );
     }
     world.close();
 }
@@ -126,10 +170,17 @@ fn a_client_that_leaves_before_a_failure_of_the_vendors_pays_at_most_for_what_wa
 fn a_client_that_stops_reading_does_not_hold_the_gateway_for_ever() {
     let world = Plan::default().limit("client_write_seconds", 1).start();
     let account = world.funded(10_000_000_000);
-    let body = Messages.body("lenient=1 bytes=40000000 events=4000 input=100 output=900", true, 12_000_000);
+    let body = Messages.body(
+        "lenient=1 bytes=40000000 events=4000 input=100 output=900",
+        true,
+        12_000_000,
+    );
     let (connection, id) = begin(&world, &Messages.request(&account.key, &body), 6);
     let receipt = wait_for("the stream's end", Duration::from_secs(30), || {
-        world.endings(&account).first().map(|_| world.receipt(&account, id.as_ref().unwrap()))
+        world
+            .endings(&account)
+            .first()
+            .map(|_| world.receipt(&account, id.as_ref().unwrap()))
     });
     assert_eq!(receipt["outcome"], "client_left", "{receipt}");
     assert!(micro(&receipt["credits"]) > 0, "{receipt}");
@@ -148,16 +199,21 @@ fn many_clients_that_leave_at_any_moment_leave_nothing_behind() {
             let (world, account) = (&world, &account);
             scope.spawn(move || {
                 for round in 0..rounds {
-                    let request = surface.stream(&account.key, "events=8 gap_ms=3 input=10 output=10");
+                    let request =
+                        surface.stream(&account.key, "events=8 gap_ms=3 input=10 output=10");
                     let (connection, _) = begin(world, &request, 0);
-                    std::thread::sleep(Duration::from_millis(((index * 7 + round * 3) % 40) as u64));
+                    std::thread::sleep(Duration::from_millis(
+                        ((index * 7 + round * 3) % 40) as u64,
+                    ));
                     drop(connection);
                 }
             });
         }
     });
     world.vendor.wait_idle();
-    wait_for("no hold", Duration::from_secs(20), || (world.standing(&account).held == 0).then_some(()));
+    wait_for("no hold", Duration::from_secs(20), || {
+        (world.standing(&account).held == 0).then_some(())
+    });
     let balance = world.standing(&account).balance;
     wait_for("all to be in the ledger", Duration::from_secs(10), || {
         (crate::account::taken(&world.endings(&account)) == 300_000_000 - balance).then_some(())

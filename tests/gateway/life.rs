@@ -1,5 +1,5 @@
-//! A gateway's long life: pages that are reached all through an upgrade, one upgrade after the other under load, a clock that
-//! jumps, hours of work, and secrets that stay where they are.
+//! A gateway's long life: pages that are reached all through an upgrade, one upgrade after the
+//! other under load, a clock that jumps, hours of work, and secrets that stay where they are.
 
 use crate::account::{Account, taken};
 use crate::client::{self, Request};
@@ -18,9 +18,18 @@ const PASSWORD: &str = "CANARY+long+password";
 impl World {
     /// Signs up through the edge; the session's cookie.
     fn visitor(&self, email: &str) -> String {
-        let answer = self.ask(&Request::form("/dashboard/sign-up", &format!("email={email}&password={PASSWORD}")));
+        let answer = self.ask(&Request::form(
+            "/dashboard/sign-up",
+            &format!("email={email}&password={PASSWORD}"),
+        ));
         assert_eq!(answer.status, 303, "{}", answer.text());
-        answer.header("set-cookie").unwrap().split(';').next().unwrap().to_owned()
+        answer
+            .header("set-cookie")
+            .unwrap()
+            .split(';')
+            .next()
+            .unwrap()
+            .to_owned()
     }
 
     fn page(&self, path: &str, cookie: &str) -> client::Answer {
@@ -30,7 +39,9 @@ impl World {
 
 /// An old process ends well by itself.
 fn ends_well(old: &mut std::process::Child) {
-    let status = wait_for("the old gateway to end", WAY_OUT, || old.try_wait().unwrap());
+    let status = wait_for("the old gateway to end", WAY_OUT, || {
+        old.try_wait().unwrap()
+    });
     assert_eq!(status.code(), Some(0));
 }
 
@@ -42,12 +53,17 @@ fn the_pages_are_reached_all_through_an_upgrade_and_a_live_page_finds_the_succes
     let mut before = world.connect();
     before.send(&live.bytes());
     let mut stream = before.begin();
-    assert!(stream.status == 200 && before.more(&mut stream), "{}", stream.text());
+    assert!(
+        stream.status == 200 && before.more(&mut stream),
+        "{}",
+        stream.text()
+    );
     let (edge, sidecar, admin) = (world.edge, world.sidecar, world.admin);
     let (stop, asked) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
-        // Each over a connection of its own. Public addresses are handed over; the private ones are two for a while, and
-        // whoever is about to be served when the old one closes asks again, as the edge itself does.
+        // Each over a connection of its own. Public addresses are handed over; the private ones are
+        // two for a while, and whoever is about to be served when the old one closes asks again, as
+        // the edge itself does.
         let ask_all = |port: u16, path: &'static str| {
             let (stop, asked, cookie) = (&stop, &asked, &cookie);
             scope.spawn(move || {
@@ -64,7 +80,12 @@ fn the_pages_are_reached_all_through_an_upgrade_and_a_live_page_finds_the_succes
                 }
             });
         };
-        for (port, path) in [(edge, "/dashboard"), (sidecar, "/dashboard"), (edge, "/healthz"), (admin, "/metrics")] {
+        for (port, path) in [
+            (edge, "/dashboard"),
+            (sidecar, "/dashboard"),
+            (edge, "/healthz"),
+            (admin, "/metrics"),
+        ] {
             ask_all(port, path);
         }
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -75,12 +96,17 @@ fn the_pages_are_reached_all_through_an_upgrade_and_a_live_page_finds_the_succes
         outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     });
     assert!(asked.load(Ordering::Relaxed) > 100, "{asked:?}");
-    // The live page's stream ended with the old process; the browser asks again, of the successor, with the same cookie.
+    // The live page's stream ended with the old process; the browser asks again, of the successor,
+    // with the same cookie.
     before.finish(&mut stream);
     let mut after = world.connect();
     after.send(&live.bytes());
     let mut stream = after.begin();
-    assert!(stream.status == 200 && after.more(&mut stream), "{}", stream.text());
+    assert!(
+        stream.status == 200 && after.more(&mut stream),
+        "{}",
+        stream.text()
+    );
     drop(after);
     world.close();
 }
@@ -92,34 +118,66 @@ fn one_upgrade_after_the_other_under_load_refuses_nothing_and_cuts_nothing() {
     let rounds = if crate::is_long() { 20 } else { 2 };
     let streams = if crate::is_long() { 200 } else { 10 };
     let mut complete = 0;
-    let log = crash::under_load(world.edge, &account.key, &[Habit::Whole, Habit::Stream], || {
-        for _ in 0..rounds {
-            let begin = |surface: crate::surface::Surface| {
-                let mut connection = world.connect();
-                connection.send(&surface.stream(&account.key, "events=40 gap_ms=50 input=10 output=5").bytes());
-                let mut answer = connection.begin();
-                assert!(answer.status == 200 && connection.more(&mut answer), "{}", answer.text());
-                (surface, connection, answer)
-            };
-            let running: Vec<_> = BOTH.into_iter().cycle().take(streams).map(begin).collect();
-            let mut old = world.upgrade();
-            for (surface, mut connection, mut answer) in running {
-                connection.finish(&mut answer);
-                assert!(surface.is_complete(&answer), "a stream was cut: {}", answer.text());
-                complete += 1;
+    let log = crash::under_load(
+        world.edge,
+        &account.key,
+        &[Habit::Whole, Habit::Stream],
+        || {
+            for _ in 0..rounds {
+                let begin = |surface: crate::surface::Surface| {
+                    let mut connection = world.connect();
+                    connection.send(
+                        &surface
+                            .stream(&account.key, "events=40 gap_ms=50 input=10 output=5")
+                            .bytes(),
+                    );
+                    let mut answer = connection.begin();
+                    assert!(
+                        answer.status == 200 && connection.more(&mut answer),
+                        "{}",
+                        answer.text()
+                    );
+                    (surface, connection, answer)
+                };
+                let running: Vec<_> = BOTH.into_iter().cycle().take(streams).map(begin).collect();
+                let mut old = world.upgrade();
+                for (surface, mut connection, mut answer) in running {
+                    connection.finish(&mut answer);
+                    assert!(
+                        surface.is_complete(&answer),
+                        "a stream was cut: {}",
+                        answer.text()
+                    );
+                    complete += 1;
+                }
+                ends_well(&mut old);
             }
-            ends_well(&mut old);
-        }
-    });
-    assert!(log.odd.is_empty(), "{} odd answers: {:?}", log.odd.len(), log.odd.first());
+        },
+    );
+    assert!(
+        log.odd.is_empty(),
+        "{} odd answers: {:?}",
+        log.odd.len(),
+        log.odd.first()
+    );
     assert!(log.cut.is_empty(), "{} answers cut", log.cut.len());
     let answers = log.whole.len() + complete;
     let endings = wait_for("all to be in the ledger", SOON, || {
         Some(world.endings(&account)).filter(|endings| endings.len() >= answers)
     });
-    assert_eq!(endings.len(), answers, "every answer once, and nothing else");
-    assert_eq!(taken(&endings), crash::FUNDS - world.standing(&account).balance);
-    println!("{rounds} upgrades: {} answers, {complete} streams, nothing refused, nothing cut", log.whole.len());
+    assert_eq!(
+        endings.len(),
+        answers,
+        "every answer once, and nothing else"
+    );
+    assert_eq!(
+        taken(&endings),
+        crash::FUNDS - world.standing(&account).balance
+    );
+    println!(
+        "{rounds} upgrades: {} answers, {complete} streams, nothing refused, nothing cut",
+        log.whole.len()
+    );
     world.close();
 }
 
@@ -133,22 +191,49 @@ fn a_clock_that_jumps_refuses_nobody_and_cuts_nothing() {
         std::fs::rename(dir.path().join("next"), &clock).unwrap();
     };
     set("+0");
-    let plan = Plan::default().limit("idle_seconds", 5).limit("sign_ups_per_address_per_hour", 100);
-    let plan = plan.environment("LD_PRELOAD", library.as_os_str()).environment("FAKETIME_TIMESTAMP_FILE", &clock);
+    let plan = Plan::default()
+        .limit("idle_seconds", 5)
+        .limit("sign_ups_per_address_per_hour", 100);
+    let plan = plan
+        .environment("LD_PRELOAD", library.as_os_str())
+        .environment("FAKETIME_TIMESTAMP_FILE", &clock);
     // Time-outs are measured by the clock that no operator sets.
-    let plan = plan.environment("DONT_FAKE_MONOTONIC", "1").environment("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+    let plan = plan
+        .environment("DONT_FAKE_MONOTONIC", "1")
+        .environment("FAKETIME_DONT_FAKE_MONOTONIC", "1");
     let world = plan.environment("FAKETIME_NO_CACHE", "1").start();
     let account = world.account();
-    world.json(&["key", "set", &account.key_id, "--requests-per-minute", "1000"]);
+    world.json(&[
+        "key",
+        "set",
+        &account.key_id,
+        "--requests-per-minute",
+        "1000",
+    ]);
     let mut cookie = world.visitor("clock@example.test");
     let (mut count, mut dates) = (0, HashSet::new());
     // A session lives for twelve idle hours, so a day ends it; a clock that is put back ends none.
-    let jumps = [("+1h", true), ("+0", true), ("-1h", true), ("+1d", false), ("-1d", true), ("+0", false)];
+    let jumps = [
+        ("+1h", true),
+        ("+0", true),
+        ("-1h", true),
+        ("+1d", false),
+        ("-1d", true),
+        ("+0", false),
+    ];
     for (offset, sessions_live) in jumps {
         let mut running = world.connect();
-        running.send(&Chat.stream(&account.key, "events=8 gap_ms=200 input=10 output=5").bytes());
+        running.send(
+            &Chat
+                .stream(&account.key, "events=8 gap_ms=200 input=10 output=5")
+                .bytes(),
+        );
         let mut answer = running.begin();
-        assert!(answer.status == 200 && running.more(&mut answer), "{offset}: {}", answer.text());
+        assert!(
+            answer.status == 200 && running.more(&mut answer),
+            "{offset}: {}",
+            answer.text()
+        );
         set(offset);
         for surface in BOTH {
             world.works(surface, &account.key);
@@ -156,7 +241,11 @@ fn a_clock_that_jumps_refuses_nobody_and_cuts_nothing() {
         running.finish(&mut answer);
         assert!(Chat.is_complete(&answer), "{offset}: {}", answer.text());
         count += 3;
-        assert_eq!(world.page("/dashboard", &cookie).status == 200, sessions_live, "{offset}: a session");
+        assert_eq!(
+            world.page("/dashboard", &cookie).status == 200,
+            sessions_live,
+            "{offset}: a session"
+        );
         dates.insert(world.ended_at(&account, count));
         // A wrong password, and then the right one: nobody waits for a clock to come back.
         let sign_in = |password: &str| {
@@ -166,7 +255,13 @@ fn a_clock_that_jumps_refuses_nobody_and_cuts_nothing() {
         assert_eq!(sign_in("wrong+password").status, 401, "{offset}");
         let signed_in = sign_in(PASSWORD);
         assert_eq!(signed_in.status, 303, "{offset}: {}", signed_in.text());
-        cookie = signed_in.header("set-cookie").unwrap().split(';').next().unwrap().to_owned();
+        cookie = signed_in
+            .header("set-cookie")
+            .unwrap()
+            .split(';')
+            .next()
+            .unwrap()
+            .to_owned();
         assert_eq!(world.page("/dashboard", &cookie).status, 200, "{offset}");
         let answer = world.ask(&Request::get("/v1/credits").bearer(&account.key));
         assert_eq!(answer.status, 200, "{offset}: {}", answer.text());
@@ -174,9 +269,20 @@ fn a_clock_that_jumps_refuses_nobody_and_cuts_nothing() {
     assert!(dates.len() >= 3, "the clock did not jump: {dates:?}");
     world.ended(&account, count);
     let endings = world.endings(&account);
-    let ids: HashSet<_> = endings.iter().map(|ending| ending["request_id"].as_str().unwrap()).collect();
-    assert_eq!((endings.len(), ids.len()), (count, count), "no request twice");
-    assert!(endings.iter().all(|ending| ending["outcome"] == "completed"));
+    let ids: HashSet<_> = endings
+        .iter()
+        .map(|ending| ending["request_id"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        (endings.len(), ids.len()),
+        (count, count),
+        "no request twice"
+    );
+    assert!(
+        endings
+            .iter()
+            .all(|ending| ending["outcome"] == "completed")
+    );
     assert!(!world.log().contains("ERROR"), "{}", world.log());
     world.close();
 }
@@ -187,14 +293,20 @@ impl World {
         let endings = wait_for("the requests to end", SOON, || {
             Some(self.endings(account)).filter(|endings| endings.len() >= count)
         });
-        let newest = endings.iter().max_by_key(|ending| ending["seq"].as_i64()).unwrap();
+        let newest = endings
+            .iter()
+            .max_by_key(|ending| ending["seq"].as_i64())
+            .unwrap();
         newest["at"].as_str().unwrap()[..10].to_owned()
     }
 
     /// Memory of the gateway, in KiB.
     fn memory(&self) -> i64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmRSS:"))
+            .unwrap();
         line.trim().trim_end_matches(" kB").parse().unwrap()
     }
 }
@@ -202,21 +314,30 @@ impl World {
 #[test]
 fn work_for_a_long_time_takes_no_more_memory_and_no_more_files() {
     let (warm, soak, allowed) = if crate::is_long() {
-        (Duration::from_secs(300), Duration::from_secs(1_800), 4 * 1_024)
+        (
+            Duration::from_secs(300),
+            Duration::from_secs(1_800),
+            4 * 1_024,
+        )
     } else {
         (Duration::from_secs(3), Duration::from_secs(6), 48 * 1_024)
     };
     let world = World::new();
     let account = world.funded(crash::FUNDS);
     let mut samples = Vec::new();
-    let log = crash::under_load(world.edge, &account.key, &[Habit::Whole, Habit::Stream, Habit::Abort], || {
-        std::thread::sleep(warm);
-        let began = Instant::now();
-        while began.elapsed() < soak {
-            samples.push((world.memory(), world.open_files()));
-            std::thread::sleep(soak / 20);
-        }
-    });
+    let log = crash::under_load(
+        world.edge,
+        &account.key,
+        &[Habit::Whole, Habit::Stream, Habit::Abort],
+        || {
+            std::thread::sleep(warm);
+            let began = Instant::now();
+            while began.elapsed() < soak {
+                samples.push((world.memory(), world.open_files()));
+                std::thread::sleep(soak / 20);
+            }
+        },
+    );
     assert!(log.odd.is_empty(), "{:?}", log.odd.first());
     // Of each half the middle value, which no burst moves.
     let middle = |samples: &[(i64, usize)]| {
@@ -228,9 +349,18 @@ fn work_for_a_long_time_takes_no_more_memory_and_no_more_files() {
     };
     let (first, last) = samples.split_at(samples.len() / 2);
     let ((memory, files), (memory_later, files_later)) = (middle(first), middle(last));
-    println!("{} answers in {soak:?}: {memory} → {memory_later} KiB, {files} → {files_later} files", log.whole.len());
-    assert!(memory_later - memory <= allowed, "{memory} → {memory_later} KiB: {samples:?}");
-    assert!(files_later <= files + 16, "{files} → {files_later} files: {samples:?}");
+    println!(
+        "{} answers in {soak:?}: {memory} → {memory_later} KiB, {files} → {files_later} files",
+        log.whole.len()
+    );
+    assert!(
+        memory_later - memory <= allowed,
+        "{memory} → {memory_later} KiB: {samples:?}"
+    );
+    assert!(
+        files_later <= files + 16,
+        "{files} → {files_later} files: {samples:?}"
+    );
     world.close();
 }
 
@@ -244,16 +374,29 @@ fn passwords_sessions_invitations_and_prompts_are_in_no_log_no_metric_and_no_fil
     let shown = world.json(&["account", "show", "canary@example.test"]);
     let (_, key) = world.key(shown["account_id"].as_str().unwrap(), "canary");
     let invite = world.json(&["account", "invite"]);
-    let code =
-        invite.to_string().split('"').filter(|word| word.len() >= 16 && !word.contains(' ')).map(str::to_owned).next();
+    let code = invite
+        .to_string()
+        .split('"')
+        .filter(|word| word.len() >= 16 && !word.contains(' '))
+        .map(str::to_owned)
+        .next();
     for surface in BOTH {
         for stream in [false, true] {
             let marker = "text=CANARY-prompt input=10 output=5";
-            let request = if stream { surface.stream(&key, marker) } else { surface.whole(&key, marker) };
+            let request = if stream {
+                surface.stream(&key, marker)
+            } else {
+                surface.whole(&key, marker)
+            };
             let answer = world.ask(&request);
-            let is_told = if stream { surface.is_complete(&answer) } else { answer.has("CANARY-prompt") };
+            let is_told = if stream {
+                surface.is_complete(&answer)
+            } else {
+                answer.has("CANARY-prompt")
+            };
             assert!(answer.status == 200 && is_told, "{}", answer.text());
-            // A vendor that fails, a marker that it cannot read, a key that is nobody's, a body that is no JSON.
+            // A vendor that fails, a marker that it cannot read, a key that is nobody's, a body
+            // that is no JSON.
             world.ask(&surface.whole(&key, "text=CANARY-prompt status=500"));
             world.ask(&surface.whole(&key, "CANARY-prompt"));
             world.ask(&surface.whole("gw-sk-CANARY-of-nobody", "text=CANARY-prompt"));
@@ -261,22 +404,42 @@ fn passwords_sessions_invitations_and_prompts_are_in_no_log_no_metric_and_no_fil
         }
     }
     let mut broken = world.connect();
-    broken.send(format!("POST /v1/messages HTTP/1.1\r\nx-api-key: {key}\r\nno field\r\n\r\n").as_bytes());
+    broken.send(
+        format!("POST /v1/messages HTTP/1.1\r\nx-api-key: {key}\r\nno field\r\n\r\n").as_bytes(),
+    );
     assert!(broken.try_begin().is_none_or(|answer| answer.status == 400));
-    let wrong = Request::form("/dashboard/sign-in", "email=canary@example.test&password=CANARY+wrong+password");
+    let wrong = Request::form(
+        "/dashboard/sign-in",
+        "email=canary@example.test&password=CANARY+wrong+password",
+    );
     assert_eq!(world.ask(&wrong).status, 401);
     let mut seen = Seen::default();
-    for path in ["/dashboard", "/dashboard/keys", "/dashboard/activity", "/dashboard/account", "/docs"] {
+    for path in [
+        "/dashboard",
+        "/dashboard/keys",
+        "/dashboard/activity",
+        "/dashboard/account",
+        "/docs",
+    ] {
         let page = world.page(path, &cookie);
         assert_eq!(page.status, 200, "{path}");
         seen.add(path, page.body);
     }
     wait_for("the access log", SOON, || {
-        std::fs::read_to_string(&access_log).ok().filter(|text| text.lines().count() > 20)
+        std::fs::read_to_string(&access_log)
+            .ok()
+            .filter(|text| text.lines().count() > 20)
     });
     seen.add_all_of(&world, &access_log);
     // As it is, and as whoever prints bytes one by one writes it; streams have it in pieces.
-    let mut secrets = vec!["CANARY", "'C', 'A', 'N', 'A'", "67, 65, 78, 65", "a long password", &token, &key];
+    let mut secrets = vec![
+        "CANARY",
+        "'C', 'A', 'N', 'A'",
+        "67, 65, 78, 65",
+        "a long password",
+        &token,
+        &key,
+    ];
     secrets.extend(code.as_deref());
     seen.has_none_of(&secrets);
     world.close();

@@ -1,5 +1,5 @@
-//! What a key may do, seen from outside: until when it works, with which models, how fast, and for how much; with the
-//! embedded store and over two edges that share one.
+//! What a key may do, seen from outside: until when it works, with which models, how fast, and for
+//! how much; with the embedded store and over two edges that share one.
 
 use crate::account::{Account, credits, micro};
 use crate::client::{Answer, Request};
@@ -13,11 +13,28 @@ const INVALID: &str = "invalid_request_error";
 
 /// A key of the account with these settings, as `key create` takes them.
 fn key_with(world: &World, account: &Account, settings: &[&str]) -> (String, String) {
-    let made = world.json(&[&["key", "create", "--account", &account.id, "--name", "limited"], settings].concat());
-    (made["key_id"].as_str().unwrap().to_owned(), made["key"].as_str().unwrap().to_owned())
+    let made = world.json(
+        &[
+            &[
+                "key",
+                "create",
+                "--account",
+                &account.id,
+                "--name",
+                "limited",
+            ],
+            settings,
+        ]
+        .concat(),
+    );
+    (
+        made["key_id"].as_str().unwrap().to_owned(),
+        made["key"].as_str().unwrap().to_owned(),
+    )
 }
 
-/// The limit, what remains of it and when it is whole again, as the surface tells of `what` (`requests`, `tokens`).
+/// The limit, what remains of it and when it is whole again, as the surface tells of `what`
+/// (`requests`, `tokens`).
 fn told(surface: Surface, answer: &Answer, what: &str) -> Option<(u64, u64, String)> {
     let name = |part: &str| match surface {
         Chat => format!("x-ratelimit-{part}-{what}"),
@@ -32,14 +49,22 @@ fn told(surface: Surface, answer: &Answer, what: &str) -> Option<(u64, u64, Stri
 fn too_many(surface: Surface, answer: &Answer, words: &str) {
     let limited = (429, "rate_limit_error");
     let error = surface.fails(answer, limited, limited, Some("rate_limit_exceeded"));
-    assert!(error["message"].as_str().unwrap().contains(words), "{error}");
+    assert!(
+        error["message"].as_str().unwrap().contains(words),
+        "{error}"
+    );
     let wait: u64 = answer.header("retry-after").unwrap().parse().unwrap();
     assert!((1..=60).contains(&wait), "{wait}");
     assert_eq!(answer.header("x-should-retry"), None, "waiting helps");
 }
 
 /// Asks both surfaces, whole and streamed, until one is refused; how many were answered.
-fn answered_until_refused(surface: Surface, ask: &mut dyn FnMut(&Request) -> Answer, key: &str, most: u64) -> Answer {
+fn answered_until_refused(
+    surface: Surface,
+    ask: &mut dyn FnMut(&Request) -> Answer,
+    key: &str,
+    most: u64,
+) -> Answer {
     for count in 0..most {
         let request = match count % 2 {
             0 => surface.whole(key, "input=10 output=10"),
@@ -47,7 +72,8 @@ fn answered_until_refused(surface: Surface, ask: &mut dyn FnMut(&Request) -> Ans
         };
         let answer = ask(&request);
         assert_eq!(answer.status, 200, "{count}: {}", answer.text());
-        let (limit, remaining, reset) = told(surface, &answer, "requests").expect("headers on success");
+        let (limit, remaining, reset) =
+            told(surface, &answer, "requests").expect("headers on success");
         assert_eq!((limit, remaining), (most, most - count - 1), "{reset}");
         match surface {
             Chat => assert!(reset.ends_with('s'), "{reset}"),
@@ -66,24 +92,62 @@ fn requests_beyond_a_keys_or_its_accounts_rate_are_429_and_the_headers_tell_what
         let (_, key) = key_with(&world, &account, &["--requests-per-minute", "3"]);
         let refused = answered_until_refused(surface, &mut |request| world.ask(request), &key, 3);
         too_many(surface, &refused, "this key may have 3 requests per minute");
-        assert_eq!(told(surface, &refused, "requests").map(|(limit, left, _)| (limit, left)), Some((3, 0)));
-        assert_eq!(told(surface, &refused, "tokens"), None, "no limit, no header");
+        assert_eq!(
+            told(surface, &refused, "requests").map(|(limit, left, _)| (limit, left)),
+            Some((3, 0))
+        );
+        assert_eq!(
+            told(surface, &refused, "tokens"),
+            None,
+            "no limit, no header"
+        );
         calls += 3;
-        assert_eq!(world.vendor.calls(), calls, "a refused request reached the vendor");
+        assert_eq!(
+            world.vendor.calls(),
+            calls,
+            "a refused request reached the vendor"
+        );
     }
     let free = world.works(Chat, &account.key);
     assert_eq!(told(Chat, &free, "requests"), None);
 
     let limited = world.account_with("limited@example.test", &["--no-trial"]);
-    world.json(&["account", "grant", &limited.id, "100", "--ref", "more funds"]);
-    world.json(&["account", "limit", &limited.id, "--requests-per-minute", "2"]);
+    world.json(&[
+        "account",
+        "grant",
+        &limited.id,
+        "100",
+        "--ref",
+        "more funds",
+    ]);
+    world.json(&[
+        "account",
+        "limit",
+        &limited.id,
+        "--requests-per-minute",
+        "2",
+    ]);
     let (_, second) = key_with(&world, &limited, &["--requests-per-minute", "50"]);
     for key in [&limited.key, &second] {
         let answer = world.works(Chat, key);
-        assert_eq!(told(Chat, &answer, "requests").map(|(limit, ..)| limit), Some(2), "the tighter of the two");
+        assert_eq!(
+            told(Chat, &answer, "requests").map(|(limit, ..)| limit),
+            Some(2),
+            "the tighter of the two"
+        );
     }
-    too_many(Chat, &world.ask(&Chat.whole(&second, "input=1 output=1")), "this account may have 2 requests per minute");
-    world.json(&["account", "limit", &limited.id, "--requests-per-minute", "default"]);
+    too_many(
+        Chat,
+        &world.ask(&Chat.whole(&second, "input=1 output=1")),
+        "this account may have 2 requests per minute",
+    );
+    world.json(&[
+        "account",
+        "limit",
+        &limited.id,
+        "--requests-per-minute",
+        "default",
+    ]);
     world.works(Chat, &limited.key);
     assert!(world.metric("gateway_rejected_total", &["requests_per_minute"]) >= 3.0);
     world.ended(&limited, 3);
@@ -97,14 +161,27 @@ fn tokens_are_counted_as_asked_for_and_then_as_used() {
     for surface in BOTH {
         let (_, key) = key_with(&world, &account, &["--tokens-per-minute", "1500"]);
         let mut open = world.connect();
-        open.send(&surface.whole(&key, "delay_ms=1500 input=10 output=10").bytes());
-        wait_for("the first to run", SOON, || (world.standing(&account).held > 0).then_some(()));
+        open.send(
+            &surface
+                .whole(&key, "delay_ms=1500 input=10 output=10")
+                .bytes(),
+        );
+        wait_for("the first to run", SOON, || {
+            (world.standing(&account).held > 0).then_some(())
+        });
         let refused = world.ask(&surface.whole(&key, "input=10 output=10"));
-        too_many(surface, &refused, "this key may have 1500 tokens per minute");
+        too_many(
+            surface,
+            &refused,
+            "this key may have 1500 tokens per minute",
+        );
         let first = open.answer();
         assert_eq!(first.status, 200, "{}", first.text());
         let (limit, left, _) = told(surface, &first, "tokens").expect("headers on success");
-        assert!(limit == 1_500 && left < 500, "{left} of {limit} left of a request that asked for a thousand");
+        assert!(
+            limit == 1_500 && left < 500,
+            "{left} of {limit} left of a request that asked for a thousand"
+        );
         let after = world.works(surface, &key);
         let (_, left, _) = told(surface, &after, "tokens").unwrap();
         assert!(left > 300, "what was not used is given back: {left}");
@@ -121,24 +198,41 @@ fn what_runs_at_one_time_is_bounded_and_given_back_however_a_request_ends() {
     let mut ends = 0;
     for surface in BOTH {
         let streamed = surface == Messages;
-        for (marker, stream) in [("input=10 output=10", streamed), ("status=400", !streamed), ("cut=1 events=5", true)]
-        {
+        for (marker, stream) in [
+            ("input=10 output=10", streamed),
+            ("status=400", !streamed),
+            ("cut=1 events=5", true),
+        ] {
             let body = surface.body(&format!("delay_ms=1000 {marker}"), stream, 1_000);
             let mut open = world.connect();
             open.send(&surface.request(&key, &body).bytes());
-            wait_for("the first to run", SOON, || (world.standing(&account).held > 0).then_some(()));
+            wait_for("the first to run", SOON, || {
+                (world.standing(&account).held > 0).then_some(())
+            });
             let refused = world.ask(&surface.whole(&key, "input=10 output=10"));
-            too_many(surface, &refused, "this key may have 1 requests at one time");
+            too_many(
+                surface,
+                &refused,
+                "this key may have 1 requests at one time",
+            );
             open.answer();
             ends += 1;
             world.ended(&account, ends);
         }
         let mut left = world.connect();
-        left.send(&surface.stream(&key, "delay_ms=100 gap_ms=20 events=100 input=10 output=10").bytes());
-        wait_for("the first to run", SOON, || (world.standing(&account).held > 0).then_some(()));
+        left.send(
+            &surface
+                .stream(&key, "delay_ms=100 gap_ms=20 events=100 input=10 output=10")
+                .bytes(),
+        );
+        wait_for("the first to run", SOON, || {
+            (world.standing(&account).held > 0).then_some(())
+        });
         drop(left);
         ends += 1;
-        wait_for("what the client left to end", SOON, || (world.standing(&account).held == 0).then_some(()));
+        wait_for("what the client left to end", SOON, || {
+            (world.standing(&account).held == 0).then_some(())
+        });
         world.works(surface, &key);
         ends += 1;
         world.ended(&account, ends);
@@ -146,16 +240,29 @@ fn what_runs_at_one_time_is_bounded_and_given_back_however_a_request_ends() {
     world.close();
 }
 
-/// Asks for answers of a known cost until the key's limit refuses; how many were answered and what was debited for them.
-fn spend_all(world: &World, ask: &dyn Fn(&Request) -> Answer, surface: Surface, key: &str) -> (usize, i64) {
+/// Asks for answers of a known cost until the key's limit refuses; how many were answered and what
+/// was debited for them.
+fn spend_all(
+    world: &World,
+    ask: &dyn Fn(&Request) -> Answer,
+    surface: Surface,
+    key: &str,
+) -> (usize, i64) {
     for count in 0..20 {
         let answer = ask(&surface.whole(key, "input=10 output=200"));
         if answer.status == 200 {
             continue;
         }
-        let error =
-            surface.fails(&answer, (402, "insufficient_quota"), (402, "billing_error"), Some("key_spend_limit"));
-        assert!(error["message"].as_str().unwrap().contains("spend limit"), "{error}");
+        let error = surface.fails(
+            &answer,
+            (402, "insufficient_quota"),
+            (402, "billing_error"),
+            Some("key_spend_limit"),
+        );
+        assert!(
+            error["message"].as_str().unwrap().contains("spend limit"),
+            "{error}"
+        );
         return (count, i64::try_from(count).unwrap() * surface.cost(10, 200));
     }
     panic!("a key's spend limit never refused: {}", world.log())
@@ -163,7 +270,12 @@ fn spend_all(world: &World, ask: &dyn Fn(&Request) -> Answer, surface: Surface, 
 
 fn listed(world: &World, account: &Account, key_id: &str) -> Value {
     let keys = world.json(&["key", "list", "--account", &account.id]);
-    keys.as_array().unwrap().iter().find(|key| key["key_id"] == key_id).unwrap().clone()
+    keys.as_array()
+        .unwrap()
+        .iter()
+        .find(|key| key["key_id"] == key_id)
+        .unwrap()
+        .clone()
 }
 
 #[test]
@@ -177,11 +289,17 @@ fn a_key_spends_up_to_its_limit_and_no_further_also_after_a_restart() {
         let (id, key) = key_with(&world, &account, &["--spend-limit", &setting]);
         let (count, spent) = spend_all(&world, &|request| world.ask(request), surface, &key);
         all += count;
-        assert!(spent <= limit && limit - spent < surface.cost(300, 456), "{spent} of {limit}");
+        assert!(
+            spent <= limit && limit - spent < surface.cost(300, 456),
+            "{spent} of {limit}"
+        );
         world.ended(&account, all);
         let shown = listed(&world, &account, &id);
         assert_eq!(micro(&shown["spent"]), spent, "{shown}");
-        assert!(shown["last_used_at"].is_string() && shown["spend_limit"]["period"] == "month", "{shown}");
+        assert!(
+            shown["last_used_at"].is_string() && shown["spend_limit"]["period"] == "month",
+            "{shown}"
+        );
 
         world.kill();
         world.start_gateway();
@@ -205,23 +323,62 @@ fn a_key_is_bound_to_its_models_and_ends_at_its_hour() {
     Messages.failure(&denied, 403, "permission_error", Some("model_not_allowed"));
     let mut body = Chat.body("input=1 output=1", false, 100);
     body["model"] = "alpha-haiku-4-5-20251001".into();
-    Chat.failure(&world.ask(&Chat.request(&key, &body)), 403, INVALID, Some("model_not_allowed"));
+    Chat.failure(
+        &world.ask(&Chat.request(&key, &body)),
+        403,
+        INVALID,
+        Some("model_not_allowed"),
+    );
     world.works(Chat, &key);
     for version in [false, true] {
         let list = Request::get("/v1/models").bearer(&key);
-        let list = world.ask(&if version { list.header("anthropic-version", "2023-06-01") } else { list }).json();
-        let ids: Vec<_> = list["data"].as_array().unwrap().iter().map(|model| model["id"].clone()).collect();
+        let list = world
+            .ask(&if version {
+                list.header("anthropic-version", "2023-06-01")
+            } else {
+                list
+            })
+            .json();
+        let ids: Vec<_> = list["data"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|model| model["id"].clone())
+            .collect();
         assert_eq!(ids, ["alpha-opus-4-7", "beta-5.2"]);
     }
-    assert_eq!(world.ask(&Request::get("/v1/models/beta-5.2").bearer(&key)).status, 200);
-    assert_eq!(world.ask(&Request::get("/v1/models/beta-5.5").bearer(&key)).status, 403);
-    assert!(!world.command(&["key", "set", &id, "--models", "no-such-model"]).status.success());
+    assert_eq!(
+        world
+            .ask(&Request::get("/v1/models/beta-5.2").bearer(&key))
+            .status,
+        200
+    );
+    assert_eq!(
+        world
+            .ask(&Request::get("/v1/models/beta-5.5").bearer(&key))
+            .status,
+        403
+    );
+    assert!(
+        !world
+            .command(&["key", "set", &id, "--models", "no-such-model"])
+            .status
+            .success()
+    );
 
     world.json(&["key", "set", &id, "--models", "all", "--expires-in", "0s"]);
     for surface in BOTH {
         let answer = world.ask(&surface.whole(&key, "input=1 output=1"));
-        let error = surface.fails(&answer, (401, INVALID), (401, "authentication_error"), Some("invalid_api_key"));
-        assert!(error["message"].as_str().unwrap().contains("expired"), "{error}");
+        let error = surface.fails(
+            &answer,
+            (401, INVALID),
+            (401, "authentication_error"),
+            Some("invalid_api_key"),
+        );
+        assert!(
+            error["message"].as_str().unwrap().contains("expired"),
+            "{error}"
+        );
     }
     world.json(&["key", "set", &id, "--expires-in", "never"]);
     world.works(Messages, &key);
@@ -239,8 +396,9 @@ fn asked(edge: &World, request: &Request) -> Answer {
     })
 }
 
-/// Sends so many requests at one time, by turns to each edge; those that were answered, those that were refused, and how
-/// many could not be judged because a busy machine's store did not answer in time.
+/// Sends so many requests at one time, by turns to each edge; those that were answered, those that
+/// were refused, and how many could not be judged because a busy machine's store did not answer in
+/// time.
 fn at_once(fleet: &Fleet, count: usize, request: &Request) -> (Vec<Answer>, Vec<Answer>, usize) {
     let ports: Vec<_> = fleet.edges.iter().map(|edge| edge.edge).collect();
     let answers: Vec<_> = std::thread::scope(|scope| {
@@ -249,16 +407,25 @@ fn at_once(fleet: &Fleet, count: usize, request: &Request) -> (Vec<Answer>, Vec<
             scope.spawn(move || crate::client::ask(port, request))
         };
         let asked: Vec<_> = (0..count).map(ask).collect();
-        asked.into_iter().map(|asked| asked.join().unwrap()).collect()
+        asked
+            .into_iter()
+            .map(|asked| asked.join().unwrap())
+            .collect()
     });
-    let (judged, unclear): (Vec<_>, Vec<_>) =
-        answers.into_iter().partition(|answer| !matches!(answer.status, 503 | 529));
-    let (answered, refused) = judged.into_iter().partition(|answer: &Answer| answer.status == 200);
+    let (judged, unclear): (Vec<_>, Vec<_>) = answers
+        .into_iter()
+        .partition(|answer| !matches!(answer.status, 503 | 529));
+    let (answered, refused) = judged
+        .into_iter()
+        .partition(|answer: &Answer| answer.status == 200);
     (answered, refused, unclear.len())
 }
 
 fn known_to_all(fleet: &Fleet, key: &str) {
-    fleet.edges.iter().for_each(|edge| fleet.wait_known(edge, key));
+    fleet
+        .edges
+        .iter()
+        .for_each(|edge| fleet.wait_known(edge, key));
 }
 
 #[test]
@@ -269,30 +436,48 @@ fn two_edges_keep_one_limit_on_requests_and_on_spending() {
         let (_, key) = key_with(&fleet.sidecar, &account, &["--requests-per-minute", "10"]);
         known_to_all(&fleet, &key);
         let began = Instant::now();
-        let (answered, refused, unclear) = at_once(&fleet, 64, &surface.whole(&key, "input=10 output=10"));
+        let (answered, refused, unclear) =
+            at_once(&fleet, 64, &surface.whole(&key, "input=10 output=10"));
         // One more every six seconds: what a slow machine takes longer for.
         let most = 10 + usize::try_from(began.elapsed().as_secs() / 6).unwrap();
         // One that was not answered in time may have been counted.
         let least = 10_usize.saturating_sub(unclear);
-        assert!((least..=most).contains(&answered.len()), "{} were answered, {unclear} unclear", answered.len());
+        assert!(
+            (least..=most).contains(&answered.len()),
+            "{} were answered, {unclear} unclear",
+            answered.len()
+        );
         for answer in &refused {
             too_many(surface, answer, "this key may have 10 requests per minute");
         }
-        assert!(answered.iter().all(|answer| told(surface, answer, "requests").is_some_and(|(limit, ..)| limit == 10)));
+        assert!(answered.iter().all(|answer| {
+            told(surface, answer, "requests").is_some_and(|(limit, ..)| limit == 10)
+        }));
 
         // Room for the worst case of five, and what it costs in the end is all.
         let (worst, cost) = (surface.cost(400, 1_000), surface.cost(10, 1_000));
         let limit = 4 * cost + worst;
-        let (id, key) = key_with(&fleet.sidecar, &account, &["--spend-limit", &format!("{}/day", credits(limit))]);
+        let (id, key) = key_with(
+            &fleet.sidecar,
+            &account,
+            &["--spend-limit", &format!("{}/day", credits(limit))],
+        );
         known_to_all(&fleet, &key);
-        let strict = surface.whole(&key, "input=10 output=1000").header("x-gateway-strict", "true");
+        let strict = surface
+            .whole(&key, "input=10 output=1000")
+            .header("x-gateway-strict", "true");
         let mut spent = 0;
         let mut round = || {
             let (answered, refused, unclear) = at_once(&fleet, 16, &strict);
             spent += i64::try_from(answered.len()).unwrap() * cost;
             assert!(spent <= limit, "{spent} were spent of {limit}");
             for answer in &refused {
-                surface.fails(answer, (402, "insufficient_quota"), (402, "billing_error"), Some("key_spend_limit"));
+                surface.fails(
+                    answer,
+                    (402, "insufficient_quota"),
+                    (402, "billing_error"),
+                    Some("key_spend_limit"),
+                );
             }
             (spent >= 5 * cost && answered.is_empty() && unclear == 0).then_some(())
         };
@@ -312,36 +497,64 @@ fn two_edges_share_what_runs_at_one_time_and_a_dead_edge_gives_it_back() {
     let (id, key) = key_with(&fleet.sidecar, &account, &["--concurrent", "2"]);
     known_to_all(&fleet, &key);
     for surface in BOTH {
-        let (answered, refused, unclear) =
-            at_once(&fleet, 12, &surface.whole(&key, "delay_ms=1500 input=10 output=10"));
+        let (answered, refused, unclear) = at_once(
+            &fleet,
+            12,
+            &surface.whole(&key, "delay_ms=1500 input=10 output=10"),
+        );
         // Those that come once the first two have ended are answered too.
-        assert!(answered.len() + unclear >= 2 && !refused.is_empty(), "{} were answered", answered.len());
+        assert!(
+            answered.len() + unclear >= 2 && !refused.is_empty(),
+            "{} were answered",
+            answered.len()
+        );
         for answer in &refused {
             too_many(surface, answer, "this key may have 2 requests at one time");
         }
     }
     // What has ended a moment ago may still be on its way to the store.
-    wait_for("all to have ended", SOON, || (fleet.edges[0].standing(&account).held == 0).then_some(()));
+    wait_for("all to have ended", SOON, || {
+        (fleet.edges[0].standing(&account).held == 0).then_some(())
+    });
     let open: Vec<_> = (0..2)
         .map(|_| {
             let mut open = fleet.edges[0].connect();
-            open.send(&Chat.stream(&key, "gap_ms=100 events=600 input=10 output=10").bytes());
+            open.send(
+                &Chat
+                    .stream(&key, "gap_ms=100 events=600 input=10 output=10")
+                    .bytes(),
+            );
             open
         })
         .collect();
-    let held_for_both = || (fleet.edges[1].standing(&account).held >= 2 * Chat.cost(10, 1_000)).then_some(());
+    let held_for_both =
+        || (fleet.edges[1].standing(&account).held >= 2 * Chat.cost(10, 1_000)).then_some(());
     wait_for("both to run", SOON, held_for_both);
-    too_many(Chat, &asked(&fleet.edges[1], &Chat.whole(&key, "input=10 output=10")), "2 requests at one time");
+    too_many(
+        Chat,
+        &asked(&fleet.edges[1], &Chat.whole(&key, "input=10 output=10")),
+        "2 requests at one time",
+    );
     fleet.edges[0].kill();
-    too_many(Chat, &asked(&fleet.edges[1], &Chat.whole(&key, "input=10 output=10")), "2 requests at one time");
+    too_many(
+        Chat,
+        &asked(&fleet.edges[1], &Chat.whole(&key, "input=10 output=10")),
+        "2 requests at one time",
+    );
     drop(open);
     fleet.edges[0].start_gateway();
     wait_for("the dead edge's requests to be given back", SOON, || {
-        (fleet.edges[1].ask(&Chat.whole(&key, "input=10 output=10")).status == 200).then_some(())
+        (fleet.edges[1]
+            .ask(&Chat.whole(&key, "input=10 output=10"))
+            .status
+            == 200)
+            .then_some(())
     });
 
     // A change reaches every edge that remembers the key.
-    fleet.sidecar.json(&["key", "set", &id, "--models", "beta-5.5"]);
+    fleet
+        .sidecar
+        .json(&["key", "set", &id, "--models", "beta-5.5"]);
     for edge in &fleet.edges {
         wait_for("the change to be heard", Duration::from_secs(10), || {
             (edge.ask(&Chat.whole(&key, "input=1 output=1")).status == 403).then_some(())

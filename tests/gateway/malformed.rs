@@ -1,5 +1,5 @@
-//! What reached a socket and was refused leaves a trace: one count with its reason, one line of the log, and over HTTP/1.1 an
-//! answer in the surface's shape.
+//! What reached a socket and was refused leaves a trace: one count with its reason, one line of the
+//! log, and over HTTP/1.1 an answer in the surface's shape.
 //!
 //! What of it reaches a vendor is `smuggling.rs`; HTTP/2 by its letter is `h2_conformance.rs`.
 
@@ -36,16 +36,23 @@ fn count(world: &World, reason: &str) -> f64 {
 }
 
 fn wait_count(world: &World, reason: &str, count_due: f64) {
-    wait_for(&format!("{reason} to be counted {count_due} times"), SOON, || {
-        (count(world, reason) >= count_due).then_some(())
-    });
+    wait_for(
+        &format!("{reason} to be counted {count_due} times"),
+        SOON,
+        || (count(world, reason) >= count_due).then_some(()),
+    );
     assert_eq!(count(world, reason), count_due, "{reason}");
 }
 
 /// Lines of the log with this reason.
 fn lines(world: &World, reason: &str) -> Vec<String> {
     let mark = format!("refused ({reason})");
-    world.log().lines().filter(|line| line.contains(&mark)).map(str::to_owned).collect()
+    world
+        .log()
+        .lines()
+        .filter(|line| line.contains(&mark))
+        .map(str::to_owned)
+        .collect()
 }
 
 fn send(world: &World, bytes: &[u8]) -> (Option<Answer>, Connection) {
@@ -82,7 +89,12 @@ const REFUSED: [(&str, &str, u16); 19] = [
 fn a_malformed_request_is_answered_counted_and_logged_once() {
     let world = World::new();
     for reason in REASONS {
-        assert!(world.metrics().contains(&format!("{MALFORMED}{{reason=\"{reason}\"}} 0")), "{reason} begins at 0");
+        assert!(
+            world
+                .metrics()
+                .contains(&format!("{MALFORMED}{{reason=\"{reason}\"}} 0")),
+            "{reason} begins at 0"
+        );
     }
     for (bytes, reason, status) in REFUSED {
         let before = (count(&world, reason), lines(&world, reason).len());
@@ -95,18 +107,27 @@ fn a_malformed_request_is_answered_counted_and_logged_once() {
         let body = answer.json();
         let is_messages = bytes.contains(" /v1/messages HTTP/1.");
         assert_eq!(body["type"] == "error", is_messages, "{bytes:?}: {body}");
-        assert!(body["error"]["message"].as_str().unwrap().len() > 10, "{body}");
+        assert!(
+            body["error"]["message"].as_str().unwrap().len() > 10,
+            "{body}"
+        );
         assert!(connection.is_closed(), "{bytes:?}");
         wait_count(&world, reason, before.0 + 1.0);
         let lines = wait_for("the line of the log", SOON, || {
             Some(lines(&world, reason)).filter(|lines| lines.len() > before.1)
         });
         assert_eq!(lines.len(), before.1 + 1, "{bytes:?}: {lines:#?}");
-        assert!(lines[before.1].contains(&request_id) && lines[before.1].contains("127.0.0.1"), "{lines:#?}");
+        assert!(
+            lines[before.1].contains(&request_id) && lines[before.1].contains("127.0.0.1"),
+            "{lines:#?}"
+        );
     }
     let answers = world.metric("gateway_requests_total", &["route=\"malformed\""]);
     assert_eq!(answers, REFUSED.len() as f64);
-    assert_eq!(world.metric("gateway_requests_total", &["route=\"api\""]), 0.0);
+    assert_eq!(
+        world.metric("gateway_requests_total", &["route=\"api\""]),
+        0.0
+    );
     assert_eq!(world.vendor.calls(), 0);
     world.close();
 }
@@ -115,14 +136,20 @@ fn a_malformed_request_is_answered_counted_and_logged_once() {
 fn a_malformed_request_behind_a_good_one_is_answered_and_is_not_taken_for_the_good_ones_path() {
     let world = World::new();
     let account = world.account();
-    let good = Request::get("/v1/messages/none").bearer(&account.key).bytes();
+    let good = Request::get("/v1/messages/none")
+        .bearer(&account.key)
+        .bytes();
     let mut connection = world.connect();
     connection.send(&[&good[..], b"nonsense\r\n\r\n"].concat());
     assert_eq!(connection.answer().status, 404);
     let answer = connection.answer();
     assert_eq!((answer.status, answer.header("server")), (400, None));
     assert_eq!(answer.json()["error"]["type"], "invalid_request_error");
-    assert_eq!(answer.json()["type"], serde_json::Value::Null, "the chat shape");
+    assert_eq!(
+        answer.json()["type"],
+        serde_json::Value::Null,
+        "the chat shape"
+    );
     assert!(connection.is_closed());
     wait_count(&world, "request_line", 1.0);
     world.close();
@@ -138,10 +165,19 @@ fn what_never_became_a_request_is_counted_too() {
     wait_count(&world, "silent", 1.0);
     wait_count(&world, "header_timeout", 1.0);
     let gone = world.connect();
-    TcpStream::connect(("127.0.0.1", world.edge)).unwrap().write_all(b"POST /v1/me").unwrap();
+    TcpStream::connect(("127.0.0.1", world.edge))
+        .unwrap()
+        .write_all(b"POST /v1/me")
+        .unwrap();
     drop(gone);
     wait_count(&world, "header_incomplete", 1.0);
-    assert_eq!((lines(&world, "silent").len(), lines(&world, "header_timeout").len()), (1, 1));
+    assert_eq!(
+        (
+            lines(&world, "silent").len(),
+            lines(&world, "header_timeout").len()
+        ),
+        (1, 1)
+    );
     // A connection without a byte is what load balancers make to look for an open port.
     assert_eq!(count(&world, "silent"), 1.0);
     let mut large = world.connect();
@@ -162,7 +198,13 @@ fn faults_of_http2_are_counted_by_what_they_end() {
     h2.ask(1, &good(&account.key, &body), body.as_bytes());
     assert_eq!(h2.outcome(1), crate::h2::Outcome::Answered);
     drop(h2);
-    for reason in ["http2_stream", "http2_connection", "http2_flood", "http2_preface", "header_incomplete"] {
+    for reason in [
+        "http2_stream",
+        "http2_connection",
+        "http2_flood",
+        "http2_preface",
+        "header_incomplete",
+    ] {
         assert_eq!(count(&world, reason), 0.0, "{reason}");
     }
     // A field that is HTTP/1's alone resets its stream.
@@ -179,7 +221,13 @@ fn faults_of_http2_are_counted_by_what_they_end() {
     // A header on stream 0 ends the connection.
     h2.send(HEADERS, END_HEADERS, 0, &[]);
     wait_count(&world, "http2_connection", 1.0);
-    assert_eq!((lines(&world, "http2_stream").len(), lines(&world, "http2_connection").len()), (2, 1));
+    assert_eq!(
+        (
+            lines(&world, "http2_stream").len(),
+            lines(&world, "http2_connection").len()
+        ),
+        (2, 1)
+    );
     world.works(Chat, &account.key);
     world.close();
 }
@@ -194,9 +242,15 @@ fn a_flood_is_counted_whole_and_logged_in_a_few_lines() {
     }
     wait_count(&world, "request_line", f64::from(requests));
     let logged = lines(&world, "request_line").len();
-    assert!((10..=requests as usize / 10).contains(&logged), "{logged} lines");
+    assert!(
+        (10..=requests as usize / 10).contains(&logged),
+        "{logged} lines"
+    );
     wait_for("the number of the others", SOON, || {
-        lines(&world, "request_line").iter().any(|line| line.contains("not logged one by one")).then_some(())
+        lines(&world, "request_line")
+            .iter()
+            .any(|line| line.contains("not logged one by one"))
+            .then_some(())
     });
     world.close();
 }
@@ -212,9 +266,17 @@ fn health_checks_and_pages_are_counted_apart_from_the_api() {
     world.works(Chat, &account.key);
     assert_eq!(world.ask(&Request::get("/v1/models")).status, 401);
     let answers = |labels: &[&str]| world.metric("gateway_requests_total", labels);
-    wait_for("all to be counted", SOON, || (answers(&[]) >= 23.0).then_some(()));
-    assert_eq!(answers(&["route=\"health\"", "surface=\"\"", "status=\"200\""]), 20.0);
-    assert_eq!(answers(&["route=\"page\"", "surface=\"\"", "status=\"200\""]), 1.0);
+    wait_for("all to be counted", SOON, || {
+        (answers(&[]) >= 23.0).then_some(())
+    });
+    assert_eq!(
+        answers(&["route=\"health\"", "surface=\"\"", "status=\"200\""]),
+        20.0
+    );
+    assert_eq!(
+        answers(&["route=\"page\"", "surface=\"\"", "status=\"200\""]),
+        1.0
+    );
     assert_eq!(answers(&["route=\"api\""]), 2.0);
     assert_eq!(answers(&["route=\"api\"", "status=\"200\""]), 1.0);
     world.close();
@@ -229,13 +291,18 @@ fn a_handshake_that_fails_is_counted_and_a_look_at_the_port_is_not() {
     }
     let mut stream = TcpStream::connect(("127.0.0.1", world.edge)).unwrap();
     stream.set_read_timeout(Some(SOON)).unwrap();
-    stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: g\r\n\r\n").unwrap();
+    stream
+        .write_all(b"GET /healthz HTTP/1.1\r\nhost: g\r\n\r\n")
+        .unwrap();
     let _ = stream.read_to_end(&mut Vec::new());
     wait_count(&world, "tls_handshake", 1.0);
     let lines = wait_for("the line of the log", SOON, || {
         Some(lines(&world, "tls_handshake")).filter(|lines| !lines.is_empty())
     });
     assert_eq!(lines.len(), 1, "{lines:#?}");
-    assert!(!world.log().contains("Downstream handshake"), "Pingora's own line");
+    assert!(
+        !world.log().contains("Downstream handshake"),
+        "Pingora's own line"
+    );
     world.close();
 }

@@ -30,16 +30,38 @@ fn a_hold_stands_while_a_stream_runs_and_is_gone_with_it() {
             // The estimate may count what the gateway adds to the body.
             held = world.standing(&account).held.max(held).min(held + 60 * 175);
         }
-        assert_eq!(world.standing(&account), Standing { balance, held, available: balance - held });
-        wait_for("the command line to see the hold", SOON, || (world.shown(&account).held == held).then_some(()));
+        assert_eq!(
+            world.standing(&account),
+            Standing {
+                balance,
+                held,
+                available: balance - held
+            }
+        );
+        wait_for("the command line to see the hold", SOON, || {
+            (world.shown(&account).held == held).then_some(())
+        });
         assert_eq!(world.metric("gateway_open_holds", &[]), 1.0);
         assert_eq!(world.metric("gateway_streams_open", &[]), 1.0);
         connection.finish(&mut answer);
         assert!(surface.is_complete(&answer));
         balance -= surface.cost(100, 50);
-        assert_eq!(world.standing(&account), Standing { balance, held: 0, available: balance });
+        assert_eq!(
+            world.standing(&account),
+            Standing {
+                balance,
+                held: 0,
+                available: balance
+            }
+        );
         wait_for("the command line to see its end", SOON, || {
-            (world.shown(&account) == Standing { balance, held: 0, available: balance }).then_some(())
+            (world.shown(&account)
+                == Standing {
+                    balance,
+                    held: 0,
+                    available: balance,
+                })
+            .then_some(())
         });
     }
     world.close();
@@ -52,8 +74,10 @@ fn every_class_of_tokens_is_billed_at_its_price_and_the_receipts_add_up() {
     let mut sum = 0;
     for surface in BOTH {
         for stream in [false, true] {
-            let marker = "input=1001 cache_read=2003 write_5m=307 write_1h=11 output=99 reasoning=40";
-            let answer = world.ask(&surface.request(&account.key, &surface.body(marker, stream, 500)));
+            let marker =
+                "input=1001 cache_read=2003 write_5m=307 write_1h=11 output=99 reasoning=40";
+            let answer =
+                world.ask(&surface.request(&account.key, &surface.body(marker, stream, 500)));
             assert_eq!(answer.status, 200, "{}", answer.text());
             let receipt = world.receipt(&account, &answer.request_id());
             // Thousandths of a µc: chat's cached input has a price of 17.5 credits.
@@ -64,16 +88,28 @@ fn every_class_of_tokens_is_billed_at_its_price_and_the_receipts_add_up() {
             let cost = (exact + 999) / 1_000;
             assert_eq!(micro(&receipt["credits"]), cost, "{surface:?}: {receipt}");
             let lines = receipt["lines"].as_array().unwrap();
-            let line_sum: f64 =
-                lines.iter().map(|line| line["credits"].as_str().unwrap().parse::<f64>().unwrap()).sum();
-            assert!((line_sum * 1e6 - exact as f64 / 1e3).abs() < 1e-3, "{receipt}");
+            let line_sum: f64 = lines
+                .iter()
+                .map(|line| line["credits"].as_str().unwrap().parse::<f64>().unwrap())
+                .sum();
+            assert!(
+                (line_sum * 1e6 - exact as f64 / 1e3).abs() < 1e-3,
+                "{receipt}"
+            );
             assert_eq!(receipt["usage"]["output"], 99);
             assert_eq!(receipt["usage"]["reasoning"], 40, "{receipt}");
             assert_eq!(receipt["estimated"], false);
             assert_eq!(receipt["model"], surface.model());
-            assert!(account.key.starts_with(receipt["key"].as_str().unwrap().split('…').next().unwrap()));
+            assert!(
+                account
+                    .key
+                    .starts_with(receipt["key"].as_str().unwrap().split('…').next().unwrap())
+            );
             if !stream {
-                assert_eq!(answer.header("x-gateway-credits"), receipt["credits"].as_str());
+                assert_eq!(
+                    answer.header("x-gateway-credits"),
+                    receipt["credits"].as_str()
+                );
             }
             sum += cost;
             assert_eq!(micro(&receipt["balance_after"]), GRANT - sum);
@@ -82,7 +118,10 @@ fn every_class_of_tokens_is_billed_at_its_price_and_the_receipts_add_up() {
     }
     assert_eq!(taken(&world.endings(&account)), sum);
     let other = world.account_with("other@example.test", &[]);
-    let id = world.endings(&account)[0]["request_id"].as_str().unwrap().to_owned();
+    let id = world.endings(&account)[0]["request_id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
     let peek = world.ask(&Request::get(&format!("/v1/receipts/{id}")).bearer(&other.key));
     assert_eq!(peek.status, 404, "another account's receipt");
     assert_eq!(peek.header("retry-after"), Some("1"));
@@ -96,15 +135,27 @@ fn an_output_limit_is_lowered_to_what_the_account_can_pay() {
         let body = surface.body("input=10 output=10", false, 50_000);
         let account = world.account_with(&format!("{surface:?}@example.test"), &["--no-trial"]);
         let given = hold(surface, &body, 1_000) + 3;
-        world.json(&["account", "grant", &account.id, &credits(given), "--ref", &format!("{surface:?}")]);
-        let refused = world.ask(&surface.request(&account.key, &body).header("x-gateway-strict", "true"));
+        world.json(&[
+            "account",
+            "grant",
+            &account.id,
+            &credits(given),
+            "--ref",
+            &format!("{surface:?}"),
+        ]);
+        let refused = world.ask(
+            &surface
+                .request(&account.key, &body)
+                .header("x-gateway-strict", "true"),
+        );
         insufficient(surface, &refused);
         assert_eq!(world.vendor.calls(), if surface == Chat { 0 } else { 1 });
         let answer = world.ask(&surface.request(&account.key, &body));
         assert_eq!(answer.status, 200, "{}", answer.text());
         let warning = format!("clamped:{}", surface.limit_field());
         assert_eq!(answer.header("x-gateway-warnings"), Some(warning.as_str()));
-        let sent: Value = serde_json::from_str(world.vendor.last()["body"].as_str().unwrap()).unwrap();
+        let sent: Value =
+            serde_json::from_str(world.vendor.last()["body"].as_str().unwrap()).unwrap();
         let limit = sent[surface.limit_field()].as_u64().unwrap();
         assert!((990..=1_000).contains(&limit), "{sent}");
         let mut expected = body.clone();
@@ -125,13 +176,28 @@ fn below_the_least_limit_there_is_402_and_a_smaller_wish_is_granted() {
         let body = surface.body("input=10 output=10", false, 50_000);
         // Enough for 200 tokens, and 256 is the least that a clamp may leave.
         let given = hold(surface, &body, 200);
-        world.json(&["account", "grant", &account.id, &credits(given), "--ref", &format!("{surface:?}")]);
+        world.json(&[
+            "account",
+            "grant",
+            &account.id,
+            &credits(given),
+            "--ref",
+            &format!("{surface:?}"),
+        ]);
         let before = world.vendor.calls();
         insufficient(surface, &world.ask(&surface.request(&account.key, &body)));
-        assert_eq!((world.vendor.calls(), world.standing(&account).held), (before, 0));
+        assert_eq!(
+            (world.vendor.calls(), world.standing(&account).held),
+            (before, 0)
+        );
         let modest = surface.body("input=10 output=10", false, 150);
         let answer = world.ask(&surface.request(&account.key, &modest));
-        assert_eq!((answer.status, answer.header("x-gateway-warnings")), (200, None), "{}", answer.text());
+        assert_eq!(
+            (answer.status, answer.header("x-gateway-warnings")),
+            (200, None),
+            "{}",
+            answer.text()
+        );
     }
     world.close();
 }
@@ -150,9 +216,17 @@ fn a_thinking_budget_is_lowered_with_the_limit_and_never_below_what_the_vendor_t
     let account = world.funded(hold(Messages, &body, 5_000));
     let answer = world.ask(&Messages.request(&account.key, &body));
     let warnings = answer.header("x-gateway-warnings");
-    assert_eq!(warnings, Some("clamped:max_tokens, clamped:thinking.budget_tokens"), "{}", answer.text());
+    assert_eq!(
+        warnings,
+        Some("clamped:max_tokens, clamped:thinking.budget_tokens"),
+        "{}",
+        answer.text()
+    );
     let sent: Value = serde_json::from_str(world.vendor.last()["body"].as_str().unwrap()).unwrap();
-    let (limit, budget) = (sent["max_tokens"].as_u64().unwrap(), sent["thinking"]["budget_tokens"].as_u64().unwrap());
+    let (limit, budget) = (
+        sent["max_tokens"].as_u64().unwrap(),
+        sent["thinking"]["budget_tokens"].as_u64().unwrap(),
+    );
     assert!((1_024..limit).contains(&budget) && limit <= 5_000, "{sent}");
     let poor = world.account_with("poor@example.test", &["--no-trial"]);
     let given = credits(hold(Messages, &body, 1_024 + 255));
@@ -167,9 +241,16 @@ fn where_no_limit_is_given_one_is_put_in_that_the_account_can_pay() {
     let world = World::new();
     let account = world.funded(20_000_000);
     let mut body = Chat.body("input=10 output=10", false, 1);
-    body.as_object_mut().unwrap().remove("max_completion_tokens");
+    body.as_object_mut()
+        .unwrap()
+        .remove("max_completion_tokens");
     let answer = world.ask(&Chat.request(&account.key, &body));
-    assert_eq!(answer.header("x-gateway-warnings"), Some("clamped:max_completion_tokens"), "{}", answer.text());
+    assert_eq!(
+        answer.header("x-gateway-warnings"),
+        Some("clamped:max_completion_tokens"),
+        "{}",
+        answer.text()
+    );
     let sent: Value = serde_json::from_str(world.vendor.last()["body"].as_str().unwrap()).unwrap();
     let limit = sent["max_completion_tokens"].as_i64().unwrap();
     assert!(limit * 1_400 <= 20_000_000 && limit > 14_000, "{sent}");
@@ -183,7 +264,14 @@ fn of_64_at_once_on_credit_for_ten_exactly_ten_get_in() {
         let account = world.account_with(&format!("{surface:?}@example.test"), &["--no-trial"]);
         let body = surface.body("delay_ms=2500 input=1 output=1", surface == Chat, 200);
         let one = hold(surface, &body, 200);
-        world.json(&["account", "grant", &account.id, &credits(one * 10), "--ref", &format!("{surface:?}")]);
+        world.json(&[
+            "account",
+            "grant",
+            &account.id,
+            &credits(one * 10),
+            "--ref",
+            &format!("{surface:?}"),
+        ]);
         let before = world.vendor.calls();
         let request = surface.request(&account.key, &body);
         let answers = together(64, || world.ask(&request));
@@ -194,7 +282,10 @@ fn of_64_at_once_on_credit_for_ten_exactly_ten_get_in() {
         }
         assert_eq!(world.vendor.calls(), before + 10);
         world.ended(&account, 10);
-        assert_eq!(world.standing(&account).balance, one * 10 - 10 * surface.cost(1, 1));
+        assert_eq!(
+            world.standing(&account).balance,
+            one * 10 - 10 * surface.cost(1, 1)
+        );
     }
     world.close();
 }
@@ -208,19 +299,28 @@ pub fn together<T: Send>(count: usize, ask: impl Fn() -> T + Sync) -> Vec<T> {
             ask()
         };
         let threads: Vec<_> = (0..count).map(|_| scope.spawn(run)).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect()
     })
 }
 
 #[test]
 fn an_account_may_hold_only_so_many_requests_open() {
-    let world = Plan::default().limit("open_requests_per_account", 2).start();
+    let world = Plan::default()
+        .limit("open_requests_per_account", 2)
+        .start();
     let account = world.account();
     for surface in BOTH {
         let mut open: Vec<_> = (0..2)
             .map(|_| {
                 let mut connection = world.connect();
-                connection.send(&surface.stream(&account.key, "events=6 gap_ms=150 input=1 output=1").bytes());
+                connection.send(
+                    &surface
+                        .stream(&account.key, "events=6 gap_ms=150 input=1 output=1")
+                        .bytes(),
+                );
                 let answer = connection.begin();
                 (connection, answer)
             })
@@ -246,9 +346,15 @@ fn a_trial_ends_at_its_time_and_a_running_response_finishes() {
     let never = world.account_with("never@example.test", &["--no-trial"]);
     insufficient(Chat, &world.ask(&Chat.whole(&never.key, "input=1")));
     let mut running = world.connect();
-    running.send(&Messages.stream(&account.key, "events=20 gap_ms=400 input=100 output=10").bytes());
+    running.send(
+        &Messages
+            .stream(&account.key, "events=20 gap_ms=400 input=100 output=10")
+            .bytes(),
+    );
     let mut answer = running.begin();
-    wait_for("the trial's end", SOON, || (trial(&world, &account)["active"] == false).then_some(()));
+    wait_for("the trial's end", SOON, || {
+        (trial(&world, &account)["active"] == false).then_some(())
+    });
     let standing = world.standing(&account);
     assert_eq!(standing.available, 0, "{standing:?}");
     for surface in BOTH {
@@ -256,31 +362,60 @@ fn a_trial_ends_at_its_time_and_a_running_response_finishes() {
         let (chat, messages) = ((402, "insufficient_quota"), (402, "billing_error"));
         surface.fails(&refused, chat, messages, Some("trial_expired"));
     }
-    assert!(answer.end().is_none(), "the stream was to outlast the trial");
+    assert!(
+        answer.end().is_none(),
+        "the stream was to outlast the trial"
+    );
     running.finish(&mut answer);
     assert!(Messages.is_complete(&answer), "{}", answer.text());
     let receipt = world.receipt(&account, &answer.request_id());
-    assert_eq!(micro(&receipt["credits"]), Messages.cost(100, 10), "{receipt}");
+    assert_eq!(
+        micro(&receipt["credits"]),
+        Messages.cost(100, 10),
+        "{receipt}"
+    );
     assert_eq!(world.standing(&account).balance, 0);
     // Credit that was bought does not lapse; once it is spent, the word is another.
     world.json(&["account", "grant", &account.id, "1", "--ref", "bought"]);
     world.works(Chat, &account.key);
     let mut body = Chat.body("input=1", false, 1_000);
     body["max_completion_tokens"] = 100_000.into();
-    insufficient(Chat, &world.ask(&Chat.request(&account.key, &body).header("x-gateway-strict", "true")));
+    insufficient(
+        Chat,
+        &world.ask(
+            &Chat
+                .request(&account.key, &body)
+                .header("x-gateway-strict", "true"),
+        ),
+    );
     world.close();
 }
 
 fn trial(world: &World, account: &Account) -> Value {
-    world.ask(&Request::get("/v1/credits").bearer(&account.key)).json()["trial"].clone()
+    world
+        .ask(&Request::get("/v1/credits").bearer(&account.key))
+        .json()["trial"]
+        .clone()
 }
 
 #[test]
 fn a_grant_while_the_gateway_runs_counts_at_the_next_request_and_only_once() {
     let world = World::new();
     let account = world.funded(0);
-    insufficient(Messages, &world.ask(&Messages.whole(&account.key, "input=1")));
-    let grant = |reference: &str| world.json(&["account", "grant", &account.email, "2.5", "--ref", reference]);
+    insufficient(
+        Messages,
+        &world.ask(&Messages.whole(&account.key, "input=1")),
+    );
+    let grant = |reference: &str| {
+        world.json(&[
+            "account",
+            "grant",
+            &account.email,
+            "2.5",
+            "--ref",
+            reference,
+        ])
+    };
     assert_eq!(grant("invoice-1")["balance"], "2.5");
     world.works(Messages, &account.key);
     let cost = Messages.cost(10, 10);
@@ -308,30 +443,52 @@ fn usage_that_is_missing_or_nonsense_is_estimated_within_the_hold() {
                 let answer = world.ask(&surface.request(&account.key, &body));
                 if answer.status != 200 || stream && !surface.is_complete(&answer) {
                     // An answer that is no JSON is the vendor's failure; then it is free.
-                    assert_eq!(usage, "nan", "{surface:?} {usage} {stream}: {}", answer.text());
+                    assert_eq!(
+                        usage,
+                        "nan",
+                        "{surface:?} {usage} {stream}: {}",
+                        answer.text()
+                    );
                     let receipt = world.receipt(&account, &answer.request_id());
                     assert_eq!(micro(&receipt["credits"]), 0, "{receipt}");
                     continue;
                 }
                 let receipt = world.receipt(&account, &answer.request_id());
-                let (most, cost) = (hold(surface, &body, 1_000) + 10_500, micro(&receipt["credits"]));
-                assert!(cost <= most, "{surface:?} {usage} {stream}: {cost} above the hold {most}");
+                let (most, cost) = (
+                    hold(surface, &body, 1_000) + 10_500,
+                    micro(&receipt["credits"]),
+                );
+                assert!(
+                    cost <= most,
+                    "{surface:?} {usage} {stream}: {cost} above the hold {most}"
+                );
                 assert!(cost > 0, "{surface:?} {usage} {stream}: free");
                 if usage == "none" || usage == "zero" {
-                    assert_eq!(receipt["estimated"], true, "{surface:?} {usage} {stream}: {receipt}");
+                    assert_eq!(
+                        receipt["estimated"], true,
+                        "{surface:?} {usage} {stream}: {receipt}"
+                    );
                     assert_eq!(receipt["usage"]["output"], 120, "{receipt}");
                 }
             }
         }
         for usage in ["twice", "every", "finish"] {
-            let answer =
-                world.ask(&surface.stream(&account.key, &format!("usage={usage} events=4 input=100 output=40")));
+            let answer = world.ask(&surface.stream(
+                &account.key,
+                &format!("usage={usage} events=4 input=100 output=40"),
+            ));
             let receipt = world.receipt(&account, &answer.request_id());
-            assert_eq!(micro(&receipt["credits"]), surface.cost(100, 40), "{surface:?} {usage}: {receipt}");
+            assert_eq!(
+                micro(&receipt["credits"]),
+                surface.cost(100, 40),
+                "{surface:?} {usage}: {receipt}"
+            );
         }
     }
     let balance = world.standing(&account).balance;
-    wait_for("all to be in the ledger", SOON, || (taken(&world.endings(&account)) == GRANT - balance).then_some(()));
+    wait_for("all to be in the ledger", SOON, || {
+        (taken(&world.endings(&account)) == GRANT - balance).then_some(())
+    });
     world.close();
 }
 
@@ -343,14 +500,25 @@ fn a_balance_never_goes_below_zero_whatever_a_vendor_reports() {
         // More input than the body has bytes, as a template of the vendor's own makes it.
         let body = surface.body("input=6000 output=100", surface == Chat, 100);
         let given = hold(surface, &body, 100) + 20_000;
-        world.json(&["account", "grant", &account.id, &credits(given), "--ref", &format!("{surface:?}")]);
+        world.json(&[
+            "account",
+            "grant",
+            &account.id,
+            &credits(given),
+            "--ref",
+            &format!("{surface:?}"),
+        ]);
         let answer = world.ask(&surface.request(&account.key, &body));
         assert_eq!(answer.status, 200);
         let standing = world.standing(&account);
         assert_eq!((standing.balance, standing.held), (0, 0));
         let receipt = world.receipt(&account, &answer.request_id());
         assert_eq!(micro(&receipt["credits"]), given, "{receipt}");
-        assert_eq!(micro(&receipt["writeoff"]), surface.cost(6_000, 100) - given, "{receipt}");
+        assert_eq!(
+            micro(&receipt["writeoff"]),
+            surface.cost(6_000, 100) - given,
+            "{receipt}"
+        );
         insufficient(surface, &world.ask(&surface.whole(&account.key, "input=1")));
     }
     world.close();
@@ -362,10 +530,18 @@ fn a_free_refusal_and_a_count_of_tokens_cost_nothing() {
     let account = world.account();
     let answer = world.ask(&Messages.whole(&account.key, "refusal=1 input=500 output=0"));
     let receipt = world.receipt(&account, &answer.request_id());
-    assert_eq!((&receipt["outcome"], micro(&receipt["credits"])), (&json!("refused_free"), 0), "{receipt}");
+    assert_eq!(
+        (&receipt["outcome"], micro(&receipt["credits"])),
+        (&json!("refused_free"), 0),
+        "{receipt}"
+    );
     let body = Messages.body("input=77", false, 1_000);
-    let count = world.ask(&Request::post("/v1/messages/count_tokens", body.to_string()).bearer(&account.key));
-    assert_eq!((count.status, count.json()["input_tokens"].as_u64()), (200, Some(77)));
+    let count = world
+        .ask(&Request::post("/v1/messages/count_tokens", body.to_string()).bearer(&account.key));
+    assert_eq!(
+        (count.status, count.json()["input_tokens"].as_u64()),
+        (200, Some(77))
+    );
     assert_eq!(world.standing(&account).balance, GRANT);
     world.ended(&account, 1);
     world.close();

@@ -1,5 +1,5 @@
-//! Pages need no key: how many may be open, how long their bodies may take, and that whoever takes all he can get takes nothing
-//! from those who have a key, nor from the admin listener.
+//! Pages need no key: how many may be open, how long their bodies may take, and that whoever takes
+//! all he can get takes nothing from those who have a key, nor from the admin listener.
 
 use crate::bystander::{Bystander, StopOnDrop};
 use crate::client::{self, Answer, Connection, Request};
@@ -28,7 +28,8 @@ fn hold_pages(world: &World, stop: &AtomicBool, refused: &AtomicUsize) {
     let header = block(&sign_in());
     while !stop.load(Ordering::Relaxed) {
         let mut h2 = H2::open(world.edge);
-        h2.0.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        h2.0.set_read_timeout(Some(Duration::from_millis(200)))
+            .unwrap();
         let (mut next, mut streams) = (1, STREAMS);
         'connection: while !stop.load(Ordering::Relaxed) {
             for _ in 0..std::mem::replace(&mut streams, MORE_STREAMS) {
@@ -40,8 +41,12 @@ fn hold_pages(world: &World, stop: &AtomicBool, refused: &AtomicUsize) {
             let began = Instant::now();
             while began.elapsed() < Duration::from_secs(2) && !stop.load(Ordering::Relaxed) {
                 match h2.frame() {
-                    Some((SETTINGS, flags, ..)) if flags & ACK == 0 => drop(h2.send(SETTINGS, ACK, 0, b"")),
-                    Some((HEADERS, ..)) => drop(refused.fetch_add(1, Ordering::Relaxed)),
+                    Some((SETTINGS, flags, ..)) if flags & ACK == 0 => {
+                        h2.send(SETTINGS, ACK, 0, b"");
+                    }
+                    Some((HEADERS, ..)) => {
+                        refused.fetch_add(1, Ordering::Relaxed);
+                    }
                     _ => {}
                 }
             }
@@ -51,35 +56,60 @@ fn hold_pages(world: &World, stop: &AtomicBool, refused: &AtomicUsize) {
 
 #[test]
 fn pages_that_are_asked_for_without_a_body_take_nothing_from_whoever_has_a_key() {
-    let (connections, files) = if crate::is_long() { (130, 20_000) } else { (8, 512) };
+    let (connections, files) = if crate::is_long() {
+        (130, 20_000)
+    } else {
+        (8, 512)
+    };
     let world = Plan::default().open_files(files).start();
     let bystander = Bystander::new(&world);
     let before = world.open_files();
-    let (stop, refused_pages, most_files) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
+    let (stop, refused_pages, most_files) = (
+        AtomicBool::new(false),
+        AtomicUsize::new(0),
+        AtomicUsize::new(0),
+    );
     std::thread::scope(|scope| {
         for _ in 0..connections {
             scope.spawn(|| hold_pages(&world, &stop, &refused_pages));
         }
         let _stop = StopOnDrop(&stop);
-        wait_for("the first page to be refused", SOON, || (refused_pages.load(Ordering::Relaxed) > 0).then_some(()));
-        bystander.endures(&world, &format!("{connections} connections that ask for pages"), |number| {
-            most_files.fetch_max(world.open_files(), Ordering::Relaxed);
-            if number % 20 == 0 {
-                for page in ["/healthz", "/readyz", "/metrics"] {
-                    let answer = client::try_ask(world.admin, &Request::get(page));
-                    assert_eq!(answer.map(|answer| answer.status), Some(200), "{page} on the admin listener");
-                }
-                assert!(world.metric("gateway_pages_open", &[]) <= 64.0);
-            }
+        wait_for("the first page to be refused", SOON, || {
+            (refused_pages.load(Ordering::Relaxed) > 0).then_some(())
         });
+        bystander.endures(
+            &world,
+            &format!("{connections} connections that ask for pages"),
+            |number| {
+                most_files.fetch_max(world.open_files(), Ordering::Relaxed);
+                if number % 20 == 0 {
+                    for page in ["/healthz", "/readyz", "/metrics"] {
+                        let answer = client::try_ask(world.admin, &Request::get(page));
+                        assert_eq!(
+                            answer.map(|answer| answer.status),
+                            Some(200),
+                            "{page} on the admin listener"
+                        );
+                    }
+                    assert!(world.metric("gateway_pages_open", &[]) <= 64.0);
+                }
+            },
+        );
     });
     let most = most_files.into_inner();
     println!("{refused_pages:?} pages refused, {before} to {most} files");
     // A connection and what its requests take of the vendor; a page in flight takes none.
-    assert!(most <= before + connections + 40, "{before} files before, {most} during the attack");
+    assert!(
+        most <= before + connections + 40,
+        "{before} files before, {most} during the attack"
+    );
     assert!(world.metric("gateway_rejected_total", &["reason=\"pages_per_address\""]) > 0.0);
-    wait_for("all pages to be over", SOON, || (world.metric("gateway_pages_open", &[]) == 0.0).then_some(()));
-    wait_for("all files to be closed", SOON, || (world.open_files() <= before + 4).then_some(()));
+    wait_for("all pages to be over", SOON, || {
+        (world.metric("gateway_pages_open", &[]) == 0.0).then_some(())
+    });
+    wait_for("all files to be closed", SOON, || {
+        (world.open_files() <= before + 4).then_some(())
+    });
     assert_eq!(world.ask(&Request::get("/docs")).status, 200);
     world.close();
 }
@@ -92,7 +122,9 @@ fn open_page(world: &World) -> Connection {
 }
 
 fn wait_open(world: &World, count: f64) {
-    wait_for("the pages to be open", SOON, || (world.metric("gateway_pages_open", &[]) == count).then_some(()));
+    wait_for("the pages to be open", SOON, || {
+        (world.metric("gateway_pages_open", &[]) == count).then_some(())
+    });
 }
 
 #[track_caller]
@@ -100,23 +132,42 @@ fn is_refused(answer: &Answer, status: u16, reason: &str, world: &World) {
     assert_eq!(answer.status, status, "{}", answer.text());
     assert!(answer.header("retry-after").is_some());
     answer.request_id();
-    assert!(world.metric("gateway_rejected_total", &[&format!("reason=\"{reason}\"")]) > 0.0, "{reason}");
+    assert!(
+        world.metric("gateway_rejected_total", &[&format!("reason=\"{reason}\"")]) > 0.0,
+        "{reason}"
+    );
 }
 
 #[test]
 fn pages_are_bounded_in_all_and_per_address_and_refused_as_a_page_or_in_json() {
-    for (key, status, reason) in [("open_pages", 503, "pages"), ("open_pages_per_address", 429, "pages_per_address")] {
+    for (key, status, reason) in [
+        ("open_pages", 503, "pages"),
+        ("open_pages_per_address", 429, "pages_per_address"),
+    ] {
         let world = Plan::default().limit(key, 2).start();
         let account = world.account();
         let held = [open_page(&world), open_page(&world)];
         wait_open(&world, 2.0);
         let json = world.ask(&Request::get("/docs"));
         is_refused(&json, status, reason, &world);
-        assert!(json.json()["error"]["message"].is_string(), "{}", json.text());
-        let page = world.ask(&Request::get("/docs").header("accept", "text/html,application/xhtml+xml,*/*;q=0.8"));
+        assert!(
+            json.json()["error"]["message"].is_string(),
+            "{}",
+            json.text()
+        );
+        let page = world.ask(
+            &Request::get("/docs").header("accept", "text/html,application/xhtml+xml,*/*;q=0.8"),
+        );
         is_refused(&page, status, reason, &world);
-        assert_eq!(page.header("content-type"), Some("text/html; charset=utf-8"));
-        assert!(page.has("<h1>") && page.has(&page.request_id()), "{}", page.text());
+        assert_eq!(
+            page.header("content-type"),
+            Some("text/html; charset=utf-8")
+        );
+        assert!(
+            page.has("<h1>") && page.has(&page.request_id()),
+            "{}",
+            page.text()
+        );
         // Neither is in the way of the other.
         world.works(Chat, &account.key);
         drop(held);
@@ -128,7 +179,10 @@ fn pages_are_bounded_in_all_and_per_address_and_refused_as_a_page_or_in_json() {
 
 #[test]
 fn control_without_the_limits_as_many_pages_are_open_as_are_asked_for() {
-    let world = Plan::default().limit("open_pages", 0).limit("open_pages_per_address", 0).start();
+    let world = Plan::default()
+        .limit("open_pages", 0)
+        .limit("open_pages_per_address", 0)
+        .start();
     let held: Vec<_> = (0..80).map(|_| open_page(&world)).collect();
     wait_open(&world, 80.0);
     assert_eq!(world.ask(&Request::get("/docs")).status, 200);
@@ -139,7 +193,10 @@ fn control_without_the_limits_as_many_pages_are_open_as_are_asked_for() {
 
 #[test]
 fn a_page_s_body_has_a_deadline_and_a_size() {
-    let world = Plan::default().limit("page_body_read_seconds", 1).limit("page_body_bytes", 1_024).start();
+    let world = Plan::default()
+        .limit("page_body_read_seconds", 1)
+        .limit("page_body_bytes", 1_024)
+        .start();
     // A byte from time to time keeps nothing open.
     let mut slow = open_page(&world);
     let began = Instant::now();
@@ -157,7 +214,8 @@ fn a_page_s_body_has_a_deadline_and_a_size() {
     h2.outcome(1);
     wait_open(&world, 0.0);
     let text = |bytes: usize| format!("email=a@example.test&password={}", "x".repeat(bytes));
-    let large = world.ask(&Request::form("/dashboard/sign-in", &text(1_024)).header("accept", "text/html"));
+    let large =
+        world.ask(&Request::form("/dashboard/sign-in", &text(1_024)).header("accept", "text/html"));
     assert_eq!(large.status, 413, "{}", large.text());
     let chunked = world.ask(&Request::form("/dashboard/sign-in", &text(1_024)).chunked(100));
     assert_eq!(chunked.status, 413, "{}", chunked.text());
@@ -170,11 +228,15 @@ fn forms_of_every_framing_reach_the_sidecar_whole() {
     let fields = |email: &str, bytes| format!("email={email}&password={}", "x".repeat(bytes));
     let length = Request::form("/dashboard/sign-up", &fields("a@example.test", 20));
     let chunked = Request::form("/dashboard/sign-up", &fields("b@example.test", 20)).chunked(7);
-    let expects = Request::form("/dashboard/sign-up", &fields("c@example.test", 20)).header("expect", "100-continue");
+    let expects = Request::form("/dashboard/sign-up", &fields("c@example.test", 20))
+        .header("expect", "100-continue");
     for request in [&length, &chunked, &expects] {
         assert_eq!(world.ask(request).status, 303);
     }
-    for empty in [Request::form("/dashboard/sign-up", ""), Request::form("/dashboard/sign-up", "").chunked(7)] {
+    for empty in [
+        Request::form("/dashboard/sign-up", ""),
+        Request::form("/dashboard/sign-up", "").chunked(7),
+    ] {
         assert!(matches!(world.ask(&empty).status, 400..=422));
     }
     // As much as the sidecar reads.
@@ -188,7 +250,12 @@ fn forms_of_every_framing_reach_the_sidecar_whole() {
     form[2] = field(":path", "/dashboard/sign-up");
     h2.ask(1, &form, body.as_bytes());
     h2.outcome(1);
-    assert!(world.command(&["account", "show", "e@example.test"]).status.success());
+    assert!(
+        world
+            .command(&["account", "show", "e@example.test"])
+            .status
+            .success()
+    );
     world.close();
 }
 
@@ -197,13 +264,23 @@ impl World {
         let fields = format!("email=reader-{number}@example.test&password=a+long+password");
         let answer = self.ask(&Request::form("/dashboard/sign-up", &fields));
         assert_eq!(answer.status, 303, "{}", answer.text());
-        answer.header("set-cookie").unwrap().split(';').next().unwrap().to_owned()
+        answer
+            .header("set-cookie")
+            .unwrap()
+            .split(';')
+            .next()
+            .unwrap()
+            .to_owned()
     }
 
     /// The head of the answer, and a first event where there is one.
     fn live(&self, cookie: &str) -> (Connection, Answer) {
         let mut connection = self.connect();
-        connection.send(&Request::get("/dashboard/live").header("cookie", cookie).bytes());
+        connection.send(
+            &Request::get("/dashboard/live")
+                .header("cookie", cookie)
+                .bytes(),
+        );
         let mut answer = connection.begin();
         if answer.status == 200 {
             assert!(connection.more(&mut answer));
@@ -216,35 +293,61 @@ impl World {
 
 #[test]
 fn many_read_their_balance_live_each_at_one_descriptor_and_the_limits_are_told() {
-    let plan = Plan::default().limit("open_pages", 4).limit("live_streams_per_address", 24);
+    let plan = Plan::default()
+        .limit("open_pages", 4)
+        .limit("live_streams_per_address", 24);
     let world = plan.limit("live_streams_per_account", 8).start();
     let cookies: Vec<_> = (0..3).map(|number| world.signed_up(number)).collect();
     wait_for("the sign-ups' connections to go", SOON, || {
         (world.metric("gateway_client_connections", &[]) == 0.0).then_some(())
     });
     let before = world.open_files();
-    let mut readers: Vec<_> = (0..24).map(|number| world.live(&cookies[number % 3])).collect();
+    let mut readers: Vec<_> = (0..24)
+        .map(|number| world.live(&cookies[number % 3]))
+        .collect();
     assert!(readers.iter().all(|(_, answer)| answer.status == 200));
     let files = world.open_files() - before;
     println!("{files} files for {} live balances", readers.len());
-    assert!(files <= readers.len() + 2, "{files} files for {} readers", readers.len());
+    assert!(
+        files <= readers.len() + 2,
+        "{files} files for {} readers",
+        readers.len()
+    );
     assert_eq!(world.metric("gateway_live_streams_open", &[]), 24.0);
-    is_refused(&world.live(&cookies[0]).1, 429, "live_streams_per_address", &world);
+    is_refused(
+        &world.live(&cookies[0]).1,
+        429,
+        "live_streams_per_address",
+        &world,
+    );
     // The pages themselves are served, with the balance of the moment.
-    assert_eq!(world.ask(&Request::get("/dashboard").header("cookie", &cookies[0])).status, 200);
+    assert_eq!(
+        world
+            .ask(&Request::get("/dashboard").header("cookie", &cookies[0]))
+            .status,
+        200
+    );
     for (connection, answer) in &mut readers {
         assert!(connection.more(answer), "a stream ended: {}", answer.text());
     }
     // One of each account leaves, so that the address has room and each account has room for one.
     readers.truncate(21);
-    wait_for("places to be free", SOON, || (world.metric("gateway_live_streams_open", &[]) == 21.0).then_some(()));
+    wait_for("places to be free", SOON, || {
+        (world.metric("gateway_live_streams_open", &[]) == 21.0).then_some(())
+    });
     let again = wait_for("the account's place", SOON, || {
         Some(world.live(&cookies[0])).filter(|(_, answer)| answer.status == 200)
     });
     let ninth = world.live(&cookies[0]).1;
-    assert_eq!((ninth.status, ninth.header("retry-after")), (503, Some("2")), "the account has eight");
+    assert_eq!(
+        (ninth.status, ninth.header("retry-after")),
+        (503, Some("2")),
+        "the account has eight"
+    );
     drop((readers, again));
-    wait_for("all to be over", SOON, || (world.metric("gateway_live_streams_open", &[]) == 0.0).then_some(()));
+    wait_for("all to be over", SOON, || {
+        (world.metric("gateway_live_streams_open", &[]) == 0.0).then_some(())
+    });
     world.close();
 }
 
@@ -257,10 +360,15 @@ fn with_few_files_idle_clients_leave_room_for_the_admin_listener_and_for_who_has
     let probe = || {
         for page in ["/healthz", "/metrics"] {
             let answer = client::try_ask(world.admin, &Request::get(page));
-            assert_eq!(answer.map(|answer| answer.status), Some(200), "{page} on the admin listener");
+            assert_eq!(
+                answer.map(|answer| answer.status),
+                Some(200),
+                "{page} on the admin listener"
+            );
         }
         // It may say that descriptors are short; but it answers.
-        let readiness = client::try_ask(world.admin, &Request::get("/readyz")).map(|answer| answer.status);
+        let readiness =
+            client::try_ask(world.admin, &Request::get("/readyz")).map(|answer| answer.status);
         assert!(matches!(readiness, Some(200 | 503)), "{readiness:?}");
     };
     probe();
@@ -275,9 +383,20 @@ fn with_few_files_idle_clients_leave_room_for_the_admin_listener_and_for_who_has
         probe();
     }
     assert!(world.metric("gateway_idle_connections_closed_total", &[]) > 0.0);
-    assert_eq!(world.metric("gateway_rejected_total", &["reason=\"files\""]), 0.0);
-    wait_for("the gateway to be ready", SOON, || world.is_ready().then_some(()));
-    assert!(world.log().contains("limits.connections is lowered from 20000 to "), "{}", world.log());
+    assert_eq!(
+        world.metric("gateway_rejected_total", &["reason=\"files\""]),
+        0.0
+    );
+    wait_for("the gateway to be ready", SOON, || {
+        world.is_ready().then_some(())
+    });
+    assert!(
+        world
+            .log()
+            .contains("limits.connections is lowered from 20000 to "),
+        "{}",
+        world.log()
+    );
     drop(idle);
     world.close();
 }

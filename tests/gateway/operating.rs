@@ -1,7 +1,9 @@
-//! The operator's pages as an operator uses them: their commands run as they stand there, and what they say that one will see
-//! exists.
+//! The operator's pages as an operator uses them: their commands run as they stand there, and what
+//! they say that one will see exists.
 
-use crate::world::{SOON, Simulator, World, binary, command_on, free_port, trust, vendor_url, wait_for};
+use crate::world::{
+    SOON, Simulator, World, binary, command_on, free_port, trust, vendor_url, wait_for,
+};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -18,11 +20,15 @@ fn root() -> &'static Path {
 
 /// The page's `sh` blocks, one after the other.
 fn script(page: &str) -> String {
-    let blocks = page.split("```sh\n").skip(1).map(|rest| rest.split_once("```").unwrap().0);
+    let blocks = page
+        .split("```sh\n")
+        .skip(1)
+        .map(|rest| rest.split_once("```").unwrap().0);
     blocks.collect::<Vec<_>>().join("\n")
 }
 
-/// Runs a page's commands in a folder that has what the page takes from the repository. What they said; and how it ended.
+/// Runs a page's commands in a folder that has what the page takes from the repository. What they
+/// said; and how it ended.
 fn run(page: &str, vendor: &Simulator) -> (bool, String) {
     let dir = tempfile::tempdir().unwrap();
     let bin = dir.path().join("bin");
@@ -30,15 +36,34 @@ fn run(page: &str, vendor: &Simulator) -> (bool, String) {
     std::os::unix::fs::symlink(binary(), bin.join("model-gateway")).unwrap();
     std::os::unix::fs::symlink(root().join("deploy"), dir.path().join("deploy")).unwrap();
     // Whatever happens, nothing that it started outlives it.
-    let text = format!("set -euo pipefail\ntrap 'kill -9 $(jobs -p) 2>/dev/null || true' EXIT\n{}", script(page));
+    let text = format!(
+        "set -euo pipefail\ntrap 'kill -9 $(jobs -p) 2>/dev/null || true' EXIT\n{}",
+        script(page)
+    );
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
     let mut command = Command::new("timeout");
-    command.args(["--kill-after=5", LIMIT, "bash", "-c", &text]).current_dir(dir.path()).stdin(Stdio::null());
+    command
+        .args(["--kill-after=5", LIMIT, "bash", "-c", &text])
+        .current_dir(dir.path())
+        .stdin(Stdio::null());
     command.env("PATH", path).env("NO_PROXY", "*");
-    for name in ["GATEWAY_CONFIG", "GATEWAY_DATA", "GATEWAY_BASE_URL", "ALPHA_API_KEY", "BETA_API_KEY", "RUST_LOG"] {
+    for name in [
+        "GATEWAY_CONFIG",
+        "GATEWAY_DATA",
+        "GATEWAY_BASE_URL",
+        "ALPHA_API_KEY",
+        "BETA_API_KEY",
+        "RUST_LOG",
+    ] {
         command.env_remove(name);
     }
-    for name in ["GATEWAY_LISTEN", "GATEWAY_SIDECAR", "GATEWAY_ADMIN", "SIDECAR_ADMIN", "EDGE_ADMIN"] {
+    for name in [
+        "GATEWAY_LISTEN",
+        "GATEWAY_SIDECAR",
+        "GATEWAY_ADMIN",
+        "SIDECAR_ADMIN",
+        "EDGE_ADMIN",
+    ] {
         command.env(name, format!("127.0.0.1:{}", free_port()));
     }
     command.env("REDIS_PORT", free_port().to_string());
@@ -51,7 +76,11 @@ fn run(page: &str, vendor: &Simulator) -> (bool, String) {
     for entry in std::fs::read_dir(dir.path()).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|ending| ending == "log") {
-            said += &format!("\n--- {}\n{}", path.display(), std::fs::read_to_string(&path).unwrap());
+            said += &format!(
+                "\n--- {}\n{}",
+                path.display(),
+                std::fs::read_to_string(&path).unwrap()
+            );
         }
     }
     (output.status.success(), said)
@@ -62,7 +91,10 @@ fn keys(vendor: &Simulator) -> Vec<String> {
     let requests = vendor.requests();
     let key = |request: &serde_json::Value| {
         let headers = request["headers"].as_array().unwrap();
-        let header = headers.iter().find(|header| header[0] == "authorization").unwrap();
+        let header = headers
+            .iter()
+            .find(|header| header[0] == "authorization")
+            .unwrap();
         header[1].as_str().unwrap().to_owned()
     };
     requests.as_array().unwrap().iter().map(key).collect()
@@ -73,15 +105,25 @@ fn the_commands_for_one_machine_work_as_they_stand_there() {
     let vendor = Simulator::start(None);
     let (ended_well, said) = run(ONE, &vendor);
     assert!(ended_well, "{said}");
-    assert_eq!(keys(&vendor), ["Bearer sk-of-the-vendor", "Bearer sk-of-the-vendor-anew"]);
+    assert_eq!(
+        keys(&vendor),
+        ["Bearer sk-of-the-vendor", "Bearer sk-of-the-vendor-anew"]
+    );
     // While it runs, of the restored copy, and at the end.
     assert_eq!(said.matches("0 findings").count(), 3, "{said}");
     assert_eq!(said.matches(" 2 debits").count(), 3, "{said}");
-    for expected in ["handing over to a successor", "reloaded ", "ada@example.com", "copied accounts, ledger"] {
+    for expected in [
+        "handing over to a successor",
+        "reloaded ",
+        "ada@example.com",
+        "copied accounts, ledger",
+    ] {
         assert!(said.contains(expected), "{expected}: {said}");
     }
     // Pingora's successor asks for the sockets a moment before they are offered.
-    let errors = said.lines().filter(|line| line.contains("ERROR") && !line.contains("No incoming socket transfer"));
+    let errors = said
+        .lines()
+        .filter(|line| line.contains("ERROR") && !line.contains("No incoming socket transfer"));
     assert!(!said.contains("panicked") && errors.count() == 0, "{said}");
 }
 
@@ -91,7 +133,10 @@ fn the_commands_for_many_edges_work_as_they_stand_there() {
     let (ended_well, said) = run(MANY, &vendor);
     assert!(ended_well, "{said}");
     assert_eq!(keys(&vendor), ["Bearer sk-of-the-vendor"; 2]);
-    assert!(said.contains("0 findings") && said.contains(" 2 debits"), "{said}");
+    assert!(
+        said.contains("0 findings") && said.contains(" 2 debits"),
+        "{said}"
+    );
     assert!(!said.contains("panicked"), "{said}");
 }
 
@@ -118,9 +163,16 @@ fn source(folder: &Path, into: &mut String) {
 
 /// The rows of the table under a heading, without its head.
 fn rows<'a>(page: &'a str, heading: &str) -> Vec<&'a str> {
-    let section = page.split_once(heading).unwrap_or_else(|| panic!("no {heading:?}")).1;
+    let section = page
+        .split_once(heading)
+        .unwrap_or_else(|| panic!("no {heading:?}"))
+        .1;
     let section = section.split("\n## ").next().unwrap();
-    section.lines().filter(|line| line.starts_with("| ")).skip(1).collect()
+    section
+        .lines()
+        .filter(|line| line.starts_with("| "))
+        .skip(1)
+        .collect()
 }
 
 #[test]
@@ -134,19 +186,36 @@ fn what_the_incident_table_says_that_one_sees_exists() {
         assert_eq!(cells.len(), 3, "{row}");
         let (seen, quoted) = (cells[0], cells[0].split('"').skip(1).step_by(2));
         for text in quoted.filter(|_| !seen.contains("from one address")) {
-            assert!(program.contains(text), "the program never says {text:?}: {row}");
+            assert!(
+                program.contains(text),
+                "the program never says {text:?}: {row}"
+            );
         }
-        for reason in seen.split("reason=\"").skip(1).map(|rest| rest.split('"').next().unwrap()) {
-            assert!(program.contains(&format!("\"{reason}\"")), "no reason {reason}");
+        for reason in seen
+            .split("reason=\"")
+            .skip(1)
+            .map(|rest| rest.split('"').next().unwrap())
+        {
+            assert!(
+                program.contains(&format!("\"{reason}\"")),
+                "no reason {reason}"
+            );
         }
     }
     let seen = rows.join("\n");
-    let alerts = ALERTS.lines().filter_map(|line| line.trim().strip_prefix("- alert: "));
+    let alerts = ALERTS
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("- alert: "));
     let missing: Vec<_> = alerts.filter(|alert| !seen.contains(*alert)).collect();
     assert!(missing.is_empty(), "the table has no row for {missing:?}");
     let code = |row: &&str| row.split('|').nth(1).unwrap().trim().to_owned();
     let codes: BTreeSet<_> = self::rows(ONE, "## Exit codes").iter().map(code).collect();
-    assert_eq!(codes, ["0", "1", "2", "64", "130, 137, 143"].map(str::to_owned).into());
+    assert_eq!(
+        codes,
+        ["0", "1", "2", "64", "130, 137, 143"]
+            .map(str::to_owned)
+            .into()
+    );
 }
 
 #[test]
@@ -154,38 +223,90 @@ fn every_exit_code_is_the_one_that_is_told() {
     let mut world = World::new();
     let code = |config: &Path, args: &[&str]| {
         let output = command_on(config, args);
-        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+        (
+            output.status.code(),
+            String::from_utf8_lossy(&output.stderr).into_owned(),
+        )
     };
     assert_eq!(code(&world.config, &["check"]).0, Some(0));
     assert_eq!(code(&world.config, &["ledger", "verify"]).0, Some(0));
-    assert_eq!(code(&world.config, &["account", "show", "nobody@example.com"]).0, Some(1));
+    assert_eq!(
+        code(&world.config, &["account", "show", "nobody@example.com"]).0,
+        Some(1)
+    );
     assert_eq!(code(&world.config, &["no-such-command"]).0, Some(2));
-    assert_eq!(code(&world.config, &["account", "grant", "a@b.c", "many", "--ref", "x"]).0, Some(2));
+    assert_eq!(
+        code(
+            &world.config,
+            &["account", "grant", "a@b.c", "many", "--ref", "x"]
+        )
+        .0,
+        Some(2)
+    );
     let (status, said) = code(&world.config, &["run"]);
-    assert!(status == Some(1) && said.contains("is served by process"), "{status:?} {said}");
+    assert!(
+        status == Some(1) && said.contains("is served by process"),
+        "{status:?} {said}"
+    );
     let (status, said) = code(&world.config, &["edge"]);
-    assert!(status == Some(1) && said.contains("store.kind"), "{status:?} {said}");
-    // The same address under another folder. That nobody believes it to be ready is told by its end.
+    assert!(
+        status == Some(1) && said.contains("store.kind"),
+        "{status:?} {said}"
+    );
+    // The same address under another folder. That nobody believes it to be ready is told by its
+    // end.
     let other = world.dir.path().join("other.yaml");
     let shipped = std::fs::read_to_string(&world.config).unwrap();
     let data = format!("{:?}", world.data_dir().display().to_string());
-    let moved = shipped.replace(&data, &format!("{:?}", world.dir.path().join("other").display().to_string()));
+    let moved = shipped.replace(
+        &data,
+        &format!("{:?}", world.dir.path().join("other").display().to_string()),
+    );
     assert_ne!(moved, shipped);
     std::fs::write(&other, moved).unwrap();
-    let output = Command::new("timeout").args(["60", binary(), "run", "-c"]).arg(&other).output().unwrap();
-    let (status, said) = (output.status.code(), String::from_utf8_lossy(&output.stderr));
-    assert!(status == Some(1) && said.contains("listen on listen."), "{status:?} {said}");
+    let output = Command::new("timeout")
+        .args(["60", binary(), "run", "-c"])
+        .arg(&other)
+        .output()
+        .unwrap();
+    let (status, said) = (
+        output.status.code(),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    assert!(
+        status == Some(1) && said.contains("listen on listen."),
+        "{status:?} {said}"
+    );
     std::fs::write(&other, "colour: blue\n").unwrap();
     assert_eq!(code(&other, &["run"]).0, Some(64));
     // Told to end while it waits for a predecessor, it served nothing yet.
     let mut waiting = Command::new(binary());
     let log = std::fs::File::create(world.dir.path().join("waiting.log")).unwrap();
-    let mut waiting = waiting.args(["run", "--upgrade", "-c"]).arg(&world.config).stderr(log).spawn().unwrap();
+    let mut waiting = waiting
+        .args(["run", "--upgrade", "-c"])
+        .arg(&world.config)
+        .stderr(log)
+        .spawn()
+        .unwrap();
     let said = || std::fs::read_to_string(world.dir.path().join("waiting.log")).unwrap();
-    wait_for("the successor to wait", SOON, || said().contains("waiting for the running").then_some(()));
-    assert!(Command::new("kill").arg(waiting.id().to_string()).status().unwrap().success());
+    wait_for("the successor to wait", SOON, || {
+        said().contains("waiting for the running").then_some(())
+    });
+    assert!(
+        Command::new("kill")
+            .arg(waiting.id().to_string())
+            .status()
+            .unwrap()
+            .success()
+    );
     let ended = waiting.wait().unwrap();
-    assert_eq!((ended.code(), std::os::unix::process::ExitStatusExt::signal(&ended)), (None, Some(15)));
+    assert_eq!(
+        (
+            ended.code(),
+            std::os::unix::process::ExitStatusExt::signal(&ended)
+        ),
+        (None, Some(15))
+    );
     world.signal("INT");
     assert_eq!(world.wait_end(SOON), 0);
     world.start_gateway();

@@ -1,4 +1,5 @@
-//! What operators are told to type, paste and watch is so: `docs/`, `deploy/`, and the shipped config.
+//! What operators are told to type, paste and watch is so: `docs/`, `deploy/`, and the shipped
+//! config.
 //!
 //! Containers are not run here: of `compose.yaml` what is asked is whether each thing in it exists.
 
@@ -26,8 +27,12 @@ fn root() -> &'static Path {
 }
 
 fn files(dir: &str, ending: &str) -> Vec<PathBuf> {
-    let found = std::fs::read_dir(root().join(dir)).unwrap().map(|entry| entry.unwrap().path());
-    let found: Vec<_> = found.filter(|path| path.to_str().unwrap().ends_with(ending)).collect();
+    let found = std::fs::read_dir(root().join(dir))
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let found: Vec<_> = found
+        .filter(|path| path.to_str().unwrap().ends_with(ending))
+        .collect();
     assert!(!found.is_empty(), "{dir} has nothing that ends in {ending}");
     found
 }
@@ -38,7 +43,10 @@ fn read(path: &Path) -> String {
 
 /// Texts between `open` and `close`.
 fn between<'a>(text: &'a str, open: &'a str, close: &'a str) -> impl Iterator<Item = &'a str> {
-    text.split(open).skip(1).filter_map(move |rest| rest.split_once(close)).map(|(inside, _)| inside)
+    text.split(open)
+        .skip(1)
+        .filter_map(move |rest| rest.split_once(close))
+        .map(|(inside, _)| inside)
 }
 
 /// Code of a page: of its blocks each line, and what stands between backticks, lines joined.
@@ -67,12 +75,20 @@ fn is_known(arguments: &[&str]) -> Result<(), String> {
         word => word.trim_matches(['[', ']']).to_owned(),
     };
     let words: Vec<_> = arguments.iter().map(|word| stands_for(word)).collect();
-    let output = Command::new(binary()).args(&words).arg("--help").stdin(Stdio::null()).output().unwrap();
+    let output = Command::new(binary())
+        .args(&words)
+        .arg("--help")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
     let help = String::from_utf8_lossy(&output.stdout).into_owned();
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).into_owned());
     }
-    let unknown = words.iter().filter(|word| word.starts_with("--")).find(|word| !help.contains(word.as_str()));
+    let unknown = words
+        .iter()
+        .filter(|word| word.starts_with("--"))
+        .find(|word| !help.contains(word.as_str()));
     let short = words.iter().any(|word| word == "-c") && !help.contains("-c, --config");
     match (unknown, short) {
         (Some(word), _) => Err(format!("{word} is not in its help")),
@@ -84,13 +100,18 @@ fn is_known(arguments: &[&str]) -> Result<(), String> {
 #[test]
 fn every_command_line_that_is_told_exists() {
     let mut told = Vec::new();
-    for page in files("docs", ".md").into_iter().chain([root().join("README.md")]) {
+    for page in files("docs", ".md")
+        .into_iter()
+        .chain([root().join("README.md")])
+    {
         told.extend(code(&read(&page)));
     }
     for unit in files("deploy/systemd", ".service") {
         let text = read(&unit);
-        let runs =
-            text.lines().filter_map(|line| line.strip_prefix("ExecStart=").or(line.strip_prefix("ExecStartPre=")));
+        let runs = text.lines().filter_map(|line| {
+            line.strip_prefix("ExecStart=")
+                .or(line.strip_prefix("ExecStartPre="))
+        });
         told.extend(runs.map(|line| line.replace("/usr/local/bin/", "")));
     }
     let list = |text: &str| text.replace(['"', '[', ']', ','], " ");
@@ -99,7 +120,9 @@ fn every_command_line_that_is_told_exists() {
             .lines()
             .filter_map(|line| line.trim().strip_prefix("command: [\""))
             .map(list)
-            .filter_map(|line| (!line.starts_with("redis-server")).then(|| format!("model-gateway {line}"))),
+            .filter_map(|line| {
+                (!line.starts_with("redis-server")).then(|| format!("model-gateway {line}"))
+            }),
     );
     told.extend(
         DOCKERFILE
@@ -107,19 +130,31 @@ fn every_command_line_that_is_told_exists() {
             .filter_map(|line| line.strip_prefix("CMD "))
             .map(|line| format!("model-gateway {}", list(line))),
     );
-    let commands: BTreeSet<_> =
-        told.iter().filter_map(|line| line.strip_prefix("model-gateway ")).map(|line| line.trim().to_owned()).collect();
+    let commands: BTreeSet<_> = told
+        .iter()
+        .filter_map(|line| line.strip_prefix("model-gateway "))
+        .map(|line| line.trim().to_owned())
+        .collect();
     assert!(commands.len() > 15, "{commands:?}");
     for command in &commands {
         // What is quoted is one word, whatever is in it.
-        let quoted: String =
-            command.split('"').enumerate().map(|(index, part)| if index % 2 == 1 { "given" } else { part }).collect();
-        let words: Vec<_> = quoted.split_whitespace().take_while(|word| !word.contains(['(', '|', '>'])).collect();
+        let quoted: String = command
+            .split('"')
+            .enumerate()
+            .map(|(index, part)| if index % 2 == 1 { "given" } else { part })
+            .collect();
+        let words: Vec<_> = quoted
+            .split_whitespace()
+            .take_while(|word| !word.contains(['(', '|', '>']))
+            .collect();
         if let Err(error) = is_known(&words) {
             panic!("model-gateway {command}: {error}");
         }
     }
-    assert!(is_known(&["edge", "--upgrde"]).is_err() && is_known(&["edges"]).is_err(), "this test can fail");
+    assert!(
+        is_known(&["edge", "--upgrde"]).is_err() && is_known(&["edges"]).is_err(),
+        "this test can fail"
+    );
 }
 
 /// `check` of a config, with what the shipped one has for all that it leaves out.
@@ -134,13 +169,24 @@ fn check(text: &str) -> Result<(), String> {
         .env("GATEWAY_REDIS", "redis://:x@127.0.0.1:6379")
         .env("ALPHA_API_KEY", "k");
     let output = command.env("BETA_API_KEY", "k").output().unwrap();
-    if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(String::from_utf8_lossy(&output.stderr).into_owned())
+    }
 }
 
 /// The shipped config with the top-level keys of a snippet in the place of its own.
 fn completed(snippet: &str) -> String {
-    let keys: Vec<_> = snippet.lines().filter(|line| !line.starts_with([' ', '#'])).collect();
-    let keys: Vec<_> = keys.iter().filter_map(|line| line.split_once(':')).map(|(key, _)| key).collect();
+    let keys: Vec<_> = snippet
+        .lines()
+        .filter(|line| !line.starts_with([' ', '#']))
+        .collect();
+    let keys: Vec<_> = keys
+        .iter()
+        .filter_map(|line| line.split_once(':'))
+        .map(|(key, _)| key)
+        .collect();
     let mut kept = String::new();
     let mut is_replaced = false;
     for line in SHIPPED.lines() {
@@ -158,27 +204,43 @@ fn completed(snippet: &str) -> String {
 #[test]
 fn every_config_that_is_told_is_accepted() {
     let mut count = 0;
-    for page in files("docs", ".md").into_iter().chain([root().join("README.md")]) {
+    for page in files("docs", ".md")
+        .into_iter()
+        .chain([root().join("README.md")])
+    {
         for snippet in between(&read(&page), "```yaml\n", "```") {
-            check(&completed(snippet)).unwrap_or_else(|error| panic!("{}: {error}\n{snippet}", page.display()));
+            check(&completed(snippet))
+                .unwrap_or_else(|error| panic!("{}: {error}\n{snippet}", page.display()));
             count += 1;
         }
     }
     assert!(count > 0);
     check(DEPLOYED).unwrap_or_else(|error| panic!("deploy/gateway.yaml: {error}"));
-    assert!(check(&completed("store: {kind: redis, urls: \"redis://a\"}\n")).is_err(), "this test can fail");
+    assert!(
+        check(&completed("store: {kind: redis, urls: \"redis://a\"}\n")).is_err(),
+        "this test can fail"
+    );
     // What is named alone is a key of the whole file.
     let whole = read(&root().join("conf/gateway.yaml"));
-    for key in code(GUIDE).iter().filter_map(|code| code.strip_prefix("limits.")) {
+    for key in code(GUIDE)
+        .iter()
+        .filter_map(|code| code.strip_prefix("limits."))
+    {
         let key = key.split([' ', '=']).next().unwrap();
         assert!(whole.contains(&format!("  {key}:")), "limits.{key}");
     }
     for name in between(COMPOSE, "${", "}").map(|name| name.split(':').next().unwrap()) {
         let elsewhere = ["GATEWAY_REDIS_PASSWORD"];
-        assert!(DEPLOYED.contains(&format!("${{{name}")) || elsewhere.contains(&name), "{name} of compose.yaml");
+        assert!(
+            DEPLOYED.contains(&format!("${{{name}")) || elsewhere.contains(&name),
+            "{name} of compose.yaml"
+        );
     }
     for port in ["8080", "8081", "9090"] {
-        assert!(DEPLOYED.contains(&format!(":{port}")) && COMPOSE.contains(port), "{port}");
+        assert!(
+            DEPLOYED.contains(&format!(":{port}")) && COMPOSE.contains(port),
+            "{port}"
+        );
     }
 }
 
@@ -191,15 +253,20 @@ fn every_metric_that_is_told_is_told_by_the_program() {
         edge.works(surface, &account.key);
     }
     edge.signal("HUP");
-    wait_for("the reload", SOON, || (edge.metric("gateway_config_reloads_total", &[]) > 0.0).then_some(()));
+    wait_for("the reload", SOON, || {
+        (edge.metric("gateway_config_reloads_total", &[]) > 0.0).then_some(())
+    });
     let told = [edge.metrics(), world.sidecar.metrics()].concat();
-    // A family shows nothing before its first sample: of those that count failures the source is asked.
+    // A family shows nothing before its first sample: of those that count failures the source is
+    // asked.
     let source = read(&root().join("src/telemetry.rs"));
     let named: BTreeSet<_> = files("docs", ".md")
         .iter()
         .flat_map(|page| code(&read(page)))
         .flat_map(|code| {
-            code.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').map(str::to_owned).collect::<Vec<_>>()
+            code.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
         })
         .filter(|word| word.starts_with("gateway_"))
         .collect();
@@ -214,7 +281,10 @@ fn every_metric_that_is_told_is_told_by_the_program() {
 
 /// The line of the guide that makes the user, as `ACL SETUSER` takes it.
 fn acl() -> Vec<&'static str> {
-    let line = GUIDE.lines().find_map(|line| line.strip_prefix("user ")).expect("the user's line");
+    let line = GUIDE
+        .lines()
+        .find_map(|line| line.strip_prefix("user "))
+        .expect("the user's line");
     line.split_whitespace().collect()
 }
 
@@ -224,45 +294,112 @@ fn the_user_of_the_guide_may_do_what_the_gateway_does_and_nothing_else() {
     let acl = acl();
     let password = acl.iter().find_map(|word| word.strip_prefix('>')).unwrap();
     assert_eq!(redis.cli(&[&["ACL", "SETUSER"], &acl[..]].concat()), "OK");
-    let store = format!("store: {{kind: redis, url: \"redis://{}:{password}@127.0.0.1:{}\"}}", acl[0], redis.port);
-    let plan = |role| Plan::default().role(role).edit("store: {kind: embedded}", &store);
+    let store = format!(
+        "store: {{kind: redis, url: \"redis://{}:{password}@127.0.0.1:{}\"}}",
+        acl[0], redis.port
+    );
+    let plan = |role| {
+        Plan::default()
+            .role(role)
+            .edit("store: {kind: embedded}", &store)
+    };
     let sidecar = plan("sidecar").start();
-    let mut edge = plan("edge").sidecar(sidecar.sidecar).endpoints(&[sidecar.vendor.port]).start();
+    let mut edge = plan("edge")
+        .sidecar(sidecar.sidecar)
+        .endpoints(&[sidecar.vendor.port])
+        .start();
     let account: Account = sidecar.account();
     let credits = Request::get("/v1/credits").bearer(&account.key);
-    wait_for("the edge to know the key", SOON, || (edge.ask(&credits).status == 200).then_some(()));
+    wait_for("the edge to know the key", SOON, || {
+        (edge.ask(&credits).status == 200).then_some(())
+    });
     for surface in BOTH {
         edge.works(surface, &account.key);
         for stream in [false, true] {
             let body = surface.body("input=10 output=5", stream, 100);
-            let request = surface.request(&account.key, &body).header("idempotency-key", &format!("key-{stream}"));
-            assert_eq!([edge.ask(&request).status, edge.ask(&request).status], [200, 200]);
+            let request = surface
+                .request(&account.key, &body)
+                .header("idempotency-key", &format!("key-{stream}"));
+            assert_eq!(
+                [edge.ask(&request).status, edge.ask(&request).status],
+                [200, 200]
+            );
         }
     }
-    let limits = ["--spend-limit", "10/day", "--requests-per-minute", "1000", "--tokens-per-minute", "1000000"];
-    let limited =
-        sidecar.json(&[&["key", "create", "--account", &account.id, "--name", "limited"], &limits[..]].concat());
+    let limits = [
+        "--spend-limit",
+        "10/day",
+        "--requests-per-minute",
+        "1000",
+        "--tokens-per-minute",
+        "1000000",
+    ];
+    let limited = sidecar.json(
+        &[
+            &[
+                "key",
+                "create",
+                "--account",
+                &account.id,
+                "--name",
+                "limited",
+            ],
+            &limits[..],
+        ]
+        .concat(),
+    );
     let limited = Chat.whole(limited["key"].as_str().unwrap(), "input=1 output=1");
-    wait_for("the key with limits to work", SOON, || (edge.ask(&limited).status == 200).then_some(()));
+    wait_for("the key with limits to work", SOON, || {
+        (edge.ask(&limited).status == 200).then_some(())
+    });
     sidecar.json(&["account", "grant", &account.id, "5", "--ref", "more"]);
-    sidecar.json(&["ledger", "adjust", &account.id, "-1", "--ref", "less", "--reason", "a test"]);
+    sidecar.json(&[
+        "ledger",
+        "adjust",
+        &account.id,
+        "-1",
+        "--ref",
+        "less",
+        "--reason",
+        "a test",
+    ]);
     let (doomed_id, doomed) = sidecar.key(&account.id, "doomed");
     let asks = |key: &str| edge.ask(&Chat.whole(key, "input=1 output=1")).status;
-    wait_for("the edge to know the key", SOON, || (asks(&doomed) == 200).then_some(()));
+    wait_for("the edge to know the key", SOON, || {
+        (asks(&doomed) == 200).then_some(())
+    });
     sidecar.json(&["key", "revoke", &doomed_id]);
-    wait_for("the key to be refused", SOON, || (asks(&doomed) == 401).then_some(()));
+    wait_for("the key to be refused", SOON, || {
+        (asks(&doomed) == 401).then_some(())
+    });
     // Everything is lost and restored.
     redis.cli(&["FLUSHALL"]);
-    wait_for("the account to be restored", SOON, || (asks(&account.key) == 200).then_some(()));
+    wait_for("the account to be restored", SOON, || {
+        (asks(&account.key) == 200).then_some(())
+    });
     edge.kill();
     edge.start_gateway();
     let asks = |key: &str| edge.ask(&Chat.whole(key, "input=1 output=1")).status;
-    wait_for("the edge to know the key again", SOON, || (asks(&account.key) == 200).then_some(()));
+    wait_for("the edge to know the key again", SOON, || {
+        (asks(&account.key) == 200).then_some(())
+    });
     let log = redis.cli(&["ACL", "LOG"]);
     assert_eq!(log, "", "it was refused something");
-    let as_user =
-        |command: &[&str]| redis.cli(&[&["--user", acl[0], "--pass", password, "--no-auth-warning"], command].concat());
-    for forbidden in [&["FLUSHALL"][..], &["GET", "other"], &["CONFIG", "SET", "maxmemory", "1"], &["KEYS", "*"]] {
+    let as_user = |command: &[&str]| {
+        redis.cli(
+            &[
+                &["--user", acl[0], "--pass", password, "--no-auth-warning"],
+                command,
+            ]
+            .concat(),
+        )
+    };
+    for forbidden in [
+        &["FLUSHALL"][..],
+        &["GET", "other"],
+        &["CONFIG", "SET", "maxmemory", "1"],
+        &["KEYS", "*"],
+    ] {
         assert!(as_user(forbidden).contains("NOPERM"), "{forbidden:?}");
     }
     assert_eq!(as_user(&["PING"]), "PONG");
@@ -272,29 +409,49 @@ fn the_user_of_the_guide_may_do_what_the_gateway_does_and_nothing_else() {
 
 /// Without systemd on this machine nothing is asked of it.
 fn systemd_analyze(arguments: &[&str], unit: &Path) -> Option<(bool, String)> {
-    let output = Command::new("systemd-analyze").args(arguments).arg(unit).output().ok()?;
+    let output = Command::new("systemd-analyze")
+        .args(arguments)
+        .arg(unit)
+        .output()
+        .ok()?;
     let said = [output.stdout, output.stderr].concat();
-    Some((output.status.success(), String::from_utf8_lossy(&said).into_owned()))
+    Some((
+        output.status.success(),
+        String::from_utf8_lossy(&said).into_owned(),
+    ))
 }
 
 #[test]
 fn units_are_understood_and_give_away_little() {
     for path in files("deploy/systemd", ".service") {
         let text = read(&path);
-        for needed in
-            ["User=model-gateway", "NoNewPrivileges=yes", "ProtectSystem=strict", "StateDirectory=", "LimitCORE=0"]
-        {
+        for needed in [
+            "User=model-gateway",
+            "NoNewPrivileges=yes",
+            "ProtectSystem=strict",
+            "StateDirectory=",
+            "LimitCORE=0",
+        ] {
             assert!(text.contains(needed), "{}: {needed}", path.display());
         }
         // The program is where the unit says it will be, here under another name.
         let dir = tempfile::tempdir().unwrap();
         let unit = dir.path().join(path.file_name().unwrap());
-        std::fs::write(&unit, text.replace("/usr/local/bin/model-gateway", binary())).unwrap();
+        std::fs::write(
+            &unit,
+            text.replace("/usr/local/bin/model-gateway", binary()),
+        )
+        .unwrap();
         if let Some((is_good, said)) = systemd_analyze(&["verify"], &unit) {
-            assert!(is_good && !said.contains(path.file_name().unwrap().to_str().unwrap()), "{said}");
+            assert!(
+                is_good && !said.contains(path.file_name().unwrap().to_str().unwrap()),
+                "{said}"
+            );
         }
         let threshold = format!("--threshold={EXPOSURE_MAX}");
-        if let Some((is_good, said)) = systemd_analyze(&["security", "--offline=true", &threshold], &unit) {
+        if let Some((is_good, said)) =
+            systemd_analyze(&["security", "--offline=true", &threshold], &unit)
+        {
             assert!(is_good, "{said}");
         }
     }
@@ -306,44 +463,85 @@ fn each_container_of_the_compose_file_has_what_it_names() {
     for path in between(COMPOSE, "dockerfile: ", "}").chain(["deploy/gateway.yaml"]) {
         assert!(root().join(path).exists(), "{path}");
     }
-    for copied in
-        DOCKERFILE.lines().filter_map(|line| line.strip_prefix("COPY ")).filter(|line| !line.starts_with("--"))
+    for copied in DOCKERFILE
+        .lines()
+        .filter_map(|line| line.strip_prefix("COPY "))
+        .filter(|line| !line.starts_with("--"))
     {
         let words: Vec<_> = copied.split_whitespace().collect();
         for source in &words[..words.len() - 1] {
-            assert!(root().join(source).exists(), "the Dockerfile copies {source}");
+            assert!(
+                root().join(source).exists(),
+                "the Dockerfile copies {source}"
+            );
         }
     }
     assert!(DOCKERFILE.contains("USER 10001"), "not as root");
     // An address that is named is one that a service has.
     let given: BTreeSet<_> = between(COMPOSE, "ipv4_address: ", "}").collect();
-    for address in between(COMPOSE, "172.30.8.", "\"").filter_map(|rest| rest.split([':', '/']).next()) {
+    for address in
+        between(COMPOSE, "172.30.8.", "\"").filter_map(|rest| rest.split([':', '/']).next())
+    {
         let address = format!("172.30.8.{}", address.split('}').next().unwrap());
-        assert!(given.contains(&*address) || address == "172.30.8.0", "{address} of {given:?}");
+        assert!(
+            given.contains(&*address) || address == "172.30.8.0",
+            "{address} of {given:?}"
+        );
     }
     // As YAML, with anchors and merges, by a reader that knows them.
     let script = "import json,sys,yaml; json.dump(yaml.safe_load(open(sys.argv[1])), sys.stdout)";
-    let parsed =
-        Command::new("python3").args(["-c", script]).arg(&file).output().ok().filter(|out| out.status.success());
+    let parsed = Command::new("python3")
+        .args(["-c", script])
+        .arg(&file)
+        .output()
+        .ok()
+        .filter(|out| out.status.success());
     let Some(parsed) = parsed else { return };
     let parsed: Value = serde_json::from_slice(&parsed.stdout).unwrap();
     let services = parsed["services"].as_object().unwrap();
     for (name, service) in services.iter().filter(|(name, _)| *name != "redis") {
-        assert!(service["read_only"] == true && service["cap_drop"][0] == "ALL", "{name}: {service}");
-        let volumes: Vec<_> =
-            service["volumes"].as_array().unwrap().iter().map(|volume| volume.as_str().unwrap()).collect();
+        assert!(
+            service["read_only"] == true && service["cap_drop"][0] == "ALL",
+            "{name}: {service}"
+        );
+        let volumes: Vec<_> = service["volumes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|volume| volume.as_str().unwrap())
+            .collect();
         let own = format!("{name}:/var/lib/model-gateway");
-        assert!(volumes.contains(&own.as_str()) && parsed["volumes"][name].is_object(), "{name}: {volumes:?}");
+        assert!(
+            volumes.contains(&own.as_str()) && parsed["volumes"][name].is_object(),
+            "{name}: {volumes:?}"
+        );
     }
 }
 
-/// Whoever starts one of these shapes as it is opens no door: no sign-up, no unbounded trials, no metrics for the world.
+/// Whoever starts one of these shapes as it is opens no door: no sign-up, no unbounded trials, no
+/// metrics for the world.
 #[test]
 fn what_deploy_and_the_image_start_is_closed() {
-    let (_, image) = DOCKERFILE.split_once("\nENV ").expect("the image's environment");
-    let environment = |name: &str| between(image, &format!("{name}="), "\n").next().map(str::to_owned);
+    let (_, image) = DOCKERFILE
+        .split_once("\nENV ")
+        .expect("the image's environment");
+    let environment = |name: &str| {
+        between(image, &format!("{name}="), "\n")
+            .next()
+            .map(str::to_owned)
+    };
     let of_image: Vec<_> = ["GATEWAY_SIGNUP", "GATEWAY_TRIAL_BUDGET"]
-        .map(|name| (name, environment(name).unwrap().split(' ').next().unwrap().to_owned()))
+        .map(|name| {
+            (
+                name,
+                environment(name)
+                    .unwrap()
+                    .split(' ')
+                    .next()
+                    .unwrap()
+                    .to_owned(),
+            )
+        })
         .into();
     assert!(DOCKERFILE.contains("COPY conf/gateway.yaml /etc/model-gateway/gateway.yaml"));
     let mut paths = files("deploy", ".yaml");
@@ -352,32 +550,63 @@ fn what_deploy_and_the_image_start_is_closed() {
     paths.push(root().join("conf/gateway.yaml"));
     for path in paths {
         let mut command = Command::new(binary());
-        command.env_clear().env("ALPHA_API_KEY", "sk-a").env("BETA_API_KEY", "sk-b").arg("check").arg("-c").arg(&path);
-        command.env("GATEWAY_REDIS", "redis://127.0.0.1:6379").envs(of_image.clone());
+        command
+            .env_clear()
+            .env("ALPHA_API_KEY", "sk-a")
+            .env("BETA_API_KEY", "sk-b")
+            .arg("check")
+            .arg("-c")
+            .arg(&path);
+        command
+            .env("GATEWAY_REDIS", "redis://127.0.0.1:6379")
+            .envs(of_image.clone());
         let output = command.output().unwrap();
-        assert!(output.status.success(), "{}: {}", path.display(), String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{}: {}",
+            path.display(),
+            String::from_utf8_lossy(&output.stderr)
+        );
         // As the image or the environment gives it, else the default that is written.
         let mut text = read(&path);
         for (name, value) in &of_image {
-            let written = between(&text.clone(), &format!("${{{name}"), "}").next().map(str::to_owned);
+            let written = between(&text.clone(), &format!("${{{name}"), "}")
+                .next()
+                .map(str::to_owned);
             if let Some(default) = written {
                 text = text.replace(&format!("${{{name}{default}}}"), value);
             }
         }
         let config: Value = serde_saphyr::from_str(&text).unwrap();
         let shown = path.display();
-        assert!(["closed", "invite"].contains(&config["signup"]["mode"].as_str().unwrap()), "{shown}");
-        let budget = config["signup"]["trial_budget_per_day"].as_str().unwrap().parse::<u64>().unwrap();
+        assert!(
+            ["closed", "invite"].contains(&config["signup"]["mode"].as_str().unwrap()),
+            "{shown}"
+        );
+        let budget = config["signup"]["trial_budget_per_day"]
+            .as_str()
+            .unwrap()
+            .parse::<u64>()
+            .unwrap();
         assert!(budget > 0, "{shown}");
         let admin = config["listen"]["admin"].as_str().unwrap();
-        assert!(admin.contains("127.0.0.1:") && !admin.contains("0.0.0.0"), "{shown}: {admin}");
+        assert!(
+            admin.contains("127.0.0.1:") && !admin.contains("0.0.0.0"),
+            "{shown}: {admin}"
+        );
         if config["store"]["kind"] == "redis" {
-            assert!(config["limits"]["lame_duck_seconds"].as_u64().unwrap() >= 5, "{shown}: edges have a balancer");
+            assert!(
+                config["limits"]["lame_duck_seconds"].as_u64().unwrap() >= 5,
+                "{shown}: edges have a balancer"
+            );
         }
     }
     // The composition publishes nothing but the edges' port.
     let published: Vec<_> = between(COMPOSE, "ports: [\"", "\"]").collect();
-    assert!(!published.is_empty() && published.iter().all(|ports| ports.ends_with(":8080")), "{published:?}");
+    assert!(
+        !published.is_empty() && published.iter().all(|ports| ports.ends_with(":8080")),
+        "{published:?}"
+    );
     // And no service of it listens for administrators elsewhere.
     assert!(!COMPOSE.contains("GATEWAY_ADMIN") && !COMPOSE.contains("GATEWAY_SIGNUP"));
 }

@@ -1,5 +1,5 @@
-//! More work than there is room for: new requests are refused at once and told when to come again, those that run are
-//! finished, and afterwards everything is as it was.
+//! More work than there is room for: new requests are refused at once and told when to come again,
+//! those that run are finished, and afterwards everything is as it was.
 
 use crate::account::Account;
 use crate::client::{Answer, Connection};
@@ -15,7 +15,11 @@ const ALWAYS: usize = 8;
 fn streams(world: &World, account: &Account, count: usize) -> Vec<(Connection, Answer)> {
     let begun = (0..count).map(|_| {
         let mut connection = world.connect();
-        connection.send(&Chat.stream(&account.key, "events=10 gap_ms=500 input=1 output=10").bytes());
+        connection.send(
+            &Chat
+                .stream(&account.key, "events=10 gap_ms=500 input=1 output=10")
+                .bytes(),
+        );
         let answer = connection.begin();
         assert_eq!(answer.status, 200, "{}", answer.text());
         (connection, answer)
@@ -26,13 +30,22 @@ fn streams(world: &World, account: &Account, count: usize) -> Vec<(Connection, A
 fn finish(streams: Vec<(Connection, Answer)>) {
     for (mut connection, mut answer) in streams {
         connection.finish(&mut answer);
-        assert!(Chat.is_complete(&answer), "a stream that ran was not finished: {}", answer.text());
+        assert!(
+            Chat.is_complete(&answer),
+            "a stream that ran was not finished: {}",
+            answer.text()
+        );
     }
 }
 
 #[track_caller]
 fn is_refused(surface: Surface, answer: &Answer) {
-    surface.fails(answer, (503, "server_error"), (529, "overloaded_error"), Some("overloaded"));
+    surface.fails(
+        answer,
+        (503, "server_error"),
+        (529, "overloaded_error"),
+        Some("overloaded"),
+    );
     assert_eq!(answer.header("retry-after"), Some("2"));
 }
 
@@ -40,11 +53,19 @@ fn is_refused(surface: Surface, answer: &Answer) {
 fn past_the_memory_budget_new_work_is_refused_and_what_runs_is_finished() {
     // This process alone is larger than that.
     let world = Plan::default().limit("memory_bytes", 1_048_576).begin();
-    wait_for("the start", SOON, || world.log().contains("listening on").then_some(()));
+    wait_for("the start", SOON, || {
+        world.log().contains("listening on").then_some(())
+    });
     let account = world.account();
-    wait_for("the shortage to be seen", SOON, || world.log().contains("memory is at 90 %").then_some(()));
+    wait_for("the shortage to be seen", SOON, || {
+        world.log().contains("memory is at 90 %").then_some(())
+    });
     let (status, why) = world.readiness();
-    assert_eq!((status, &why["reasons"][0]["code"]), (503, &"memory".into()), "{why}");
+    assert_eq!(
+        (status, &why["reasons"][0]["code"]),
+        (503, &"memory".into()),
+        "{why}"
+    );
     let open = streams(&world, &account, ALWAYS);
     for surface in BOTH {
         let mut connection = world.connect();
@@ -52,7 +73,10 @@ fn past_the_memory_budget_new_work_is_refused_and_what_runs_is_finished() {
         connection.send(&surface.whole(&account.key, "input=1 output=1").head());
         is_refused(surface, &connection.answer());
     }
-    assert_eq!(world.metric("gateway_rejected_total", &["reason=\"memory\""]), 2.0);
+    assert_eq!(
+        world.metric("gateway_rejected_total", &["reason=\"memory\""]),
+        2.0
+    );
     assert_eq!(world.vendor.calls(), ALWAYS as u64);
     finish(open);
     // However little there is, some are served.
@@ -65,7 +89,8 @@ fn control_within_the_memory_budget_nobody_is_refused() {
     let world = World::new();
     let account = world.account();
     let open = streams(&world, &account, ALWAYS);
-    BOTH.into_iter().for_each(|surface| drop(world.works(surface, &account.key)));
+    BOTH.into_iter()
+        .for_each(|surface| drop(world.works(surface, &account.key)));
     assert!(world.metric("gateway_resident_bytes", &[]) > 1_000_000.0);
     finish(open);
     assert_eq!(world.metric("gateway_rejected_total", &[]), 0.0);
@@ -75,7 +100,9 @@ fn control_within_the_memory_budget_nobody_is_refused() {
 /// The budget can be changed while the gateway runs, and memory that is let go counts no more.
 #[test]
 fn memory_that_fills_up_is_noticed_and_so_is_its_end() {
-    let plan = Plan::default().limit("drain_after_client_seconds", 1).limit("drain_hidden_seconds", 1);
+    let plan = Plan::default()
+        .limit("drain_after_client_seconds", 1)
+        .limit("drain_hidden_seconds", 1);
     let world = plan.start();
     let account = world.funded(100_000_000_000);
     world.works(Chat, &account.key);
@@ -92,7 +119,8 @@ fn memory_that_fills_up_is_noticed_and_so_is_its_end() {
     body["messages"][0]["content"] = format!("[[sim delay_ms=20000]] {padding}").into();
     let request = Chat.request(&account.key, &body).bytes();
     let mut held: Vec<Connection> = Vec::new();
-    // So many bodies of 4 MiB do not fit, and a slow machine has read them before the first is answered.
+    // So many bodies of 4 MiB do not fit, and a slow machine has read them before the first is
+    // answered.
     wait_for("memory to fill up", SOON, || {
         let mut connection = world.connect();
         connection.send(&request);
@@ -122,20 +150,36 @@ fn past_nine_tenths_of_the_files_new_work_is_told_so_and_its_connection_closed()
     let open = streams(&world, &account, ALWAYS + 2);
     // Room for a few more, all of it in the last tenth.
     world.limit_open_files(world.open_files() * 10 / 9);
-    wait_for("the shortage to be seen", SOON, || world.log().contains("open files are at 90 %").then_some(()));
+    wait_for("the shortage to be seen", SOON, || {
+        world.log().contains("open files are at 90 %").then_some(())
+    });
     let (status, why) = world.readiness();
-    assert_eq!((status, &why["reasons"][0]["code"]), (503, &"descriptors".into()), "{why}");
+    assert_eq!(
+        (status, &why["reasons"][0]["code"]),
+        (503, &"descriptors".into()),
+        "{why}"
+    );
     for surface in BOTH {
         let mut connection = world.connect();
         connection.send(&surface.whole(&account.key, "input=1 output=1").bytes());
         is_refused(surface, &connection.answer());
         assert!(connection.is_closed(), "its file is free again");
     }
-    assert_eq!(world.metric("gateway_rejected_total", &["reason=\"files\""]), 2.0);
+    assert_eq!(
+        world.metric("gateway_rejected_total", &["reason=\"files\""]),
+        2.0
+    );
     finish(open);
     world.limit_open_files(1_024);
-    wait_for("room", SOON, || world.log().contains("there is room for new work again").then_some(()));
-    wait_for("readiness, a while after", SOON, || world.is_ready().then_some(()));
+    wait_for("room", SOON, || {
+        world
+            .log()
+            .contains("there is room for new work again")
+            .then_some(())
+    });
+    wait_for("readiness, a while after", SOON, || {
+        world.is_ready().then_some(())
+    });
     world.works(Chat, &account.key);
     world.close();
 }
@@ -150,11 +194,14 @@ struct Load {
     slowest_refusal: AtomicU64,
 }
 
-/// Asks `rate` times a second for a while, whatever is answered: each request on time, on one of the connections.
+/// Asks `rate` times a second for a while, whatever is answered: each request on time, on one of
+/// the connections.
 fn open_loop(world: &World, account: &Account, rate: u64, lasts: Duration) -> Load {
     let load = Load::default();
     let (threads, stop) = (32, AtomicBool::new(false));
-    let request = Chat.whole(&account.key, "delay_ms=200 input=1 output=1").bytes();
+    let request = Chat
+        .whole(&account.key, "delay_ms=200 input=1 output=1")
+        .bytes();
     let began = Instant::now();
     let next = AtomicU64::new(0);
     std::thread::scope(|scope| {
@@ -162,7 +209,10 @@ fn open_loop(world: &World, account: &Account, rate: u64, lasts: Duration) -> Lo
             scope.spawn(|| {
                 let mut connection = world.connect();
                 while !stop.load(Ordering::Relaxed) {
-                    let due = began + Duration::from_micros(next.fetch_add(1, Ordering::Relaxed) * 1_000_000 / rate);
+                    let due = began
+                        + Duration::from_micros(
+                            next.fetch_add(1, Ordering::Relaxed) * 1_000_000 / rate,
+                        );
                     if due > began + lasts {
                         return;
                     }
@@ -195,24 +245,45 @@ fn open_loop(world: &World, account: &Account, rate: u64, lasts: Duration) -> Lo
     load
 }
 
-/// Far more than may run at one time: as many are answered as can be, the rest are told at once, nobody waits in vain.
+/// Far more than may run at one time: as many are answered as can be, the rest are told at once,
+/// nobody waits in vain.
 #[test]
 fn under_too_many_requests_as_many_are_answered_as_may_run_and_the_rest_are_told_at_once() {
     let open = 8;
-    let world = Plan::default().limit("open_requests", open).limit("keepalive_requests", 1_000_000).start();
+    let world = Plan::default()
+        .limit("open_requests", open)
+        .limit("keepalive_requests", 1_000_000)
+        .start();
     let account = world.funded(1_000_000_000);
     let lasts = Duration::from_secs(if crate::is_long() { 20 } else { 3 });
     // Each takes 200 ms at the vendor, so 8 at a time are 40 in a second.
     let peak = open_loop(&world, &account, 30, lasts);
     assert_eq!(peak.failed.load(Ordering::Relaxed), 0, "{peak:?}");
-    let overload = open_loop(&world, &account, if crate::is_long() { 1_500 } else { 400 }, lasts);
+    let overload = open_loop(
+        &world,
+        &account,
+        if crate::is_long() { 1_500 } else { 400 },
+        lasts,
+    );
     println!("at 30/s {peak:?}\nfar above {overload:?}");
-    let (before, now) = (peak.answered.load(Ordering::Relaxed), overload.answered.load(Ordering::Relaxed));
-    assert!(now * 10 >= before * 9, "{now} answered under overload, {before} below it");
-    assert!(overload.refused.load(Ordering::Relaxed) > now, "{overload:?}");
+    let (before, now) = (
+        peak.answered.load(Ordering::Relaxed),
+        overload.answered.load(Ordering::Relaxed),
+    );
+    assert!(
+        now * 10 >= before * 9,
+        "{now} answered under overload, {before} below it"
+    );
+    assert!(
+        overload.refused.load(Ordering::Relaxed) > now,
+        "{overload:?}"
+    );
     assert_eq!(overload.failed.load(Ordering::Relaxed), 0, "{overload:?}");
     // On an idle machine it is a millisecond.
-    assert!(overload.slowest_refusal.load(Ordering::Relaxed) < 2_000_000, "{overload:?}");
+    assert!(
+        overload.slowest_refusal.load(Ordering::Relaxed) < 2_000_000,
+        "{overload:?}"
+    );
     world.works(Chat, &account.key);
     world.close();
 }

@@ -36,21 +36,39 @@ fn the_model_list_has_the_shape_of_its_surface() {
     let account = world.account();
     let ids = |answer: &Answer| -> Vec<String> {
         let data = answer.json()["data"].as_array().unwrap().clone();
-        data.iter().map(|model| model["id"].as_str().unwrap().to_owned()).collect()
+        data.iter()
+            .map(|model| model["id"].as_str().unwrap().to_owned())
+            .collect()
     };
     let chat = world.ask(&Request::get("/v1/models").bearer(&account.key));
     assert_eq!(chat.json()["object"], "list");
-    let five = ["alpha-opus-4-7", "alpha-sonnet-4-6", "alpha-haiku-4-5-20251001", "beta-5.2", "beta-5.5"];
+    let five = [
+        "alpha-opus-4-7",
+        "alpha-sonnet-4-6",
+        "alpha-haiku-4-5-20251001",
+        "beta-5.2",
+        "beta-5.5",
+    ];
     assert_eq!(ids(&chat), five);
-    let versioned = |path: &str| Request::get(path).bearer(&account.key).header("anthropic-version", "2023-06-01");
+    let versioned = |path: &str| {
+        Request::get(path)
+            .bearer(&account.key)
+            .header("anthropic-version", "2023-06-01")
+    };
     let messages = world.ask(&versioned("/v1/models?limit=2&after_id=alpha-opus-4-7"));
     assert_eq!(ids(&messages), five[1..3]);
     assert_eq!(messages.json()["has_more"], true);
     for id in five {
         let path = format!("/v1/models/{id}");
-        assert_eq!(world.ask(&Request::get(&path).bearer(&account.key)).json()["object"], "model");
+        assert_eq!(
+            world.ask(&Request::get(&path).bearer(&account.key)).json()["object"],
+            "model"
+        );
         let described: Value = world.ask(&versioned(&path)).json();
-        assert_eq!((&described["type"], &described["id"]), (&json!("model"), &json!(id)));
+        assert_eq!(
+            (&described["type"], &described["id"]),
+            (&json!("model"), &json!(id))
+        );
     }
     let missing = world.ask(&Request::get("/v1/models/none").bearer(&account.key));
     Chat.failure(&missing, 404, INVALID, Some("model_not_found"));

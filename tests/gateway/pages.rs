@@ -1,4 +1,5 @@
-//! Pages on their way through an edge to a sidecar that breaks off or says nothing: when they are asked for again, and when not.
+//! Pages on their way through an edge to a sidecar that breaks off or says nothing: when they are
+//! asked for again, and when not.
 
 use crate::client::Request;
 use crate::world::{Plan, SOON, World, wait_for};
@@ -17,10 +18,16 @@ enum Does {
 
 /// An edge whose sidecar has gone, and in whose place something else counts the questions.
 fn with_a_false_sidecar(does: Does) -> (World, Arc<AtomicUsize>) {
-    let mut world = Plan::default().limit("first_byte_seconds", 1).limit("idle_seconds", 1).shared().start();
+    let mut world = Plan::default()
+        .limit("first_byte_seconds", 1)
+        .limit("idle_seconds", 1)
+        .shared()
+        .start();
     let sidecar = &mut world.beside.as_mut().unwrap().sidecar;
     sidecar.kill();
-    let listener = wait_for("the sidecar's address", SOON, || TcpListener::bind(("127.0.0.1", sidecar.sidecar)).ok());
+    let listener = wait_for("the sidecar's address", SOON, || {
+        TcpListener::bind(("127.0.0.1", sidecar.sidecar)).ok()
+    });
     let asked = Arc::<AtomicUsize>::default();
     let count = Arc::clone(&asked);
     // It ends with the test's process.
@@ -56,14 +63,25 @@ fn a_page_that_broke_off_is_asked_for_once_more_and_a_change_is_not() {
     };
     assert_eq!(count(&Request::get("/docs")), 2);
     assert_eq!(count(&Request::new("HEAD", "/docs")), 2);
-    assert_eq!(count(&Request::form("/dashboard/sign-in", "email=a@example.test&password=a+long+password")), 1);
+    assert_eq!(
+        count(&Request::form(
+            "/dashboard/sign-in",
+            "email=a@example.test&password=a+long+password"
+        )),
+        1
+    );
     end(world);
 }
 
 #[test]
 fn a_page_that_takes_its_time_is_not_asked_for_again() {
     let (world, asked) = with_a_false_sidecar(Does::Nothing);
-    for (number, request) in [Request::get("/docs"), Request::form("/dashboard/sign-in", "email=a")].iter().enumerate()
+    for (number, request) in [
+        Request::get("/docs"),
+        Request::form("/dashboard/sign-in", "email=a"),
+    ]
+    .iter()
+    .enumerate()
     {
         let answer = world.ask(request);
         assert!(answer.status >= 500, "{}", answer.text());

@@ -1,5 +1,6 @@
-//! A panic inside the gateway: the request is answered in its surface's shape, nothing stays reserved and nothing is billed,
-//! one log line names the request, and the metric counts it. Others are served as before.
+//! A panic inside the gateway: the request is answered in its surface's shape, nothing stays
+//! reserved and nothing is billed, one log line names the request, and the metric counts it. Others
+//! are served as before.
 
 use crate::account::micro;
 use crate::client::Answer;
@@ -7,23 +8,36 @@ use crate::surface::{BOTH, Surface};
 use crate::world::{Plan, World};
 
 /// Where the gateway panics, and whether the client has the head of a stream by then.
-const POINTS: [(&str, bool); 4] =
-    [("after_auth", false), ("after_reserve", false), ("vendor_answered", false), ("mid_stream", true)];
+const POINTS: [(&str, bool); 4] = [
+    ("after_auth", false),
+    ("after_reserve", false),
+    ("vendor_answered", false),
+    ("mid_stream", true),
+];
 
 fn panics(world: &World) -> String {
     let text = world.metrics();
-    let line = text.lines().find(|line| line.starts_with("gateway_panics_total ")).expect("the metric");
+    let line = text
+        .lines()
+        .find(|line| line.starts_with("gateway_panics_total "))
+        .expect("the metric");
     line.rsplit(' ').next().unwrap().to_owned()
 }
 
 /// A gateway that panics once at `point`.
 fn panicking(point: &str) -> World {
-    Plan::default().environment("GW_FAIL", format!("panic@{point}")).start()
+    Plan::default()
+        .environment("GW_FAIL", format!("panic@{point}"))
+        .start()
 }
 
 fn ask(world: &World, surface: Surface, key: &str, streams: bool) -> Answer {
     let marker = "events=20 gap_ms=5 output=20";
-    let request = if streams { surface.stream(key, marker) } else { surface.whole(key, marker) };
+    let request = if streams {
+        surface.stream(key, marker)
+    } else {
+        surface.whole(key, marker)
+    };
     world.ask(&request)
 }
 
@@ -37,21 +51,41 @@ fn a_panic_is_answered_logged_and_counted_and_reserves_nothing() {
             let failed = ask(&world, surface, &account.key, streams);
             if streams {
                 assert_eq!(failed.status, 200, "{point}: {}", failed.text());
-                assert!(failed.has(surface.error_frame()), "{point}: {}", failed.text());
+                assert!(
+                    failed.has(surface.error_frame()),
+                    "{point}: {}",
+                    failed.text()
+                );
             } else {
-                surface.fails(&failed, (500, "server_error"), (500, "api_error"), Some("internal_error"));
+                surface.fails(
+                    &failed,
+                    (500, "server_error"),
+                    (500, "api_error"),
+                    Some("internal_error"),
+                );
             }
             let log = world.log();
-            let lines: Vec<_> = log.lines().filter(|line| line.contains("panic in")).collect();
+            let lines: Vec<_> = log
+                .lines()
+                .filter(|line| line.contains("panic in"))
+                .collect();
             assert_eq!(lines.len(), 1, "{log}");
             assert!(lines[0].contains(&failed.request_id()), "{}", lines[0]);
             assert_eq!(panics(&world), "1");
             let standing = world.standing(&account);
-            assert_eq!((standing.balance, standing.held), (300_000_000, 0), "{point}");
+            assert_eq!(
+                (standing.balance, standing.held),
+                (300_000_000, 0),
+                "{point}"
+            );
             assert!(world.metrics().contains("\ngateway_open_holds 0\n"));
             // The next one meets no fault.
             let next = ask(&world, surface, &account.key, streams);
-            assert!(next.status == 200 && !next.has(surface.error_frame()), "{point}: {}", next.text());
+            assert!(
+                next.status == 200 && !next.has(surface.error_frame()),
+                "{point}: {}",
+                next.text()
+            );
             // A request that fails before the journal knows of it leaves no entry.
             let entries = if point.starts_with("after_") { 1 } else { 2 };
             assert!(micro(&world.ended(&account, entries)["credits"]) > 0);

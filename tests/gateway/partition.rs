@@ -1,8 +1,10 @@
-//! The way between an edge and the shared store is cut, or loses most of what comes back: new work is refused at once,
-//! what runs ends, and once the way is whole again everything is in the ledger. The other edge does not notice.
+//! The way between an edge and the shared store is cut, or loses most of what comes back: new work
+//! is refused at once, what runs ends, and once the way is whole again everything is in the ledger.
+//! The other edge does not notice.
 //!
-//! For the cut Redis lies in a network namespace, with a wire of its own for each way: without the right to make one
-//! nothing is tested, and that is said. The loss is a proxy's, which holds answers back as a lossy link would.
+//! For the cut Redis lies in a network namespace, with a wire of its own for each way: without the
+//! right to make one nothing is tested, and that is said. The loss is a proxy's, which holds
+//! answers back as a lossy link would.
 
 use crate::account::Account;
 use crate::client::{self, Request};
@@ -27,7 +29,10 @@ const HEALED_WITHIN: Duration = Duration::from_secs(10);
 const REFUSED_AT_LAST: Duration = Duration::from_secs(5);
 
 fn ip(args: &[&str]) -> bool {
-    Command::new("ip").args(args).output().is_ok_and(|output| output.status.success())
+    Command::new("ip")
+        .args(args)
+        .output()
+        .is_ok_and(|output| output.status.success())
 }
 
 /// A network namespace with two wires to this one.
@@ -46,20 +51,30 @@ impl Wires {
             eprintln!("no network namespace can be made here: the cut wire is not tested");
             return None;
         }
-        // From here on it is removed, whatever happens. A range that is for tests of networks alone.
+        // From here on it is removed, whatever happens. A range that is for tests of networks
+        // alone.
         let at = |wire: usize, end: u32| format!("198.{}.{}.{end}", 18 + wire, pid % 251);
-        let wires = Self { far: [at(0, 2), at(1, 2)], name };
+        let wires = Self {
+            far: [at(0, 2), at(1, 2)],
+            name,
+        };
         for wire in 0..2 {
             let (near, far) = (wires.end(wire), format!("wire{wire}"));
-            let (near_at, far_at) = (format!("{}/30", at(wire, 1)), format!("{}/30", wires.far[wire]));
+            let (near_at, far_at) = (
+                format!("{}/30", at(wire, 1)),
+                format!("{}/30", wires.far[wire]),
+            );
             let name = wires.name.as_str();
-            let is_laid = ip(&["link", "add", &near, "type", "veth", "peer", "name", &far, "netns", name])
-                && ip(&["addr", "add", &near_at, "dev", &near])
+            let is_laid = ip(&[
+                "link", "add", &near, "type", "veth", "peer", "name", &far, "netns", name,
+            ]) && ip(&["addr", "add", &near_at, "dev", &near])
                 && ip(&["link", "set", &near, "up"])
                 && ip(&["-n", name, "addr", "add", &far_at, "dev", &far])
                 && ip(&["-n", name, "link", "set", &far, "up"]);
             if !is_laid {
-                eprintln!("no wire can be laid into a network namespace here: the cut wire is not tested");
+                eprintln!(
+                    "no wire can be laid into a network namespace here: the cut wire is not tested"
+                );
                 return None;
             }
         }
@@ -72,7 +87,14 @@ impl Wires {
 
     /// At the far end: whoever sends at the near one is not told.
     fn set(&self, wire: usize, state: &str) {
-        assert!(ip(&["-n", &self.name, "link", "set", &format!("wire{wire}"), state]));
+        assert!(ip(&[
+            "-n",
+            &self.name,
+            "link",
+            "set",
+            &format!("wire{wire}"),
+            state
+        ]));
     }
 }
 
@@ -97,14 +119,37 @@ impl Walled {
     fn behind(wires: &Wires) -> Self {
         let (dir, port) = (tempfile::tempdir().unwrap(), free_port());
         let process = Command::new("ip")
-            .args(["netns", "exec", &wires.name, "redis-server", "--protected-mode", "no", "--bind", "0.0.0.0"])
-            .args(["--port", &port.to_string(), "--save", "", "--appendonly", "yes", "--dir"])
+            .args([
+                "netns",
+                "exec",
+                &wires.name,
+                "redis-server",
+                "--protected-mode",
+                "no",
+                "--bind",
+                "0.0.0.0",
+            ])
+            .args([
+                "--port",
+                &port.to_string(),
+                "--save",
+                "",
+                "--appendonly",
+                "yes",
+                "--dir",
+            ])
             .arg(dir.path())
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        let server = Self { port, process, _dir: dir };
-        wait_for("Redis to listen", SOON, || TcpStream::connect((wires.far[1].as_str(), port)).ok());
+        let server = Self {
+            port,
+            process,
+            _dir: dir,
+        };
+        wait_for("Redis to listen", SOON, || {
+            TcpStream::connect((wires.far[1].as_str(), port)).ok()
+        });
         server
     }
 }
@@ -118,20 +163,38 @@ impl Drop for Walled {
 
 impl<R> Fleet<R> {
     /// Whose processes reach the store on ways of their own: the sidecar, and each edge.
-    pub fn through(redis: R, sidecar: &str, edges: [&str; 2], edge_plan: impl Fn(Plan) -> Plan) -> Self {
+    pub fn through(
+        redis: R,
+        sidecar: &str,
+        edges: [&str; 2],
+        edge_plan: impl Fn(Plan) -> Plan,
+    ) -> Self {
         let plan = |role, way: &str| {
             let store = format!("store: {{kind: redis, url: \"redis://{way}\"}}");
-            Plan::default().role(role).edit("store: {kind: embedded}", &store)
+            Plan::default()
+                .role(role)
+                .edit("store: {kind: embedded}", &store)
         };
         let sidecar = plan("sidecar", sidecar).start();
-        let edge =
-            |way| edge_plan(plan("edge", way).sidecar(sidecar.sidecar).endpoints(&[sidecar.vendor.port])).start();
+        let edge = |way| {
+            edge_plan(
+                plan("edge", way)
+                    .sidecar(sidecar.sidecar)
+                    .endpoints(&[sidecar.vendor.port]),
+            )
+            .start()
+        };
         let edges = edges.map(edge).into();
-        Self { redis, sidecar, edges }
+        Self {
+            redis,
+            sidecar,
+            edges,
+        }
     }
 }
 
-/// Asks for new work on both surfaces until told to stop: every answer must be a refusal, at once. How long each took.
+/// Asks for new work on both surfaces until told to stop: every answer must be a refusal, at once.
+/// How long each took.
 fn refusals(edge: u16, key: &str, until: Instant) -> Vec<Duration> {
     let mut took = Vec::new();
     while Instant::now() < until {
@@ -139,7 +202,12 @@ fn refusals(edge: u16, key: &str, until: Instant) -> Vec<Duration> {
             let began = Instant::now();
             let answer = client::ask(edge, &surface.whole(key, "input=10 output=10"));
             took.push(began.elapsed());
-            surface.fails(&answer, (503, "server_error"), (529, "overloaded_error"), Some("ledger_unavailable"));
+            surface.fails(
+                &answer,
+                (503, "server_error"),
+                (529, "overloaded_error"),
+                Some("ledger_unavailable"),
+            );
         }
         std::thread::sleep(Duration::from_millis(100));
     }
@@ -148,33 +216,53 @@ fn refusals(edge: u16, key: &str, until: Instant) -> Vec<Duration> {
 }
 
 /// Both surfaces' streams on an edge, that take so long; all must end whole. Their requests.
-fn streams(edge: &World, key: &str, time: Duration) -> Vec<(Surface, client::Connection, client::Answer)> {
-    let marker = format!("events={} gap_ms=100 input=10 output=5", time.as_millis() / 100);
+fn streams(
+    edge: &World,
+    key: &str,
+    time: Duration,
+) -> Vec<(Surface, client::Connection, client::Answer)> {
+    let marker = format!(
+        "events={} gap_ms=100 input=10 output=5",
+        time.as_millis() / 100
+    );
     // A busy machine has some wait for the store in vain.
     let begin = |surface: Surface| {
         let mut connection = edge.connect();
         connection.send(&surface.stream(key, &marker).bytes());
         let mut answer = connection.begin();
-        (answer.status == 200 && connection.more(&mut answer)).then_some((surface, connection, answer))
+        (answer.status == 200 && connection.more(&mut answer))
+            .then_some((surface, connection, answer))
     };
-    BOTH.into_iter().map(|surface| wait_for("a stream to begin", SOON, || begin(surface))).collect()
+    BOTH.into_iter()
+        .map(|surface| wait_for("a stream to begin", SOON, || begin(surface)))
+        .collect()
 }
 
 #[track_caller]
 fn wait_admits<R>(fleet: &Fleet<R>, edge: &World, account: &Account) {
     let credits = Request::get("/v1/credits").bearer(&account.key);
-    wait_for("the edge to reach the store again", SOON, || (edge.ask(&credits).status == 200).then_some(()));
+    wait_for("the edge to reach the store again", SOON, || {
+        (edge.ask(&credits).status == 200).then_some(())
+    });
     fleet.wait_known(edge, &account.key);
 }
 
 fn wait_told(edges: &[World]) {
-    wait_for("all endings to be in the ledger", HEALED_WITHIN + SOON, || {
-        (edges.iter().all(|edge| edge.metric("gateway_journal_pending", &[]) == 0.0)).then_some(())
-    });
+    wait_for(
+        "all endings to be in the ledger",
+        HEALED_WITHIN + SOON,
+        || {
+            (edges
+                .iter()
+                .all(|edge| edge.metric("gateway_journal_pending", &[]) == 0.0))
+            .then_some(())
+        },
+    );
 }
 
 #[test]
-fn an_edge_whose_wire_to_the_store_is_cut_refuses_at_once_and_owes_nothing_once_it_is_whole_again() {
+fn an_edge_whose_wire_to_the_store_is_cut_refuses_at_once_and_owes_nothing_once_it_is_whole_again()
+{
     let Some(wires) = Wires::lay() else { return };
     let cut = if crate::is_long() { LONG_CUT } else { CUT };
     let redis = Walled::behind(&wires);
@@ -189,21 +277,30 @@ fn an_edge_whose_wire_to_the_store_is_cut_refuses_at_once_and_owes_nothing_once_
         let running = streams(&fleet.edges[0], &account.key, cut / 2);
         wires.set(0, "down");
         let until = Instant::now() + cut;
-        // Whatever had its answer from the store a moment ago may go on: only who asks from now on is refused.
+        // Whatever had its answer from the store a moment ago may go on: only who asks from now on
+        // is refused.
         took = refusals_after_a_moment(fleet, &account.key, until);
         for (surface, mut connection, mut answer) in running {
             connection.finish(&mut answer);
-            assert!(surface.is_complete(&answer), "a stream was cut: {}", answer.text());
+            assert!(
+                surface.is_complete(&answer),
+                "a stream was cut: {}",
+                answer.text()
+            );
             finished.push(answer.request_id());
         }
         wires.set(0, "up");
         let began = Instant::now();
         wait_admits(fleet, &fleet.edges[0], &account);
         // What it ended meanwhile goes on to be told; all that it ended before has arrived.
-        wait_for("what was ended in the dark to be in the ledger", HEALED_WITHIN + SOON, || {
-            let oldest = fleet.edges[0].metric("gateway_journal_oldest_seconds", &[]);
-            (oldest < began.elapsed().as_secs_f64().floor()).then_some(())
-        });
+        wait_for(
+            "what was ended in the dark to be in the ledger",
+            HEALED_WITHIN + SOON,
+            || {
+                let oldest = fleet.edges[0].metric("gateway_journal_oldest_seconds", &[]);
+                (oldest < began.elapsed().as_secs_f64().floor()).then_some(())
+            },
+        );
         healed = began.elapsed();
     });
     other.whole.extend(finished);
@@ -215,7 +312,10 @@ fn an_edge_whose_wire_to_the_store_is_cut_refuses_at_once_and_owes_nothing_once_
         took.len(),
         other.whole.len(),
     );
-    assert!(usual < REFUSED_WITHIN && slowest < REFUSED_AT_LAST, "refused after {usual:?}, {slowest:?}");
+    assert!(
+        usual < REFUSED_WITHIN && slowest < REFUSED_AT_LAST,
+        "refused after {usual:?}, {slowest:?}"
+    );
     fleet.matches(&account, &other);
     fleet.close();
     drop(wires);
@@ -223,11 +323,14 @@ fn an_edge_whose_wire_to_the_store_is_cut_refuses_at_once_and_owes_nothing_once_
 
 fn refusals_after_a_moment<R>(fleet: &Fleet<R>, key: &str, until: Instant) -> Vec<Duration> {
     let first = BOTH[0].whole(key, "input=10 output=10");
-    wait_for("the cut to be felt", SOON, || (fleet.edges[0].ask(&first).status == 503).then_some(()));
+    wait_for("the cut to be felt", SOON, || {
+        (fleet.edges[0].ask(&first).status == 503).then_some(())
+    });
     refusals(fleet.edges[0].edge, key, until)
 }
 
-/// A way to a server on which a part of what comes back is late, as where a link loses it and it is sent again.
+/// A way to a server on which a part of what comes back is late, as where a link loses it and it is
+/// sent again.
 struct Lossy {
     port: u16,
     losing: Arc<AtomicBool>,
@@ -247,7 +350,9 @@ impl Lossy {
         // It ends with the test's process.
         std::thread::spawn(move || {
             for (near, seed) in listener.incoming().flatten().zip(1..) {
-                let Ok(far) = TcpStream::connect(("127.0.0.1", server)) else { continue };
+                let Ok(far) = TcpStream::connect(("127.0.0.1", server)) else {
+                    continue;
+                };
                 let (near_in, far_in) = (near.try_clone().unwrap(), far.try_clone().unwrap());
                 let lossy = Arc::clone(&lossy);
                 std::thread::spawn(move || carry(near_in, far_in, || Duration::ZERO));
@@ -264,7 +369,9 @@ impl Lossy {
 fn late(dice: &mut u64, is_losing: bool) -> Duration {
     let (mut late, mut wait) = (Duration::ZERO, AGAIN_AFTER);
     while is_losing && late < 20 * AGAIN_AFTER {
-        *dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        *dice = dice
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         if (*dice >> 33) % 100 >= LOST_PERCENT {
             break;
         }
@@ -311,7 +418,10 @@ fn an_edge_that_loses_a_third_of_the_stores_answers_loses_and_doubles_no_debit()
         log.odd.len(),
         began.elapsed()
     );
-    assert!(!log.odd.is_empty(), "nothing was lost: no request was refused");
+    assert!(
+        !log.odd.is_empty(),
+        "nothing was lost: no request was refused"
+    );
     fleet.matches(&account, &log);
     fleet.close();
 }

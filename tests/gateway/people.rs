@@ -1,5 +1,5 @@
-//! People beside a gateway at work: an account that its holder deletes while it runs, invitations from the command line,
-//! and one audit log of three faces.
+//! People beside a gateway at work: an account that its holder deletes while it runs, invitations
+//! from the command line, and one audit log of three faces.
 
 use crate::account::{Account, micro};
 use crate::client::{self, Request};
@@ -14,19 +14,28 @@ impl World {
     fn sign_up(&self, email: &str, invite: &str) -> (u16, String) {
         let fields = format!("email={email}&password={PASSWORD}&invite={invite}");
         let answer = self.ask(&Request::form("/dashboard/sign-up", &fields));
-        let cookie = answer.header("set-cookie").and_then(|cookie| cookie.split(';').next()).unwrap_or_default();
+        let cookie = answer
+            .header("set-cookie")
+            .and_then(|cookie| cookie.split(';').next())
+            .unwrap_or_default();
         (answer.status, cookie.to_owned())
     }
 
     /// The token of the forms of whoever has this cookie.
     fn form_token(&self, cookie: &str) -> String {
-        let page = self.ask(&Request::get("/dashboard/account").header("cookie", cookie)).text();
+        let page = self
+            .ask(&Request::get("/dashboard/account").header("cookie", cookie))
+            .text();
         let start = page.find("name=\"csrf\" value=\"").expect("a form token") + 19;
         page[start..start + 64].to_owned()
     }
 
     fn told(&self) -> Vec<Value> {
-        let mut lines = self.json(&["audit", "show", "--last", "100"]).as_array().unwrap().clone();
+        let mut lines = self
+            .json(&["audit", "show", "--last", "100"])
+            .as_array()
+            .unwrap()
+            .clone();
         lines.reverse();
         lines
     }
@@ -39,11 +48,23 @@ fn what_runs_when_its_account_is_deleted_is_finished_and_billed() {
         let email = format!("{surface:?}@example.test").to_lowercase();
         let (status, cookie) = world.sign_up(&email, "");
         assert_eq!(status, 303);
-        let id = world.json(&["account", "show", &email])["account_id"].as_str().unwrap().to_owned();
+        let id = world.json(&["account", "show", &email])["account_id"]
+            .as_str()
+            .unwrap()
+            .to_owned();
         let (key_id, key) = world.key(&id, "test");
-        let account = Account { id, email: email.clone(), key, key_id };
+        let account = Account {
+            id,
+            email: email.clone(),
+            key,
+            key_id,
+        };
         let mut connection = world.connect();
-        connection.send(&surface.stream(&account.key, "events=10 gap_ms=200 input=100 output=50").bytes());
+        connection.send(
+            &surface
+                .stream(&account.key, "events=10 gap_ms=200 input=100 output=50")
+                .bytes(),
+        );
         let mut answer = connection.begin();
 
         let token = world.form_token(&cookie);
@@ -51,17 +72,36 @@ fn what_runs_when_its_account_is_deleted_is_finished_and_billed() {
         let request = Request::form("/dashboard/account/delete", &fields).header("cookie", &cookie);
         assert_eq!(world.ask(&request).status, 200);
         assert!(answer.end().is_none(), "the stream was to outlast this");
-        assert_eq!(world.ask(&surface.whole(&account.key, "")).status, 401, "nothing new is taken");
+        assert_eq!(
+            world.ask(&surface.whole(&account.key, "")).status,
+            401,
+            "nothing new is taken"
+        );
         connection.finish(&mut answer);
         assert!(surface.is_complete(&answer));
 
         let ending = wait_for("the debit", SOON, || world.endings(&account).pop());
         assert_eq!(micro(&ending["credits"]), surface.cost(100, 50));
         let shown = world.json(&["account", "show", &account.id]);
-        assert_eq!((&shown["status"], micro(&shown["held"])), (&json!("deleted"), 0), "{shown}");
-        assert_eq!(micro(&shown["balance"]), 300_000_000 - surface.cost(100, 50));
-        assert!(!world.command(&["account", "show", &email]).status.success(), "the e-mail names nobody");
-        assert!(!world.command(&["account", "resume", &account.id]).status.success());
+        assert_eq!(
+            (&shown["status"], micro(&shown["held"])),
+            (&json!("deleted"), 0),
+            "{shown}"
+        );
+        assert_eq!(
+            micro(&shown["balance"]),
+            300_000_000 - surface.cost(100, 50)
+        );
+        assert!(
+            !world.command(&["account", "show", &email]).status.success(),
+            "the e-mail names nobody"
+        );
+        assert!(
+            !world
+                .command(&["account", "resume", &account.id])
+                .status
+                .success()
+        );
         assert_eq!(world.sign_up(&email, "").0, 303, "and is free again");
     }
     world.close();
@@ -71,27 +111,78 @@ fn what_runs_when_its_account_is_deleted_is_finished_and_billed() {
 fn codes_from_the_command_line_open_one_account_each() {
     let world = Plan::default().edit("mode: open", "mode: invite").start();
     let made = world.json(&["account", "invite", "--count", "2", "--expires-in", "1h"]);
-    let codes: Vec<_> = made["codes"].as_array().unwrap().iter().map(|code| code.as_str().unwrap()).collect();
+    let codes: Vec<_> = made["codes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|code| code.as_str().unwrap())
+        .collect();
     assert_eq!(codes.len(), 2);
     assert_eq!(world.sign_up("a@example.test", "").0, 403);
     assert_eq!(world.sign_up("a@example.test", codes[0]).0, 303);
     assert_eq!(world.sign_up("b@example.test", codes[0]).0, 403, "used up");
     assert_eq!(world.sign_up("b@example.test", codes[1]).0, 303);
-    for bad in [["--count", "0"], ["--count", "101"], ["--expires-in", "0s"], ["--expires-in", "366d"]] {
-        assert!(!world.command(&[&["account", "invite"], &bad[..]].concat()).status.success(), "{bad:?}");
+    for bad in [
+        ["--count", "0"],
+        ["--count", "101"],
+        ["--expires-in", "0s"],
+        ["--expires-in", "366d"],
+    ] {
+        assert!(
+            !world
+                .command(&[&["account", "invite"], &bad[..]].concat())
+                .status
+                .success(),
+            "{bad:?}"
+        );
     }
-    assert_eq!(world.json(&["account", "list"]).as_array().unwrap().len(), 2);
-    let code = world.json(&["account", "invite"])["codes"][0].as_str().unwrap().to_owned();
+    assert_eq!(
+        world.json(&["account", "list"]).as_array().unwrap().len(),
+        2
+    );
+    let code = world.json(&["account", "invite"])["codes"][0]
+        .as_str()
+        .unwrap()
+        .to_owned();
     let listed = world.json(&["account", "invites"]);
-    let open: Vec<_> = listed.as_array().unwrap().iter().filter(|invite| invite["state"] == "open").collect();
-    assert_eq!((listed.as_array().unwrap().len(), open.len()), (3, 1), "{listed}");
+    let open: Vec<_> = listed
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|invite| invite["state"] == "open")
+        .collect();
+    assert_eq!(
+        (listed.as_array().unwrap().len(), open.len()),
+        (3, 1),
+        "{listed}"
+    );
     let id = open[0]["id"].as_str().unwrap();
-    assert!(world.command(&["account", "withdraw-invite", id]).status.success());
-    assert_eq!(world.command(&["account", "withdraw-invite", &code]).status.code(), Some(1), "it is withdrawn already");
+    assert!(
+        world
+            .command(&["account", "withdraw-invite", id])
+            .status
+            .success()
+    );
+    assert_eq!(
+        world
+            .command(&["account", "withdraw-invite", &code])
+            .status
+            .code(),
+        Some(1),
+        "it is withdrawn already"
+    );
     assert_eq!(world.sign_up("c@example.test", &code).0, 403, "withdrawn");
-    for entry in std::fs::read_dir(world.data_dir()).unwrap().flatten().filter(|entry| entry.path().is_file()) {
+    for entry in std::fs::read_dir(world.data_dir())
+        .unwrap()
+        .flatten()
+        .filter(|entry| entry.path().is_file())
+    {
         let bytes = std::fs::read(entry.path()).unwrap();
-        let holds = |text: &str| bytes.windows(text.len()).any(|window| window == text.as_bytes());
+        let holds = |text: &str| {
+            bytes
+                .windows(text.len())
+                .any(|window| window == text.as_bytes())
+        };
         assert!(
             !codes.iter().any(|code| holds(code)) && !holds(&code),
             "{} holds a code in the clear",
@@ -112,13 +203,22 @@ fn what_administrators_do_is_told_whichever_face_they_use() {
         let request = Request::post(&format!("/admin/v1{path}"), body.to_string());
         client::ask(world.admin, &request.bearer(&root.key)).status
     };
-    assert_eq!(over_http(&format!("/accounts/{}/resume", account.id), &Value::Null), 200);
+    assert_eq!(
+        over_http(&format!("/accounts/{}/resume", account.id), &Value::Null),
+        200
+    );
     let refused = json!({"credits": "-1000", "ref": "r2", "reason": "too much"});
-    assert_eq!(over_http(&format!("/accounts/{}/adjustments", account.id), &refused), 422);
+    assert_eq!(
+        over_http(&format!("/accounts/{}/adjustments", account.id), &refused),
+        422
+    );
     world.works(Messages, &account.key);
 
     let lines = world.told();
-    let acts: Vec<_> = lines.iter().map(|line| line["act"].as_str().unwrap()).collect();
+    let acts: Vec<_> = lines
+        .iter()
+        .map(|line| line["act"].as_str().unwrap())
+        .collect();
     assert_eq!(
         acts,
         [
@@ -133,19 +233,50 @@ fn what_administrators_do_is_told_whichever_face_they_use() {
             "refused"
         ]
     );
-    let who =
-        |line: &Value| [line["actor"].clone(), line["address"].clone()].map(|value| value.as_str().unwrap().to_owned());
-    assert!(lines[..6].iter().all(|line| who(line)[0].starts_with("uid ") && who(line)[1] == "command line"));
-    assert!(lines[6..].iter().all(|line| who(line) == [root.id.clone(), "127.0.0.1".to_owned()]), "{lines:?}");
-    assert_eq!(lines[4]["after"], json!({"credits": "5", "ref": "r1", "reason": null}));
-    assert_eq!((&lines[6]["before"]["status"], &lines[6]["after"]["status"]), (&json!("suspended"), &json!("active")));
+    let who = |line: &Value| {
+        [line["actor"].clone(), line["address"].clone()]
+            .map(|value| value.as_str().unwrap().to_owned())
+    };
+    assert!(
+        lines[..6]
+            .iter()
+            .all(|line| who(line)[0].starts_with("uid ") && who(line)[1] == "command line")
+    );
+    assert!(
+        lines[6..]
+            .iter()
+            .all(|line| who(line) == [root.id.clone(), "127.0.0.1".to_owned()]),
+        "{lines:?}"
+    );
+    assert_eq!(
+        lines[4]["after"],
+        json!({"credits": "5", "ref": "r1", "reason": null})
+    );
+    assert_eq!(
+        (&lines[6]["before"]["status"], &lines[6]["after"]["status"]),
+        (&json!("suspended"), &json!("active"))
+    );
     let text = Value::Array(lines).to_string();
-    assert!(!text.contains(&account.key) && !text.contains(&root.key), "a key is in the audit log");
+    assert!(
+        !text.contains(&account.key) && !text.contains(&root.key),
+        "a key is in the audit log"
+    );
 
     let verdict = world.json(&["audit", "verify"]);
-    assert_eq!((&verdict["findings"], &verdict["lines"]), (&json!([]), &json!(9)), "{verdict}");
+    assert_eq!(
+        (&verdict["findings"], &verdict["lines"]),
+        (&json!([]), &json!(9)),
+        "{verdict}"
+    );
     let db = rusqlite::Connection::open(world.data_dir().join("app.db")).unwrap();
-    db.execute_batch("DROP TRIGGER audit_is_never_changed; UPDATE audit SET after = '' WHERE seq = 5").unwrap();
-    assert_eq!(world.command(&["audit", "verify"]).status.code(), Some(1), "a changed line is found");
+    db.execute_batch(
+        "DROP TRIGGER audit_is_never_changed; UPDATE audit SET after = '' WHERE seq = 5",
+    )
+    .unwrap();
+    assert_eq!(
+        world.command(&["audit", "verify"]).status.code(),
+        Some(1),
+        "a changed line is found"
+    );
     world.close();
 }

@@ -1,7 +1,8 @@
-//! Two edges race for one account's credit: exactly as many requests are admitted as it pays for, however they fall.
+//! Two edges race for one account's credit: exactly as many requests are admitted as it pays for,
+//! however they fall.
 //!
-//! What a request costs is what it holds, so that credit that was spent never comes back. At the level of the store the
-//! same is raced a thousand times in `tests/stores.rs`.
+//! What a request costs is what it holds, so that credit that was spent never comes back. At the
+//! level of the store the same is raced a thousand times in `tests/stores.rs`.
 
 use crate::account::{Account, Standing, credits};
 use crate::client::Connection;
@@ -16,15 +17,33 @@ const PAID_FOR: [i64; 5] = [10, 1, 63, 31, 64];
 const OUTPUT: i64 = 200;
 
 fn account(fleet: &Fleet, name: &str, micro: i64) -> Account {
-    let account = fleet.sidecar.account_with(&format!("{name}@example.test"), &["--no-trial"]);
-    fleet.sidecar.json(&["account", "grant", &account.id, &credits(micro), "--ref", name]);
-    fleet.edges.iter().for_each(|edge| fleet.wait_known(edge, &account.key));
+    let account = fleet
+        .sidecar
+        .account_with(&format!("{name}@example.test"), &["--no-trial"]);
+    fleet.sidecar.json(&[
+        "account",
+        "grant",
+        &account.id,
+        &credits(micro),
+        "--ref",
+        name,
+    ]);
+    fleet
+        .edges
+        .iter()
+        .for_each(|edge| fleet.wait_known(edge, &account.key));
     account
 }
 
 /// A body that costs all that is held for it: of as many tokens as it has bytes.
 fn body() -> Value {
-    let of = |bytes: usize| Chat.body(&format!("input={bytes} output={OUTPUT}"), false, OUTPUT as u64);
+    let of = |bytes: usize| {
+        Chat.body(
+            &format!("input={bytes} output={OUTPUT}"),
+            false,
+            OUTPUT as u64,
+        )
+    };
     let bytes = (100..1_000).find(|bytes| of(*bytes).to_string().len() == *bytes);
     of(bytes.expect("a body that tells its own length"))
 }
@@ -34,7 +53,12 @@ fn ask(edge: &World, request: &[u8]) -> u16 {
     connection.send(request);
     let mut answer = connection.begin();
     connection.finish(&mut answer);
-    assert!(matches!(answer.status, 200 | 402 | 503), "{} {}", answer.status, answer.text());
+    assert!(
+        matches!(answer.status, 200 | 402 | 503),
+        "{} {}",
+        answer.status,
+        answer.text()
+    );
     answer.status
 }
 
@@ -48,16 +72,27 @@ fn credit_for_so_many_admits_exactly_so_many_over_both_edges() {
     for (round, paid_for) in PAID_FOR.into_iter().cycle().take(rounds).enumerate() {
         // A µc less than one more would cost.
         let account = account(&fleet, &format!("race-{round}"), paid_for * cost + cost - 1);
-        let request = Chat.request(&account.key, &body).header("x-gateway-strict", "true").bytes();
+        let request = Chat
+            .request(&account.key, &body)
+            .header("x-gateway-strict", "true")
+            .bytes();
         let statuses: Vec<u16> = std::thread::scope(|scope| {
             let edges = fleet.edges.iter().cycle().take(AT_ONCE);
-            let asked: Vec<_> = edges.map(|edge| scope.spawn(|| ask(edge, &request))).collect();
-            asked.into_iter().map(|thread| thread.join().unwrap()).collect()
+            let asked: Vec<_> = edges
+                .map(|edge| scope.spawn(|| ask(edge, &request)))
+                .collect();
+            asked
+                .into_iter()
+                .map(|thread| thread.join().unwrap())
+                .collect()
         });
         let count = |status| statuses.iter().filter(|known| **known == status).count();
         in_vain += count(503);
         let mut admitted = count(200) as i64;
-        assert!(admitted <= paid_for, "round {round}: {admitted} admitted of {paid_for}");
+        assert!(
+            admitted <= paid_for,
+            "round {round}: {admitted} admitted of {paid_for}"
+        );
         // On a busy machine some wait for the store in vain, and their credit comes back.
         wait_for("the rest of the credit to be spent", SOON, || {
             let status = ask(&fleet.edges[round % 2], &request);
@@ -65,11 +100,17 @@ fn credit_for_so_many_admits_exactly_so_many_over_both_edges() {
             (status == 402 && fleet.edges[0].standing(&account).held == 0).then_some(())
         });
         assert_eq!(admitted, paid_for, "round {round}");
-        let left = Standing { balance: cost - 1, held: 0, available: cost - 1 };
+        let left = Standing {
+            balance: cost - 1,
+            held: 0,
+            available: cost - 1,
+        };
         for edge in &fleet.edges {
             assert_eq!(edge.standing(&account), left, "round {round}");
         }
     }
-    println!("{rounds} rounds of {AT_ONCE} requests at once; {in_vain} waited for the store in vain");
+    println!(
+        "{rounds} rounds of {AT_ONCE} requests at once; {in_vain} waited for the store in vain"
+    );
     fleet.close();
 }

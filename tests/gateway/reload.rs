@@ -1,4 +1,5 @@
-//! A reload takes what a running process can take, and says by its key what it cannot: in the log, and in a gauge.
+//! A reload takes what a running process can take, and says by its key what it cannot: in the log,
+//! and in a gauge.
 
 use crate::client::Request;
 use crate::surface::Chat;
@@ -30,7 +31,12 @@ impl World {
 
 fn requests(path: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(path).unwrap_or_default();
-    let id = |line: &str| serde_json::from_str::<Value>(line).unwrap()["request_id"].as_str().unwrap().to_owned();
+    let id = |line: &str| {
+        serde_json::from_str::<Value>(line).unwrap()["request_id"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    };
     text.lines().map(id).collect()
 }
 
@@ -39,11 +45,15 @@ fn the_access_log_goes_to_another_place_and_ends_and_begins_again() {
     let dir = tempfile::tempdir().unwrap();
     let place = |name: &str| dir.path().join(name);
     let key = |name: &str| format!("access_log: {:?}", place(name).display().to_string());
-    let world =
-        Plan::default().edit(STORE, &format!("{STORE}\n{}", key("first"))).limit("access_log_lines", 16).start();
+    let world = Plan::default()
+        .edit(STORE, &format!("{STORE}\n{}", key("first")))
+        .limit("access_log_lines", 16)
+        .start();
     let asked = |world: &World| world.ask(&Request::get("/v1/credits")).request_id();
     let is_told = |name: &str, ids: &[&str]| {
-        wait_for("the lines", SOON, || (requests(&place(name)).len() >= ids.len()).then_some(()));
+        wait_for("the lines", SOON, || {
+            (requests(&place(name)).len() >= ids.len()).then_some(())
+        });
         assert_eq!(requests(&place(name)), ids, "{name}");
     };
     let first = asked(&world);
@@ -76,9 +86,17 @@ fn a_drain_takes_the_time_that_the_file_says_when_it_begins() {
     let mut world = Plan::default().limit("drain_seconds", 3_600).start();
     let account = world.account();
     let mut connection = world.connect();
-    connection.send(&Chat.stream(&account.key, "events=600 gap_ms=200 input=10 output=5").bytes());
+    connection.send(
+        &Chat
+            .stream(&account.key, "events=600 gap_ms=200 input=10 output=5")
+            .bytes(),
+    );
     let mut answer = connection.begin();
-    assert!(answer.status == 200 && connection.more(&mut answer), "{}", answer.text());
+    assert!(
+        answer.status == 200 && connection.more(&mut answer),
+        "{}",
+        answer.text()
+    );
     world.reload_with("drain_seconds: 3600", "drain_seconds: 1");
     world.signal("TERM");
     assert_eq!(world.wait_end(SOON), 0);
@@ -94,12 +112,29 @@ fn an_accounts_open_requests_are_counted_against_the_limit_of_today() {
         let world = if shared { plan.shared() } else { plan }.start();
         let account = world.account();
         let mut running = world.connect();
-        assert!(running.send(&Chat.stream(&account.key, "events=40 gap_ms=250 input=10 output=5").bytes()));
+        assert!(
+            running.send(
+                &Chat
+                    .stream(&account.key, "events=40 gap_ms=250 input=10 output=5")
+                    .bytes()
+            )
+        );
         let mut answer = running.begin();
-        assert!(answer.status == 200 && running.more(&mut answer), "{}", answer.text());
-        let ask = || world.ask(&Chat.whole(&account.key, "input=1 output=1")).status;
+        assert!(
+            answer.status == 200 && running.more(&mut answer),
+            "{}",
+            answer.text()
+        );
+        let ask = || {
+            world
+                .ask(&Chat.whole(&account.key, "input=1 output=1"))
+                .status
+        };
         assert_eq!(ask(), 429);
-        world.reload_with("open_requests_per_account: 1", "open_requests_per_account: 2");
+        world.reload_with(
+            "open_requests_per_account: 1",
+            "open_requests_per_account: 2",
+        );
         assert_eq!(ask(), 200);
         drop(running);
         world.close();
@@ -117,14 +152,23 @@ fn what_waits_for_a_start_is_told_by_its_key_until_it_is_taken_or_taken_back() {
         ("keepalive_seconds", 30, 60),
         ("open_requests", 100, 200),
     ];
-    let plan = changes.iter().fold(Plan::default(), |plan, (key, at_start, _)| plan.limit(key, *at_start));
+    let plan = changes
+        .iter()
+        .fold(Plan::default(), |plan, (key, at_start, _)| {
+            plan.limit(key, *at_start)
+        });
     let world = plan.start();
     let line = |key: &str, value: u64| format!("  {key}: {value}\n");
     let told = |world: &World, key: &str| world.log().matches(&format!("limits.{key}")).count();
     for (index, (key, at_start, later)) in changes.into_iter().enumerate() {
         assert_eq!(told(&world, key), 0);
         world.reload_with(&line(key, at_start), &line(key, later));
-        assert_eq!((told(&world, key), world.waiting()), (1, (index + 1) as f64), "{key}: {}", world.log());
+        assert_eq!(
+            (told(&world, key), world.waiting()),
+            (1, (index + 1) as f64),
+            "{key}: {}",
+            world.log()
+        );
     }
     // With the file as it was at the start nothing waits.
     for (key, at_start, later) in changes {
@@ -135,12 +179,23 @@ fn what_waits_for_a_start_is_told_by_its_key_until_it_is_taken_or_taken_back() {
     for (from, to) in [(100, 50), (50, 100)] {
         let before = told(&world, "open_requests");
         world.reload_with(&line("open_requests", from), &line("open_requests", to));
-        assert_eq!((told(&world, "open_requests"), world.waiting()), (before, 0.0));
+        assert_eq!(
+            (told(&world, "open_requests"), world.waiting()),
+            (before, 0.0)
+        );
     }
     // What can be taken is, and nothing is said of it.
     let said = world.log().matches("was changed").count();
-    world.reload_with("  keepalive_requests", "  total_seconds: 60\n  attempts: 8\n  keepalive_requests");
-    assert_eq!(world.log().matches("was changed").count(), said, "{}", world.log());
+    world.reload_with(
+        "  keepalive_requests",
+        "  total_seconds: 60\n  attempts: 8\n  keepalive_requests",
+    );
+    assert_eq!(
+        world.log().matches("was changed").count(),
+        said,
+        "{}",
+        world.log()
+    );
     world.close();
 }
 
@@ -151,7 +206,12 @@ fn another_address_of_the_shared_store_waits_for_a_start() {
     world.reload_with("redis://127.0.0.1:", "redis://127.0.0.2:");
     assert!(world.log().contains("store was changed"), "{}", world.log());
     assert_eq!(world.waiting(), 1.0);
-    assert_eq!(world.ask(&Chat.whole(&account.key, "input=1 output=1")).status, 200);
+    assert_eq!(
+        world
+            .ask(&Chat.whole(&account.key, "input=1 output=1"))
+            .status,
+        200
+    );
     world.reload_with("redis://127.0.0.2:", "redis://127.0.0.1:");
     assert_eq!(world.waiting(), 0.0);
     world.close();

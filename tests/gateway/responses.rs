@@ -1,5 +1,5 @@
-//! The responses surface, over both vendors: every model answered, streamed and whole, debited once; and what its clients
-//! need of failures, silence and repetition.
+//! The responses surface, over both vendors: every model answered, streamed and whole, debited
+//! once; and what its clients need of failures, silence and repetition.
 //!
 //! What a translated body says is the vectors' matter; this is about what happens around it.
 
@@ -30,15 +30,25 @@ pub fn events(answer: &Answer) -> Vec<Value> {
     let each = |(number, frame): (usize, &str)| {
         let (name, data) = frame.split_once('\n').unwrap_or_else(|| panic!("{frame}"));
         let event: Value = serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap();
-        assert_eq!(name.strip_prefix("event: "), event["type"].as_str(), "{text}");
+        assert_eq!(
+            name.strip_prefix("event: "),
+            event["type"].as_str(),
+            "{text}"
+        );
         assert_eq!(event["sequence_number"], number, "{text}");
         event
     };
-    text.split_terminator("\n\n").enumerate().map(each).collect()
+    text.split_terminator("\n\n")
+        .enumerate()
+        .map(each)
+        .collect()
 }
 
 pub fn kinds(events: &[Value]) -> Vec<&str> {
-    events.iter().map(|event| event["type"].as_str().unwrap()).collect()
+    events
+        .iter()
+        .map(|event| event["type"].as_str().unwrap())
+        .collect()
 }
 
 #[test]
@@ -56,17 +66,30 @@ fn every_model_answers_streamed_and_whole_and_is_debited_once() {
             let response = if streamed {
                 let events = events(&answer);
                 let last = events.last().unwrap();
-                assert_eq!(kinds(&events)[..2], ["response.created", "response.in_progress"]);
+                assert_eq!(
+                    kinds(&events)[..2],
+                    ["response.created", "response.in_progress"]
+                );
                 assert_eq!(last["type"], "response.completed");
                 last["response"].clone()
             } else {
                 answer.json()
             };
-            assert_eq!((&response["status"], &response["model"]), (&json!("completed"), &json!(vendor.model())));
+            assert_eq!(
+                (&response["status"], &response["model"]),
+                (&json!("completed"), &json!(vendor.model()))
+            );
             assert_eq!(response["output"][0]["content"][0]["text"], "Grüße, 世界");
-            assert!(!answer.text().contains(vendor.upstream_model()), "{}", answer.text());
+            assert!(
+                !answer.text().contains(vendor.upstream_model()),
+                "{}",
+                answer.text()
+            );
             let usage = &response["usage"];
-            assert_eq!((&usage["input_tokens"], &usage["output_tokens"]), (&json!(1_001 + 2_003 + 307), &json!(99)));
+            assert_eq!(
+                (&usage["input_tokens"], &usage["output_tokens"]),
+                (&json!(1_001 + 2_003 + 307), &json!(99))
+            );
             assert_eq!(usage["input_tokens_details"]["cached_tokens"], 2_003);
             let exact = match vendor {
                 Messages => (1_001 * 100 + 2_003 * 10 + 307 * 125 + 99 * 500) * 1_000,
@@ -74,11 +97,24 @@ fn every_model_answers_streamed_and_whole_and_is_debited_once() {
             };
             let cost = (exact + 999) / 1_000;
             let receipt = world.receipt(&account, &answer.request_id());
-            assert_eq!(micro(&receipt["credits"]), cost, "{vendor:?} {streamed}: {receipt}");
-            assert_eq!((&receipt["surface"], &receipt["model"]), (&json!("responses"), &json!(vendor.model())));
+            assert_eq!(
+                micro(&receipt["credits"]),
+                cost,
+                "{vendor:?} {streamed}: {receipt}"
+            );
+            assert_eq!(
+                (&receipt["surface"], &receipt["model"]),
+                (&json!("responses"), &json!(vendor.model()))
+            );
             balance -= cost;
             count += 1;
-            assert_eq!((world.standing(&account).balance, world.endings(&account).len()), (balance, count));
+            assert_eq!(
+                (
+                    world.standing(&account).balance,
+                    world.endings(&account).len()
+                ),
+                (balance, count)
+            );
         }
     }
     assert_eq!(world.standing(&account).held, 0);
@@ -100,21 +136,40 @@ fn a_tool_is_called_and_what_it_gave_goes_on() {
         let mut first = body(vendor, "tool=files__list args={\"dir\":\"a\"}", true);
         first["tools"] = tools.clone();
         let answer = world.ask(&post(&account.key, &first));
-        assert_eq!(answer.header("x-gateway-warnings"), Some("dropped:tools[1]"), "{}", answer.text());
+        assert_eq!(
+            answer.header("x-gateway-warnings"),
+            Some("dropped:tools[1]"),
+            "{}",
+            answer.text()
+        );
         let events = events(&answer);
         let output = events.last().unwrap()["response"]["output"].clone();
-        let call = output.as_array().unwrap().iter().find(|item| item["type"] == "function_call");
+        let call = output
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|item| item["type"] == "function_call");
         let call = call.unwrap_or_else(|| panic!("{vendor:?}: {}", answer.text()));
-        assert_eq!((&call["name"], &call["namespace"]), (&json!("list"), &json!("files")), "{call}");
+        assert_eq!(
+            (&call["name"], &call["namespace"]),
+            (&json!("list"), &json!("files")),
+            "{call}"
+        );
         let mut input = vec![json!({"role": "user", "content": "hello"})];
         input.extend(output.as_array().unwrap().iter().cloned());
-        input.push(json!({"type": "function_call_output", "call_id": call["call_id"], "output": "a.rs"}));
-        let second = json!({"model": vendor.model(), "input": input, "tools": tools, "store": false});
+        input.push(
+            json!({"type": "function_call_output", "call_id": call["call_id"], "output": "a.rs"}),
+        );
+        let second =
+            json!({"model": vendor.model(), "input": input, "tools": tools, "store": false});
         let answer = world.ask(&post(&account.key, &second));
         assert_eq!(answer.status, 200, "{}", answer.text());
         assert_eq!(answer.json()["status"], "completed");
         let sent = world.vendor.last()["body"].as_str().unwrap().to_owned();
-        assert!(sent.contains("files__list") && sent.contains("a.rs"), "{sent}");
+        assert!(
+            sent.contains("files__list") && sent.contains("a.rs"),
+            "{sent}"
+        );
     }
     world.ended(&account, 4);
     world.close();
@@ -125,31 +180,43 @@ fn tokens_are_counted_for_nothing_and_other_paths_are_unknown() {
     let world = World::new();
     let account = world.account();
     for vendor in BOTH {
-        let answer = world.ask(&Request::post(COUNT, body(vendor, "", false).to_string()).bearer(&account.key));
+        let answer = world
+            .ask(&Request::post(COUNT, body(vendor, "", false).to_string()).bearer(&account.key));
         assert_eq!(answer.status, 200, "{}", answer.text());
         let told = answer.json();
         assert_eq!(told["object"], "response.input_tokens");
         assert!(told["input_tokens"].as_u64().unwrap() > 3, "{told}");
     }
-    for path in
-        ["/v1/responses/resp_1", "/v1/responses/compact", "/v1/responses/resp_1/input_items", "/v1/conversations"]
-    {
+    for path in [
+        "/v1/responses/resp_1",
+        "/v1/responses/compact",
+        "/v1/responses/resp_1/input_items",
+        "/v1/conversations",
+    ] {
         for method in ["GET", "POST", "DELETE"] {
             let answer = world.ask(&Request::new(method, path).bearer(&account.key));
             assert_eq!(answer.status, 404, "{method} {path}");
         }
     }
-    assert_eq!((world.vendor.calls(), world.endings(&account).len()), (0, 0));
+    assert_eq!(
+        (world.vendor.calls(), world.endings(&account).len()),
+        (0, 0)
+    );
     world.close();
 }
 
 #[test]
 fn what_is_kept_nowhere_is_refused_before_any_credit_is_asked_for() {
     let world = World::new();
-    // Enough for the cheapest request that there is; an account without that is refused on the header.
+    // Enough for the cheapest request that there is; an account without that is refused on the
+    // header.
     let poor = world.funded(1_000);
     for (member, value, code) in [
-        ("previous_response_id", json!("resp_1"), "previous_response_not_found"),
+        (
+            "previous_response_id",
+            json!("resp_1"),
+            "previous_response_not_found",
+        ),
         ("conversation", json!("conv_1"), "unsupported_parameter"),
     ] {
         let mut request = body(Messages, "", false);
@@ -162,10 +229,20 @@ fn what_is_kept_nowhere_is_refused_before_any_credit_is_asked_for() {
     assert_eq!(answer.status, 402, "{}", answer.text());
     assert_eq!(answer.header("x-should-retry"), Some("false"));
     let answer = world.ask(&post("gw_wrong", &body(Messages, "", false)));
-    Chat.failure(&answer, 401, "invalid_request_error", Some("invalid_api_key"));
+    Chat.failure(
+        &answer,
+        401,
+        "invalid_request_error",
+        Some("invalid_api_key"),
+    );
     let mut unknown = body(Messages, "", false);
     unknown["model"] = json!("nobody");
-    Chat.failure(&world.ask(&post(&poor.key, &unknown)), 404, "invalid_request_error", Some("model_not_found"));
+    Chat.failure(
+        &world.ask(&post(&poor.key, &unknown)),
+        404,
+        "invalid_request_error",
+        Some("model_not_found"),
+    );
     let mut strict = body(Chat, "", false);
     strict["store"] = json!(true);
     let answer = world.ask(&post(&poor.key, &strict).header("x-gateway-strict", "true"));
@@ -177,15 +254,22 @@ fn what_is_kept_nowhere_is_refused_before_any_credit_is_asked_for() {
 
 #[test]
 fn a_failure_has_the_word_that_agents_stop_at_and_a_broken_stream_both_its_ends() {
-    let world = Plan::default().limit("attempts", 1).limit("idle_seconds", 1).start();
+    let world = Plan::default()
+        .limit("attempts", 1)
+        .limit("idle_seconds", 1)
+        .start();
     let account = world.account();
     for vendor in BOTH {
-        let overloaded = "error_event=0 status=529 error_type=overloaded_error error_code=overloaded";
+        let overloaded =
+            "error_event=0 status=529 error_type=overloaded_error error_code=overloaded";
         let answer = world.ask(&post(&account.key, &body(vendor, overloaded, true)));
         Chat.failure(&answer, 503, "server_error", Some("server_is_overloaded"));
         is_free(&world, &account, &answer);
         for (marker, code) in [
-            ("events=8 error_event=5 error_type=overloaded_error error_code=overloaded", "server_is_overloaded"),
+            (
+                "events=8 error_event=5 error_type=overloaded_error error_code=overloaded",
+                "server_is_overloaded",
+            ),
             ("events=8 cut=5", "server_error"),
             ("events=8 nofinish=1", "server_error"),
             ("events=8 hang=5", "server_error"),
@@ -193,12 +277,30 @@ fn a_failure_has_the_word_that_agents_stop_at_and_a_broken_stream_both_its_ends(
             let answer = world.ask(&post(&account.key, &body(vendor, marker, true)));
             let events = events(&answer);
             let kinds = kinds(&events);
-            assert!(kinds.ends_with(&["error", "response.failed"]), "{marker}: {kinds:?}");
-            assert_eq!(kinds.iter().filter(|kind| kind.contains("output_item.done")).count(), 0, "{marker}: {kinds:?}");
+            assert!(
+                kinds.ends_with(&["error", "response.failed"]),
+                "{marker}: {kinds:?}"
+            );
+            assert_eq!(
+                kinds
+                    .iter()
+                    .filter(|kind| kind.contains("output_item.done"))
+                    .count(),
+                0,
+                "{marker}: {kinds:?}"
+            );
             let failed = &events.last().unwrap()["response"];
-            assert_eq!((&failed["status"], &failed["error"]["code"]), (&json!("failed"), &json!(code)), "{marker}");
+            assert_eq!(
+                (&failed["status"], &failed["error"]["code"]),
+                (&json!("failed"), &json!(code)),
+                "{marker}"
+            );
             assert_eq!(failed["id"], events[0]["response"]["id"]);
-            assert_eq!(is_free(&world, &account, &answer)["outcome"], "vendor_cut", "{vendor:?} {marker}");
+            assert_eq!(
+                is_free(&world, &account, &answer)["outcome"],
+                "vendor_cut",
+                "{vendor:?} {marker}"
+            );
         }
     }
     world.close();
@@ -206,19 +308,42 @@ fn a_failure_has_the_word_that_agents_stop_at_and_a_broken_stream_both_its_ends(
 
 #[test]
 fn a_waiting_client_hears_numbered_events_and_the_response_that_began() {
-    let world = Plan::default().limit("stream_keep_alive_seconds", 1).start();
+    let world = Plan::default()
+        .limit("stream_keep_alive_seconds", 1)
+        .start();
     let account = world.account();
     for vendor in BOTH {
-        for marker in ["events=2 gap_ms=2600 input=10 output=5", "events=2 first_ms=2600 input=10 output=5"] {
+        for marker in [
+            "events=2 gap_ms=2600 input=10 output=5",
+            "events=2 first_ms=2600 input=10 output=5",
+        ] {
             let answer = world.ask(&post(&account.key, &body(vendor, marker, true)));
             // Numbered without a gap: `events` looks.
             let events = events(&answer);
             let kinds = kinds(&events);
             assert!(kinds.contains(&"keepalive"), "{marker}: {kinds:?}");
-            assert_eq!(kinds[..2], ["response.created", "response.in_progress"], "{marker}");
-            assert_eq!(kinds.iter().filter(|kind| **kind == "response.created").count(), 1, "{marker}: {kinds:?}");
-            assert_eq!(kinds.last(), Some(&"response.completed"), "{marker}: {kinds:?}");
-            assert_eq!(events[0]["response"]["id"], events.last().unwrap()["response"]["id"]);
+            assert_eq!(
+                kinds[..2],
+                ["response.created", "response.in_progress"],
+                "{marker}"
+            );
+            assert_eq!(
+                kinds
+                    .iter()
+                    .filter(|kind| **kind == "response.created")
+                    .count(),
+                1,
+                "{marker}: {kinds:?}"
+            );
+            assert_eq!(
+                kinds.last(),
+                Some(&"response.completed"),
+                "{marker}: {kinds:?}"
+            );
+            assert_eq!(
+                events[0]["response"]["id"],
+                events.last().unwrap()["response"]["id"]
+            );
             let receipt = world.receipt(&account, &answer.request_id());
             assert_eq!(micro(&receipt["credits"]), vendor.cost(10, 5), "{receipt}");
         }
@@ -228,7 +353,9 @@ fn a_waiting_client_hears_numbered_events_and_the_response_that_began() {
 
 #[test]
 fn under_an_idempotency_key_the_same_bytes_come_again_and_cost_nothing() {
-    let world = Plan::default().limit("stream_keep_alive_seconds", 1).start();
+    let world = Plan::default()
+        .limit("stream_keep_alive_seconds", 1)
+        .start();
     let account = world.account();
     for (number, vendor) in BOTH.into_iter().enumerate() {
         // Silent for so long that signs of life are due: they are no part of the answer.
@@ -242,7 +369,10 @@ fn under_an_idempotency_key_the_same_bytes_come_again_and_cost_nothing() {
         assert_eq!(again.header("x-gateway-replayed"), Some("true"));
         assert_eq!(events(&again).last().unwrap()["type"], "response.completed");
         // Its one debit was entered.
-        assert_eq!(world.receipt(&account, &first.request_id())["outcome"], "completed");
+        assert_eq!(
+            world.receipt(&account, &first.request_id())["outcome"],
+            "completed"
+        );
         world.ended(&account, number + 1);
     }
     world.close();
@@ -264,7 +394,11 @@ fn a_client_that_leaves_pays_for_what_was_generated() {
         let ending = world.ended(&account, index + 1);
         assert_eq!(ending["outcome"], "client_left", "{ending}");
         let receipt = world.receipt(&account, ending["request_id"].as_str().unwrap());
-        assert_eq!(micro(&receipt["credits"]), vendor.cost(200, 70), "{receipt}");
+        assert_eq!(
+            micro(&receipt["credits"]),
+            vendor.cost(200, 70),
+            "{receipt}"
+        );
     }
     world.close();
 }

@@ -1,8 +1,10 @@
-//! Vendors that speak the responses protocol, from the two older surfaces: agents whose model reasons between their calls,
-//! for as many turns as they like, against a vendor that checks what comes back to it.
+//! Vendors that speak the responses protocol, from the two older surfaces: agents whose model
+//! reasons between their calls, for as many turns as they like, against a vendor that checks what
+//! comes back to it.
 //!
-//! What a translated body says is the vectors' matter. The simulated vendor refuses reasoning that it did not make, that
-//! was altered, or that stands where it led to nothing: a turn that it answers was said right.
+//! What a translated body says is the vectors' matter. The simulated vendor refuses reasoning that
+//! it did not make, that was altered, or that stands where it led to nothing: a turn that it
+//! answers was said right.
 
 use crate::client::{Answer, Request};
 use crate::surface::{BOTH, Chat, Messages, Surface};
@@ -20,12 +22,19 @@ const STEP: &str = r#"[[sim input=1001 output=99 blocks=[{"thinking":"Größe?\n
 
 /// A world whose newest chat model is served by the responses protocol too.
 fn with_both() -> World {
-    Plan::default().edit(DOOR, "    upstream_model: gpt-5.5\n    upstream_protocol: responses\n").start()
+    Plan::default()
+        .edit(
+            DOOR,
+            "    upstream_model: gpt-5.5\n    upstream_protocol: responses\n",
+        )
+        .start()
 }
 
 /// A world whose second vendor speaks nothing else.
 fn with_responses_alone() -> World {
-    Plan::default().edit("    protocol: chat\n", "    protocol: responses\n").start()
+    Plan::default()
+        .edit("    protocol: chat\n", "    protocol: responses\n")
+        .start()
 }
 
 /// An agent's conversation on one of the surfaces.
@@ -39,7 +48,13 @@ struct Agent {
 
 impl Agent {
     fn new(surface: Surface, key: &str, streams: bool) -> Self {
-        Self { surface, key: key.to_owned(), model: MODEL.to_owned(), streams, turns: Vec::new() }
+        Self {
+            surface,
+            key: key.to_owned(),
+            model: MODEL.to_owned(),
+            streams,
+            turns: Vec::new(),
+        }
     }
 
     fn says(&mut self, text: &str) {
@@ -50,10 +65,17 @@ impl Agent {
         let schema = json!({"type": "object", "properties": {"at": {"type": "string"}}});
         let (tool, limit) = match self.surface {
             Chat => {
-                let function = json!({"name": "look", "description": "Looks.", "parameters": schema});
-                (json!({"type": "function", "function": function}), "max_completion_tokens")
+                let function =
+                    json!({"name": "look", "description": "Looks.", "parameters": schema});
+                (
+                    json!({"type": "function", "function": function}),
+                    "max_completion_tokens",
+                )
             }
-            Messages => (json!({"name": "look", "description": "Looks.", "input_schema": schema}), "max_tokens"),
+            Messages => (
+                json!({"name": "look", "description": "Looks.", "input_schema": schema}),
+                "max_tokens",
+            ),
         };
         let mut body = json!({"model": self.model, "stream": self.streams, "messages": self.turns, "tools": [tool]});
         body[limit] = 4_000.into();
@@ -88,14 +110,18 @@ impl Agent {
         match self.surface {
             Chat => {
                 for call in list(&last["tool_calls"]) {
-                    self.turns.push(json!({"role": "tool", "tool_call_id": call["id"], "content": text}));
+                    self.turns
+                        .push(json!({"role": "tool", "tool_call_id": call["id"], "content": text}));
                 }
             }
             Messages => {
-                let calls = list(&last["content"]).iter().filter(|block| block["type"] == "tool_use");
+                let calls = list(&last["content"])
+                    .iter()
+                    .filter(|block| block["type"] == "tool_use");
                 let results =
                     calls.map(|call| json!({"type": "tool_result", "tool_use_id": call["id"], "content": text}));
-                self.turns.push(json!({"role": "user", "content": results.collect::<Vec<_>>()}));
+                self.turns
+                    .push(json!({"role": "user", "content": results.collect::<Vec<_>>()}));
             }
         }
     }
@@ -105,9 +131,11 @@ impl Agent {
         let last = self.turns.last().unwrap();
         match self.surface {
             Chat => last["content"].as_str().unwrap_or_default().to_owned(),
-            Messages => {
-                list(&last["content"]).iter().filter_map(|block| block["text"].as_str()).collect::<Vec<_>>().concat()
-            }
+            Messages => list(&last["content"])
+                .iter()
+                .filter_map(|block| block["text"].as_str())
+                .collect::<Vec<_>>()
+                .concat(),
         }
     }
 }
@@ -119,13 +147,15 @@ fn list(value: &Value) -> &[Value] {
 fn events(answer: &Answer) -> Vec<Value> {
     let text = answer.text();
     let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
-    data.filter_map(|data| serde_json::from_str(data).ok()).collect()
+    data.filter_map(|data| serde_json::from_str(data).ok())
+        .collect()
 }
 
 /// What a chat client keeps of a stream.
 fn folded_chat(answer: &Answer) -> Value {
     assert!(Chat.is_complete(answer), "{}", answer.text());
-    let (mut content, mut reasoning, mut calls) = (String::new(), String::new(), Vec::<Value>::new());
+    let (mut content, mut reasoning, mut calls) =
+        (String::new(), String::new(), Vec::<Value>::new());
     let mut details = Value::Null;
     for event in events(answer) {
         let delta = &event["choices"][0]["delta"];
@@ -140,12 +170,16 @@ fn folded_chat(answer: &Answer) -> Value {
             if index == calls.len() {
                 calls.push(json!({"id": call["id"], "type": "function", "function": {"name": call["function"]["name"], "arguments": ""}}));
             }
-            let arguments = calls[index]["function"]["arguments"].as_str().unwrap().to_owned();
+            let arguments = calls[index]["function"]["arguments"]
+                .as_str()
+                .unwrap()
+                .to_owned();
             calls[index]["function"]["arguments"] =
                 (arguments + call["function"]["arguments"].as_str().unwrap_or_default()).into();
         }
     }
-    let mut message = json!({"role": "assistant", "content": content, "reasoning_content": reasoning});
+    let mut message =
+        json!({"role": "assistant", "content": content, "reasoning_content": reasoning});
     if !details.is_null() {
         message["reasoning_details"] = details;
     }
@@ -172,7 +206,8 @@ fn folded_messages(answer: &Answer) -> Vec<Value> {
                 inputs[index].push_str(delta["partial_json"].as_str().unwrap_or_default());
                 for member in ["text", "thinking", "signature"] {
                     if let Some(more) = delta[member].as_str() {
-                        blocks[index][member] = format!("{}{more}", blocks[index][member].as_str().unwrap()).into();
+                        blocks[index][member] =
+                            format!("{}{more}", blocks[index][member].as_str().unwrap()).into();
                     }
                 }
             }
@@ -190,10 +225,12 @@ fn sent(world: &World) -> (Value, Vec<String>) {
     let last = world.vendor.last();
     assert_eq!(last["path"], "/v1/responses");
     let body: Value = serde_json::from_str(last["body"].as_str().unwrap()).unwrap();
-    let kinds = list(&body["input"]).iter().map(|item| match item["type"].as_str().unwrap() {
-        "message" => item["role"].as_str().unwrap().to_owned(),
-        kind => kind.to_owned(),
-    });
+    let kinds = list(&body["input"])
+        .iter()
+        .map(|item| match item["type"].as_str().unwrap() {
+            "message" => item["role"].as_str().unwrap().to_owned(),
+            kind => kind.to_owned(),
+        });
     let kinds = kinds.collect();
     (body, kinds)
 }
@@ -203,7 +240,10 @@ fn an_agent_reasons_through_its_calls_on_either_surface() {
     for world in [with_both(), with_responses_alone()] {
         let account = world.account();
         let mut balance = GRANT;
-        for (surface, streams) in BOTH.into_iter().flat_map(|surface| [(surface, false), (surface, true)]) {
+        for (surface, streams) in BOTH
+            .into_iter()
+            .flat_map(|surface| [(surface, false), (surface, true)])
+        {
             let case = format!("{surface:?} {streams}");
             let mut agent = Agent::new(surface, &account.key, streams);
             let mut told = Vec::new();
@@ -214,7 +254,11 @@ fn an_agent_reasons_through_its_calls_on_either_surface() {
                 let answer = agent.asks(&world);
                 assert_eq!(answer.header("x-gateway-warnings"), None, "{case} {step}");
                 balance -= 1_001 * PRICES.0 + 99 * PRICES.1;
-                assert_eq!(world.standing(&account).balance, balance, "{case} {step}: debited once");
+                assert_eq!(
+                    world.standing(&account).balance,
+                    balance,
+                    "{case} {step}: debited once"
+                );
                 told.push(sent(&world));
                 if step == 0 {
                     assert_eq!(agent.heard(), "Looking.", "{case}");
@@ -225,20 +269,52 @@ fn an_agent_reasons_through_its_calls_on_either_surface() {
                 }
             }
             let (first, _) = &told[0];
-            assert_eq!((&first["store"], &first["include"]), (&json!(false), &json!(["reasoning.encrypted_content"])));
-            assert_eq!(first["reasoning"], json!({"effort": "high", "summary": "auto"}), "{case}");
-            let step = ["user", "reasoning", "assistant", "function_call", "function_call_output"];
-            let opening: &[&str] = if surface == Messages { &["developer"] } else { &[] };
+            assert_eq!(
+                (&first["store"], &first["include"]),
+                (&json!(false), &json!(["reasoning.encrypted_content"]))
+            );
+            assert_eq!(
+                first["reasoning"],
+                json!({"effort": "high", "summary": "auto"}),
+                "{case}"
+            );
+            let step = [
+                "user",
+                "reasoning",
+                "assistant",
+                "function_call",
+                "function_call_output",
+            ];
+            let opening: &[&str] = if surface == Messages {
+                &["developer"]
+            } else {
+                &[]
+            };
             assert_eq!(told[1].1, [opening, &step].concat(), "{case}");
-            assert_eq!(told[2].1, [opening, &step, &["assistant", "user"]].concat(), "{case}");
-            // What the vendor made comes back to it letter by letter, or its cache would be of no use.
-            let thought = list(&told[2].0["input"]).iter().find(|item| item["type"] == "reasoning").unwrap();
+            assert_eq!(
+                told[2].1,
+                [opening, &step, &["assistant", "user"]].concat(),
+                "{case}"
+            );
+            // What the vendor made comes back to it letter by letter, or its cache would be of no
+            // use.
+            let thought = list(&told[2].0["input"])
+                .iter()
+                .find(|item| item["type"] == "reasoning")
+                .unwrap();
             let summary = json!([{"type": "summary_text", "text": "Größe?"}, {"type": "summary_text", "text": "First \"look\"."}]);
             assert_eq!(thought["summary"], summary, "{case}");
             let items = list(&told[2].0["input"]);
-            let phases: Vec<_> = items.iter().filter_map(|item| item["phase"].as_str()).collect();
+            let phases: Vec<_> = items
+                .iter()
+                .filter_map(|item| item["phase"].as_str())
+                .collect();
             assert_eq!(phases, ["commentary", "final_answer"], "{case}");
-            assert_eq!(items[..told[1].1.len()], list(&told[1].0["input"])[..], "{case}: the same prefix");
+            assert_eq!(
+                items[..told[1].1.len()],
+                list(&told[1].0["input"])[..],
+                "{case}: the same prefix"
+            );
         }
         assert_eq!(world.vendor.calls(), 12);
         world.ended(&account, 12);
@@ -246,14 +322,23 @@ fn an_agent_reasons_through_its_calls_on_either_surface() {
     }
 }
 
-/// A conversation's way from one vendor to another and back: by which model, and whether that calls a tool.
-const VISIT: [(&str, bool); 4] = [(MODEL, true), (MODEL, false), ("alpha-opus-4-7", true), (MODEL, false)];
+/// A conversation's way from one vendor to another and back: by which model, and whether that calls
+/// a tool.
+const VISIT: [(&str, bool); 4] = [
+    (MODEL, true),
+    (MODEL, false),
+    ("alpha-opus-4-7", true),
+    (MODEL, false),
+];
 
 #[test]
 fn a_conversation_goes_to_another_vendor_and_back() {
     let world = with_both();
     let account = world.account();
-    for (surface, streams) in BOTH.into_iter().flat_map(|surface| [(surface, false), (surface, true)]) {
+    for (surface, streams) in BOTH
+        .into_iter()
+        .flat_map(|surface| [(surface, false), (surface, true)])
+    {
         let mut agent = Agent::new(surface, &account.key, streams);
         let mut paths = Vec::new();
         for (model, calls) in VISIT {
@@ -262,17 +347,33 @@ fn a_conversation_goes_to_another_vendor_and_back() {
                 agent.says(STEP);
             }
             agent.asks(&world);
-            let wanted = if calls { "Looking." } else { "The tool said: A door." };
+            let wanted = if calls {
+                "Looking."
+            } else {
+                "The tool said: A door."
+            };
             assert_eq!(agent.heard(), wanted, "{surface:?} {streams} {model}");
             paths.push(world.vendor.last()["path"].as_str().unwrap().to_owned());
             if calls {
                 agent.gives("A door.");
             }
         }
-        assert_eq!(paths, ["/v1/responses", "/v1/responses", "/v1/messages", "/v1/responses"]);
+        assert_eq!(
+            paths,
+            [
+                "/v1/responses",
+                "/v1/responses",
+                "/v1/messages",
+                "/v1/responses"
+            ]
+        );
         let (_, kinds) = sent(&world);
         // Its own thought came back to it, the other vendor's did not.
-        assert_eq!(kinds.iter().filter(|kind| *kind == "reasoning").count(), 1, "{surface:?} {streams}: {kinds:?}");
+        assert_eq!(
+            kinds.iter().filter(|kind| *kind == "reasoning").count(),
+            1,
+            "{surface:?} {streams}: {kinds:?}"
+        );
     }
     assert_eq!(world.vendor.calls(), 16, "nobody was asked twice");
     world.close();
@@ -282,7 +383,10 @@ fn a_conversation_goes_to_another_vendor_and_back() {
 fn reasoning_that_its_vendor_refuses_is_left_out_once_and_told() {
     let world = with_both();
     let account = world.account();
-    for (surface, streams) in BOTH.into_iter().flat_map(|surface| [(surface, false), (surface, true)]) {
+    for (surface, streams) in BOTH
+        .into_iter()
+        .flat_map(|surface| [(surface, false), (surface, true)])
+    {
         let before = world.standing(&account).balance;
         let calls = world.vendor.calls();
         let mut agent = Agent::new(surface, &account.key, streams);
@@ -292,35 +396,64 @@ fn reasoning_that_its_vendor_refuses_is_left_out_once_and_told() {
         agent.turns[1] = of_another_account(surface, &agent.turns[1]);
         let answer = agent.asks(&world);
         assert_eq!(agent.heard(), "The tool said: A door.");
-        assert_eq!(answer.header("x-gateway-warnings"), Some("dropped:thinking"), "{surface:?}");
-        assert_eq!(world.vendor.calls(), calls + 3, "asked once more, and no more than once");
+        assert_eq!(
+            answer.header("x-gateway-warnings"),
+            Some("dropped:thinking"),
+            "{surface:?}"
+        );
+        assert_eq!(
+            world.vendor.calls(),
+            calls + 3,
+            "asked once more, and no more than once"
+        );
         assert!(!sent(&world).1.contains(&"reasoning".to_owned()));
-        assert_eq!(world.standing(&account).balance, before - 2 * (1_001 * PRICES.0 + 99 * PRICES.1));
-        // Who is strict bears the loss of a carrier that the gateway put into the history, and no other.
+        assert_eq!(
+            world.standing(&account).balance,
+            before - 2 * (1_001 * PRICES.0 + 99 * PRICES.1)
+        );
+        // Who is strict bears the loss of a carrier that the gateway put into the history, and no
+        // other.
         agent.turns.pop();
         let answer = world.ask(&agent.request().header("x-gateway-strict", "true"));
         let status = if surface == Messages { 200 } else { 400 };
-        assert_eq!((answer.status, answer.header("x-gateway-warnings")), (status, None), "{}", answer.text());
+        assert_eq!(
+            (answer.status, answer.header("x-gateway-warnings")),
+            (status, None),
+            "{}",
+            answer.text()
+        );
     }
     world.close();
 }
 
-/// A turn whose reasoning another account's vendor has sealed: as the simulated vendor's, but not its own.
+/// A turn whose reasoning another account's vendor has sealed: as the simulated vendor's, but not
+/// its own.
 fn of_another_account(surface: Surface, turn: &Value) -> Value {
     let mut turn = turn.clone();
     match surface {
         Chat => {
             let details = turn["reasoning_details"].as_array_mut().unwrap();
-            let sealed = details.iter_mut().find(|entry| entry["type"] == "reasoning.encrypted").unwrap();
+            let sealed = details
+                .iter_mut()
+                .find(|entry| entry["type"] == "reasoning.encrypted")
+                .unwrap();
             sealed["data"] = altered(sealed["data"].as_str().unwrap()).into();
         }
         Messages => {
             use base64::Engine;
             let engine = base64::engine::general_purpose::URL_SAFE_NO_PAD;
             let blocks = turn["content"].as_array_mut().unwrap();
-            let block = blocks.iter_mut().find(|block| block["type"] == "thinking").unwrap();
-            let packed = block["signature"].as_str().unwrap().strip_prefix("gw1.r.").unwrap();
-            let mut carried: Value = serde_json::from_slice(&engine.decode(packed).unwrap()).unwrap();
+            let block = blocks
+                .iter_mut()
+                .find(|block| block["type"] == "thinking")
+                .unwrap();
+            let packed = block["signature"]
+                .as_str()
+                .unwrap()
+                .strip_prefix("gw1.r.")
+                .unwrap();
+            let mut carried: Value =
+                serde_json::from_slice(&engine.decode(packed).unwrap()).unwrap();
             carried["e"] = altered(carried["e"].as_str().unwrap()).into();
             block["signature"] = format!("gw1.r.{}", engine.encode(carried.to_string())).into();
         }
@@ -362,14 +495,30 @@ fn a_request_goes_to_the_protocol_that_does_it_best() {
     for (surface, change, wanted) in [
         (Chat, json!({}), responses),
         (Chat, json!({"reasoning": null}), responses),
-        (Chat, json!({"reasoning": null, "reasoning_effort": "none"}), chat),
+        (
+            Chat,
+            json!({"reasoning": null, "reasoning_effort": "none"}),
+            chat,
+        ),
         (Chat, json!({"tools": null, "reasoning": null}), chat),
-        (Chat, json!({"tools": null, "reasoning": null, "messages": called}), responses),
+        (
+            Chat,
+            json!({"tools": null, "reasoning": null, "messages": called}),
+            responses,
+        ),
         (Messages, json!({}), responses),
         (Messages, json!({"tools": null}), responses),
-        (Messages, json!({"tools": null, "stop_sequences": ["END"]}), chat),
+        (
+            Messages,
+            json!({"tools": null, "stop_sequences": ["END"]}),
+            chat,
+        ),
     ] {
-        assert_eq!(path(surface, change.clone()), wanted, "{surface:?} {change}");
+        assert_eq!(
+            path(surface, change.clone()),
+            wanted,
+            "{surface:?} {change}"
+        );
     }
     world.close();
 }
@@ -377,7 +526,10 @@ fn a_request_goes_to_the_protocol_that_does_it_best() {
 #[test]
 fn a_failure_is_told_in_the_callers_words_and_costs_nothing() {
     let both = "    upstream_model: gpt-5.5\n    upstream_protocol: responses\n";
-    let world = Plan::default().limit("cool_down_max_seconds", 0).edit(DOOR, both).start();
+    let world = Plan::default()
+        .limit("cool_down_max_seconds", 0)
+        .edit(DOOR, both)
+        .start();
     let account = world.account();
     for surface in BOTH {
         let refused = |marker: &str, streams: bool| {
@@ -388,7 +540,11 @@ fn a_failure_is_told_in_the_callers_words_and_costs_nothing() {
         for streams in [false, true] {
             let answer = refused("status=400 error_body=context", streams);
             assert_eq!(answer.status, 400);
-            let words = if surface == Chat { "maximum context length" } else { "prompt is too long" };
+            let words = if surface == Chat {
+                "maximum context length"
+            } else {
+                "prompt is too long"
+            };
             assert!(answer.text().contains(words), "{}", answer.text());
             let answer = refused("status=429 retry_after=0", streams);
             assert_eq!(answer.status, 429, "{}", answer.text());
@@ -398,8 +554,15 @@ fn a_failure_is_told_in_the_callers_words_and_costs_nothing() {
             assert!(is_told, "{} {}", answer.status, answer.text());
         }
         for form in ["flat", "nested", "failed", "both"] {
-            let answer = refused(&format!("error_event=8 error_form={form} text=abcdefgh events=8"), true);
-            assert!(answer.has(surface.error_frame()), "{form}: {}", answer.text());
+            let answer = refused(
+                &format!("error_event=8 error_form={form} text=abcdefgh events=8"),
+                true,
+            );
+            assert!(
+                answer.has(surface.error_frame()),
+                "{form}: {}",
+                answer.text()
+            );
             assert!(!surface.is_complete(&answer), "{form}");
         }
         for cut in ["cut=6", "cut=6 end=clean", "nodone=1"] {
@@ -436,8 +599,13 @@ fn output(answer: &Answer, streams: bool) -> Vec<Value> {
     }
     let events = events(answer);
     let last = events.last().unwrap();
-    assert_eq!((&events[0]["type"], &last["type"]), (&json!("response.created"), &json!("response.completed")));
-    let done = events.iter().filter(|event| event["type"] == "response.output_item.done");
+    assert_eq!(
+        (&events[0]["type"], &last["type"]),
+        (&json!("response.created"), &json!("response.completed"))
+    );
+    let done = events
+        .iter()
+        .filter(|event| event["type"] == "response.output_item.done");
     let done: Vec<_> = done.map(|event| event["item"].clone()).collect();
     assert_eq!(list(&last["response"]["output"]), done);
     done
@@ -459,16 +627,34 @@ fn an_agent_of_the_same_protocol_is_passed_on_and_nothing_of_it_is_kept() {
                 let answer = world.ask(&responses(&account.key, MODEL, &input, streams));
                 let items = output(&answer, streams);
                 assert_eq!(answer.header("x-gateway-warnings"), None);
-                assert!(answer.text().contains(MODEL) && !answer.text().contains("gpt-5.5"), "{}", answer.text());
+                assert!(
+                    answer.text().contains(MODEL) && !answer.text().contains("gpt-5.5"),
+                    "{}",
+                    answer.text()
+                );
                 balance -= 1_001 * PRICES.0 + 99 * PRICES.1;
-                assert_eq!(world.standing(&account).balance, balance, "{streams} {step}: debited once");
+                assert_eq!(
+                    world.standing(&account).balance,
+                    balance,
+                    "{streams} {step}: debited once"
+                );
                 let (body, _) = sent(&world);
                 assert_eq!(list(&body["input"]), input, "{streams} {step}: as it came");
-                assert_eq!((&body["store"], body.get("client_metadata")), (&json!(false), None));
+                assert_eq!(
+                    (&body["store"], body.get("client_metadata")),
+                    (&json!(false), None)
+                );
                 assert_ne!(body["prompt_cache_key"], "thread-1");
                 assert!(body["safety_identifier"].is_string());
-                let kinds: Vec<_> = items.iter().map(|item| item["type"].as_str().unwrap()).collect();
-                let wanted: &[&str] = if step == 1 { &["message"] } else { &["reasoning", "message", "function_call"] };
+                let kinds: Vec<_> = items
+                    .iter()
+                    .map(|item| item["type"].as_str().unwrap())
+                    .collect();
+                let wanted: &[&str] = if step == 1 {
+                    &["message"]
+                } else {
+                    &["reasoning", "message", "function_call"]
+                };
                 assert_eq!(kinds, wanted);
                 input.extend(items.clone());
                 input.extend(outputs_of(&items, "A door."));
@@ -492,17 +678,39 @@ fn a_passed_on_conversation_goes_to_another_vendor_and_back() {
         let mut paths = Vec::new();
         for (model, calls) in VISIT {
             input.extend(calls.then(|| user(STEP)));
-            let items = output(&world.ask(&responses(&account.key, model, &input, streams)), streams);
-            let kinds: Vec<_> = items.iter().map(|item| item["type"].as_str().unwrap()).collect();
-            let wanted: &[&str] = if calls { &["reasoning", "message", "function_call"] } else { &["message"] };
+            let items = output(
+                &world.ask(&responses(&account.key, model, &input, streams)),
+                streams,
+            );
+            let kinds: Vec<_> = items
+                .iter()
+                .map(|item| item["type"].as_str().unwrap())
+                .collect();
+            let wanted: &[&str] = if calls {
+                &["reasoning", "message", "function_call"]
+            } else {
+                &["message"]
+            };
             assert_eq!(kinds, wanted, "{model}");
             paths.push(world.vendor.last()["path"].as_str().unwrap().to_owned());
             input.extend(items.clone());
             input.extend(outputs_of(&items, "A door."));
         }
-        assert_eq!(paths, ["/v1/responses", "/v1/responses", "/v1/messages", "/v1/responses"]);
+        assert_eq!(
+            paths,
+            [
+                "/v1/responses",
+                "/v1/responses",
+                "/v1/messages",
+                "/v1/responses"
+            ]
+        );
         let (_, kinds) = sent(&world);
-        assert_eq!(kinds.iter().filter(|kind| *kind == "reasoning").count(), 1, "{kinds:?}");
+        assert_eq!(
+            kinds.iter().filter(|kind| *kind == "reasoning").count(),
+            1,
+            "{kinds:?}"
+        );
     }
     assert_eq!(world.vendor.calls(), 8, "nobody was asked twice");
     world.close();
@@ -515,13 +723,23 @@ fn passed_on_reasoning_that_its_vendor_refuses_is_left_out_once_and_told() {
     for streams in [false, true] {
         let calls = world.vendor.calls();
         let mut input = vec![user(STEP)];
-        let mut items = output(&world.ask(&responses(&account.key, MODEL, &input, streams)), streams);
-        items[0]["encrypted_content"] = altered(items[0]["encrypted_content"].as_str().unwrap()).into();
+        let mut items = output(
+            &world.ask(&responses(&account.key, MODEL, &input, streams)),
+            streams,
+        );
+        items[0]["encrypted_content"] =
+            altered(items[0]["encrypted_content"].as_str().unwrap()).into();
         input.extend(items.clone());
         input.extend(outputs_of(&items, "A door."));
         let answer = world.ask(&responses(&account.key, MODEL, &input, streams));
-        assert_eq!(output(&answer, streams)[0]["content"][0]["text"], "The tool said: A door.");
-        assert_eq!(answer.header("x-gateway-warnings"), Some("dropped:thinking"));
+        assert_eq!(
+            output(&answer, streams)[0]["content"][0]["text"],
+            "The tool said: A door."
+        );
+        assert_eq!(
+            answer.header("x-gateway-warnings"),
+            Some("dropped:thinking")
+        );
         assert_eq!(world.vendor.calls(), calls + 3);
         assert!(!sent(&world).1.contains(&"reasoning".to_owned()));
     }
@@ -532,18 +750,34 @@ fn passed_on_reasoning_that_its_vendor_refuses_is_left_out_once_and_told() {
 fn a_passed_on_stream_that_fails_ends_as_the_response_that_it_was() {
     let world = with_both();
     let account = world.account();
-    for marker in ["error_event=6", "error_event=6 error_form=failed", "cut=6", "nodone=1"] {
+    for marker in [
+        "error_event=6",
+        "error_event=6 error_form=failed",
+        "cut=6",
+        "nodone=1",
+    ] {
         let input = [user(&format!("[[sim {marker} text=abcdefgh events=8]]"))];
         let answer = world.ask(&responses(&account.key, MODEL, &input, true));
         assert_eq!(answer.status, 200, "{marker}");
         let events = events(&answer);
-        let kinds: Vec<_> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
-        assert_eq!(kinds[kinds.len() - 2..], ["error", "response.failed"], "{marker}: {kinds:?}");
+        let kinds: Vec<_> = events
+            .iter()
+            .map(|event| event["type"].as_str().unwrap())
+            .collect();
+        assert_eq!(
+            kinds[kinds.len() - 2..],
+            ["error", "response.failed"],
+            "{marker}: {kinds:?}"
+        );
         for (number, event) in events.iter().enumerate() {
             assert_eq!(event["sequence_number"], number, "{marker}: {event}");
         }
         let last = &events.last().unwrap()["response"];
-        assert_eq!((&last["id"], &last["model"]), (&events[0]["response"]["id"], &json!(MODEL)), "{marker}");
+        assert_eq!(
+            (&last["id"], &last["model"]),
+            (&events[0]["response"]["id"], &json!(MODEL)),
+            "{marker}"
+        );
     }
     let standing = world.standing(&account);
     assert_eq!((standing.balance, standing.held), (GRANT, 0));
@@ -553,7 +787,10 @@ fn a_passed_on_stream_that_fails_ends_as_the_response_that_it_was() {
 #[test]
 fn a_server_that_knows_only_functions_gets_functions_and_its_caller_the_tools_that_they_were() {
     let few = "    upstream_model: gpt-5.5\n    capabilities: {functions_only: true}\n";
-    let world = Plan::default().edit("    protocol: chat\n", "    protocol: responses\n").edit(DOOR, few).start();
+    let world = Plan::default()
+        .edit("    protocol: chat\n", "    protocol: responses\n")
+        .edit(DOOR, few)
+        .start();
     let account = world.account();
     let patch = "*** Begin Patch\n\"é\" \\d\n";
     let calls = json!([{"thinking": "Hm."}, {"text": "Looking."}, {"tool": "files__edit", "args": {"input": patch}}]);
@@ -570,16 +807,37 @@ fn a_server_that_knows_only_functions_gets_functions_and_its_caller_the_tools_th
                     {"type": "local_shell"},
                 ],
             });
-            let answer = world.ask(&Request::post("/v1/responses", body.to_string()).bearer(&account.key));
+            let answer =
+                world.ask(&Request::post("/v1/responses", body.to_string()).bearer(&account.key));
             let items = output(&answer, streams);
-            assert_eq!(answer.header("x-gateway-warnings"), None, "{streams} {step}");
+            assert_eq!(
+                answer.header("x-gateway-warnings"),
+                None,
+                "{streams} {step}"
+            );
             balance -= 1_001 * PRICES.0 + 99 * PRICES.1;
-            assert_eq!(world.standing(&account).balance, balance, "{streams} {step}: debited once");
+            assert_eq!(
+                world.standing(&account).balance,
+                balance,
+                "{streams} {step}: debited once"
+            );
             let (body, kinds) = sent(&world);
-            let tools: Vec<_> = list(&body["tools"]).iter().map(|tool| (&tool["type"], &tool["name"])).collect();
+            let tools: Vec<_> = list(&body["tools"])
+                .iter()
+                .map(|tool| (&tool["type"], &tool["name"]))
+                .collect();
             let function = json!("function");
-            assert_eq!(tools, [(&function, &json!("files__edit")), (&function, &json!("local_shell"))]);
-            let told: Vec<_> = items.iter().map(|item| item["type"].as_str().unwrap()).collect();
+            assert_eq!(
+                tools,
+                [
+                    (&function, &json!("files__edit")),
+                    (&function, &json!("local_shell"))
+                ]
+            );
+            let told: Vec<_> = items
+                .iter()
+                .map(|item| item["type"].as_str().unwrap())
+                .collect();
             if step == 0 {
                 assert_eq!(told, ["reasoning", "message", "custom_tool_call"]);
                 let call = &items[2];
@@ -590,12 +848,28 @@ fn a_server_that_knows_only_functions_gets_functions_and_its_caller_the_tools_th
                 input.extend(items.clone());
                 input.push(json!({"type": "custom_tool_call_output", "call_id": call["call_id"], "output": "Done."}));
             } else {
-                assert_eq!(items[0]["content"][0]["text"], "The tool said: Done.", "{streams}");
-                assert_eq!(kinds, ["user", "reasoning", "assistant", "function_call", "function_call_output"]);
+                assert_eq!(
+                    items[0]["content"][0]["text"], "The tool said: Done.",
+                    "{streams}"
+                );
+                assert_eq!(
+                    kinds,
+                    [
+                        "user",
+                        "reasoning",
+                        "assistant",
+                        "function_call",
+                        "function_call_output"
+                    ]
+                );
             }
         }
     }
-    assert_eq!(world.vendor.calls(), 4, "its own reasoning came back to it: nobody was asked twice");
+    assert_eq!(
+        world.vendor.calls(),
+        4,
+        "its own reasoning came back to it: nobody was asked twice"
+    );
     world.close();
 }
 
@@ -606,19 +880,34 @@ fn what_is_kept_at_the_vendor_is_refused_before_anybody_is_asked() {
     let refused = |change: Value| {
         let request = responses(&account.key, MODEL, &[user("hi")], false);
         let mut body: Value = serde_json::from_slice(&request.framed_body()).unwrap();
-        body.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
-        let answer = world.ask(&Request::post("/v1/responses", body.to_string()).bearer(&account.key));
+        body.as_object_mut()
+            .unwrap()
+            .extend(change.as_object().unwrap().clone());
+        let answer =
+            world.ask(&Request::post("/v1/responses", body.to_string()).bearer(&account.key));
         assert_eq!(answer.status, 400, "{}", answer.text());
         answer.json()["error"].clone()
     };
     let error = refused(json!({"previous_response_id": "resp_1"}));
     assert_eq!(
         (&error["code"], &error["param"]),
-        (&json!("previous_response_not_found"), &json!("previous_response_id"))
+        (
+            &json!("previous_response_not_found"),
+            &json!("previous_response_id")
+        )
     );
-    assert_eq!(refused(json!({"conversation": "conv_1"}))["param"], "conversation");
+    assert_eq!(
+        refused(json!({"conversation": "conv_1"}))["param"],
+        "conversation"
+    );
     assert_eq!(refused(json!({"background": true}))["param"], "background");
-    assert_eq!(refused(json!({"tools": [{"type": "code_interpreter"}]}))["param"], "tools[0]");
-    assert_eq!((world.vendor.calls(), world.standing(&account).held), (0, 0));
+    assert_eq!(
+        refused(json!({"tools": [{"type": "code_interpreter"}]}))["param"],
+        "tools[0]"
+    );
+    assert_eq!(
+        (world.vendor.calls(), world.standing(&account).held),
+        (0, 0)
+    );
     world.close();
 }

@@ -1,5 +1,5 @@
-//! A revoked key at many edges: how soon it opens no door any more, also where the edge could not be told; and what keys
-//! cost that are none.
+//! A revoked key at many edges: how soon it opens no door any more, also where the edge could not
+//! be told; and what keys cost that are none.
 
 use crate::client::Request;
 use crate::keys_of_edges::Edges;
@@ -23,7 +23,9 @@ fn measured(edge: &World) -> (f64, f64) {
 fn cached(world: &Edges, account: &str) -> (String, String) {
     let (key_id, key) = world.sidecar.key(account, "doomed");
     for edge in &world.edges {
-        wait_for("an edge to know the key", SOON, || (asks(edge, &key) == 200).then_some(()));
+        wait_for("an edge to know the key", SOON, || {
+            (asks(edge, &key) == 200).then_some(())
+        });
     }
     (key_id, key)
 }
@@ -36,11 +38,17 @@ fn a_revocation_counts_at_both_edges_at_once_and_each_says_how_soon() {
         let (key_id, key) = cached(&world, &account.id);
         world.sidecar.json(&["key", "revoke", &key_id]);
         for edge in &world.edges {
-            wait_for("the key to be refused", SOON, || (asks(edge, &key) == 401).then_some(()));
-            let (count, seconds) =
-                wait_for("the measure", SOON, || Some(measured(edge)).filter(|(count, _)| *count >= f64::from(round)));
+            wait_for("the key to be refused", SOON, || {
+                (asks(edge, &key) == 401).then_some(())
+            });
+            let (count, seconds) = wait_for("the measure", SOON, || {
+                Some(measured(edge)).filter(|(count, _)| *count >= f64::from(round))
+            });
             println!("{count} revocations in the caches, {seconds} s together");
-            assert!(count == f64::from(round) && seconds < 5.0, "{count} in {seconds} s");
+            assert!(
+                count == f64::from(round) && seconds < 5.0,
+                "{count} in {seconds} s"
+            );
             assert_eq!(asks(edge, &account.key), 200, "and no other key");
         }
     }
@@ -61,7 +69,9 @@ fn what_was_revoked_while_nobody_listened_is_refused_all_the_same() {
     };
     listen("2");
     // Who may not hear is cut off, and cannot come back.
-    world.redis.cli(&["ACL", "SETUSER", "edge", "resetchannels"]);
+    world
+        .redis
+        .cli(&["ACL", "SETUSER", "edge", "resetchannels"]);
     world.redis.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     listen("0");
     for key_id in [&key_id, &asked_id] {
@@ -69,20 +79,27 @@ fn what_was_revoked_while_nobody_listened_is_refused_all_the_same() {
     }
     // Whoever asks meanwhile is looked up anew.
     for edge in &world.edges {
-        wait_for("the key to be refused", SOON, || (asks(edge, &asked) == 401).then_some(()));
+        wait_for("the key to be refused", SOON, || {
+            (asks(edge, &asked) == 401).then_some(())
+        });
     }
     world.redis.cli(&["ACL", "SETUSER", "edge", "allchannels"]);
     listen("2");
     let since = Instant::now();
     for edge in &world.edges {
         // Long before a cached key would be looked up anew by itself.
-        wait_for("the key to be refused", Duration::from_secs(10), || (asks(edge, &key) == 401).then_some(()));
+        wait_for("the key to be refused", Duration::from_secs(10), || {
+            (asks(edge, &key) == 401).then_some(())
+        });
         assert_eq!(asks(edge, &account.key), 200);
     }
     println!("refused {:?} after both listened again", since.elapsed());
-    // Each of both was in the caches; of the one that was looked up the record tells when it was revoked.
+    // Each of both was in the caches; of the one that was looked up the record tells when it was
+    // revoked.
     for edge in &world.edges {
-        wait_for("the measure", SOON, || (measured(edge).0 >= 1.0).then_some(()));
+        wait_for("the measure", SOON, || {
+            (measured(edge).0 >= 1.0).then_some(())
+        });
     }
     world.close();
 }
@@ -98,19 +115,29 @@ fn unknown_key(number: u64) -> String {
     let (mut body, mut check) = ([b'7'; 43], [b'0'; 6]);
     in_base_62(number, &mut body[20..]);
     in_base_62(crc32fast::hash(&body).into(), &mut check);
-    format!("gw-sk-{}{}", String::from_utf8_lossy(&body), String::from_utf8_lossy(&check))
+    format!(
+        "gw-sk-{}{}",
+        String::from_utf8_lossy(&body),
+        String::from_utf8_lossy(&check)
+    )
 }
 
 fn look_ups(world: &Edges) -> u64 {
     let stats = world.redis.cli(&["INFO", "commandstats"]);
-    let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_hgetall:calls=")).unwrap_or("0,");
+    let line = stats
+        .lines()
+        .find_map(|line| line.strip_prefix("cmdstat_hgetall:calls="))
+        .unwrap_or("0,");
     line.split(',').next().unwrap().parse().unwrap()
 }
 
 /// What the edge's process has in memory, in KiB.
 fn resident_kib(edge: &World) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", edge.pid())).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .unwrap();
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
@@ -120,7 +147,8 @@ fn noise_costs_no_look_up_and_unknown_keys_fill_no_memory() {
     let world = Edges::with(|plan| plan.limit("keepalive_requests", 1_000_000));
     let account = world.account();
     let edge = &world.edges[0];
-    // How often it was asked: where the machine is so busy that a look-up takes too long, once more.
+    // How often it was asked: where the machine is so busy that a look-up takes too long, once
+    // more.
     let ask_all = |numbers: std::ops::Range<u64>, key: &dyn Fn(u64) -> String| {
         let (mut connection, mut asked) = (edge.connect(), 0);
         for number in numbers {
@@ -136,7 +164,9 @@ fn noise_costs_no_look_up_and_unknown_keys_fill_no_memory() {
     };
     let before = look_ups(&world);
     ask_all(0..300, &|number| format!("{}x", unknown_key(number)));
-    ask_all(0..300, &|number| unknown_key(number).replace("gw-sk-7", "gw-sk-8"));
+    ask_all(0..300, &|number| {
+        unknown_key(number).replace("gw-sk-7", "gw-sk-8")
+    });
     ask_all(0..300, &|number| format!("sk-{number}"));
     assert_eq!(look_ups(&world), before, "noise was looked up");
     let mut asked = ask_all(0..1_000, &unknown_key);
@@ -144,10 +174,16 @@ fn noise_costs_no_look_up_and_unknown_keys_fill_no_memory() {
     let count = if crate::is_long() { 1_000_000 } else { 3_000 };
     asked += ask_all(1_000..1_000 + count, &unknown_key);
     let looked_up = look_ups(&world) - before;
-    assert!((1_000 + count..=asked).contains(&looked_up), "{looked_up} look-ups, asked {asked} times");
+    assert!(
+        (1_000 + count..=asked).contains(&looked_up),
+        "{looked_up} look-ups, asked {asked} times"
+    );
     let grown = resident_kib(edge).saturating_sub(resident);
     println!("{count} unknown keys: {grown} KiB more");
-    assert!(grown < ALLOWED_KIB, "{grown} KiB more for {count} unknown keys");
+    assert!(
+        grown < ALLOWED_KIB,
+        "{grown} KiB more for {count} unknown keys"
+    );
     edge.works(Chat, &account.key);
     world.close();
 }

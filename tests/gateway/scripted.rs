@@ -25,7 +25,10 @@ pub struct Scripted {
 impl Scripted {
     pub fn start(steps: Vec<Step>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let (port, calls) = (listener.local_addr().unwrap().port(), Arc::new(AtomicU64::new(0)));
+        let (port, calls) = (
+            listener.local_addr().unwrap().port(),
+            Arc::new(AtomicU64::new(0)),
+        );
         let counted = Arc::clone(&calls);
         std::thread::spawn(move || {
             while let Ok((client, _)) = listener.accept() {
@@ -64,8 +67,10 @@ fn read_request(client: &mut TcpStream) -> Option<()> {
         let head = got.windows(4).position(|four| four == b"\r\n\r\n");
         if let Some(head) = head {
             let text = String::from_utf8_lossy(&got[..head]).to_ascii_lowercase();
-            let length =
-                text.split("content-length: ").nth(1).and_then(|rest| rest.lines().next()?.trim().parse().ok());
+            let length = text
+                .split("content-length: ")
+                .nth(1)
+                .and_then(|rest| rest.lines().next()?.trim().parse().ok());
             if got.len() >= head + 4 + length.unwrap_or(0_usize) {
                 return Some(());
             }
@@ -79,14 +84,19 @@ fn read_request(client: &mut TcpStream) -> Option<()> {
 
 /// An answer of this status with a JSON body.
 pub fn json(status: u16, body: &str) -> Vec<Step> {
-    let head =
-        format!("HTTP/1.1 {status} Said\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n", body.len());
+    let head = format!(
+        "HTTP/1.1 {status} Said\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
     vec![Step::Send([head.as_bytes(), body.as_bytes()].concat())]
 }
 
 /// The head of a stream.
 pub fn stream_head() -> Step {
-    Step::Send(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n".to_vec())
+    Step::Send(
+        b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+            .to_vec(),
+    )
 }
 
 /// A piece of a stream.
@@ -99,8 +109,14 @@ pub fn stream_end() -> Step {
     Step::Send(b"0\r\n\r\n".to_vec())
 }
 
-/// A stream of these events, each in a piece of its own and far enough from the one before to be read alone.
+/// A stream of these events, each in a piece of its own and far enough from the one before to be
+/// read alone.
 pub fn stream(events: &[String]) -> Vec<Step> {
-    let pieces = events.iter().flat_map(|event| [piece(event), Step::Wait(Duration::from_millis(100))]);
-    std::iter::once(stream_head()).chain(pieces).chain([stream_end()]).collect()
+    let pieces = events
+        .iter()
+        .flat_map(|event| [piece(event), Step::Wait(Duration::from_millis(100))]);
+    std::iter::once(stream_head())
+        .chain(pieces)
+        .chain([stream_end()])
+        .collect()
 }

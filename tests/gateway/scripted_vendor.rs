@@ -1,9 +1,13 @@
-//! A vendor behind TLS that speaks HTTP/2 frame by frame, so that a test decides what each frame is.
+//! A vendor behind TLS that speaks HTTP/2 frame by frame, so that a test decides what each frame
+//! is.
 //!
-//! It reads requests without decompressing their headers, and answers as its script says. It must not know what a test is
-//! about, and uses no HTTP/2 library: a library refuses to send most of these frames.
+//! It reads requests without decompressing their headers, and answers as its script says. It must
+//! not know what a test is about, and uses no HTTP/2 library: a library refuses to send most of
+//! these frames.
 
-use crate::h2::{ACK, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, RST_STREAM, SETTINGS, block, field};
+use crate::h2::{
+    ACK, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, RST_STREAM, SETTINGS, block, field,
+};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
@@ -54,7 +58,12 @@ pub enum Step {
     /// What the body of the request calls for.
     Answer(fn(&[u8]) -> Vec<Step>),
     /// Any frame.
-    Frame { kind: u8, flags: u8, on_stream: bool, payload: Vec<u8> },
+    Frame {
+        kind: u8,
+        flags: u8,
+        on_stream: bool,
+        payload: Vec<u8>,
+    },
     /// Waits for so many answers to its pings.
     Pongs(usize),
     /// The TCP connection is closed without a word.
@@ -76,7 +85,12 @@ pub fn answer() -> Vec<Step> {
 /// A setting to be changed amid a connection.
 pub fn setting(name: u16, value: u32) -> Step {
     let payload = [&name.to_be_bytes()[..], &value.to_be_bytes()].concat();
-    Step::Frame { kind: SETTINGS, flags: 0, on_stream: false, payload }
+    Step::Frame {
+        kind: SETTINGS,
+        flags: 0,
+        on_stream: false,
+        payload,
+    }
 }
 
 /// What is done about the n-th request of the vendor, counted from 0.
@@ -115,14 +129,27 @@ impl Authority {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("authority.pem");
         std::fs::write(&file, params.self_signed(&key).unwrap().pem()).unwrap();
-        Self { params, key, file, _dir: dir }
+        Self {
+            params,
+            key,
+            file,
+            _dir: dir,
+        }
     }
 
     /// A certificate for `host`, signed by this root.
     pub fn signs(&self, host: &str) -> Certificate {
-        let (params, key) = (CertificateParams::new(vec![host.to_owned()]).unwrap(), KeyPair::generate().unwrap());
-        let signed = params.signed_by(&key, &Issuer::from_params(&self.params, &self.key)).unwrap();
-        Certificate { chain: vec![signed.der().clone()], key: key.serialize_der() }
+        let (params, key) = (
+            CertificateParams::new(vec![host.to_owned()]).unwrap(),
+            KeyPair::generate().unwrap(),
+        );
+        let signed = params
+            .signed_by(&key, &Issuer::from_params(&self.params, &self.key))
+            .unwrap();
+        Certificate {
+            chain: vec![signed.der().clone()],
+            key: key.serialize_der(),
+        }
     }
 }
 
@@ -142,7 +169,11 @@ pub struct Flow {
 
 impl Default for Flow {
     fn default() -> Self {
-        Self { stream_window: 65_535, max_streams: 100, gives_back: true }
+        Self {
+            stream_window: 65_535,
+            max_streams: 100,
+            gives_back: true,
+        }
     }
 }
 
@@ -151,7 +182,8 @@ impl Default for Flow {
 struct Mode {
     config: Arc<ServerConfig>,
     flow: Flow,
-    /// Given once the first bytes of a body have come; the stream is reset behind it, as RFC 9113, section 8.1 says.
+    /// Given once the first bytes of a body have come; the stream is reset behind it, as RFC 9113,
+    /// section 8.1 says.
     refusal: Option<Refusal>,
 }
 
@@ -166,13 +198,25 @@ impl H2Vendor {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let config = config(certificate, &[b"h2", b"http/1.1"]);
-        let mode = Arc::new(Mutex::new(Mode { config, flow, refusal: None }));
-        let vendor = Self { port, seen: Arc::default(), mode: Arc::clone(&mode) };
-        let (seen, all) = (Arc::clone(&vendor.seen), Arc::<Mutex<Vec<TcpStream>>>::default());
+        let mode = Arc::new(Mutex::new(Mode {
+            config,
+            flow,
+            refusal: None,
+        }));
+        let vendor = Self {
+            port,
+            seen: Arc::default(),
+            mode: Arc::clone(&mode),
+        };
+        let (seen, all) = (
+            Arc::clone(&vendor.seen),
+            Arc::<Mutex<Vec<TcpStream>>>::default(),
+        );
         // It ends with the test's process; a test waits for what it has seen.
         std::thread::spawn(move || {
             for socket in listener.incoming().flatten() {
-                let (seen, all, script) = (Arc::clone(&seen), Arc::clone(&all), Arc::clone(&script));
+                let (seen, all, script) =
+                    (Arc::clone(&seen), Arc::clone(&all), Arc::clone(&script));
                 let mode = mode.lock().unwrap().clone();
                 std::thread::spawn(move || converse(socket, mode, &seen, &all, &script));
             }
@@ -197,9 +241,14 @@ impl H2Vendor {
 
 fn config(certificate: &Certificate, protocols: &[&[u8]]) -> Arc<ServerConfig> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let builder = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap();
     let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(certificate.key.clone()));
-    let mut config = builder.with_no_client_auth().with_single_cert(certificate.chain.clone(), key).unwrap();
+    let mut config = builder
+        .with_no_client_auth()
+        .with_single_cert(certificate.chain.clone(), key)
+        .unwrap();
     config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
     Arc::new(config)
 }
@@ -215,10 +264,19 @@ struct Connection<'a> {
     has_answered: bool,
 }
 
-fn converse(socket: TcpStream, mode: Mode, seen: &Mutex<Seen>, all: &Mutex<Vec<TcpStream>>, script: &Script) {
+fn converse(
+    socket: TcpStream,
+    mode: Mode,
+    seen: &Mutex<Seen>,
+    all: &Mutex<Vec<TcpStream>>,
+    script: &Script,
+) {
     socket.set_nodelay(true).unwrap();
     all.lock().unwrap().push(socket.try_clone().unwrap());
-    let mut stream = StreamOwned::new(ServerConnection::new(Arc::clone(&mode.config)).unwrap(), socket);
+    let mut stream = StreamOwned::new(
+        ServerConnection::new(Arc::clone(&mode.config)).unwrap(),
+        socket,
+    );
     while stream.conn.is_handshaking() {
         if stream.conn.complete_io(&mut stream.sock).is_err() {
             return;
@@ -228,8 +286,16 @@ fn converse(socket: TcpStream, mode: Mode, seen: &Mutex<Seen>, all: &Mutex<Vec<T
     if stream.conn.alpn_protocol() != Some(b"h2") {
         return serve_h1(&mut stream, seen);
     }
-    let mut connection =
-        Connection { stream, seen, input: Vec::new(), open: HashMap::new(), pongs: 0, mode, all, has_answered: false };
+    let mut connection = Connection {
+        stream,
+        seen,
+        input: Vec::new(),
+        open: HashMap::new(),
+        pongs: 0,
+        mode,
+        all,
+        has_answered: false,
+    };
     connection.serve(script);
 }
 
@@ -243,9 +309,16 @@ fn serve_h1(stream: &mut StreamOwned<ServerConnection, TcpStream>, seen: &Mutex<
         }
         seen.lock().unwrap().asked_h1 += 1;
         let (kind, body) = content(&read);
-        let head = format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n\r\n", body.len());
+        let head = format!(
+            "HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
         read.clear();
-        if stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&body)).is_err() {
+        if stream
+            .write_all(head.as_bytes())
+            .and_then(|()| stream.write_all(&body))
+            .is_err()
+        {
             return;
         }
     }
@@ -257,7 +330,10 @@ fn content(body: &[u8]) -> (&'static str, Vec<u8>) {
     if !streams {
         return ("application/json", WHOLE.into());
     }
-    let mut events: Vec<_> = EVENTS.iter().map(|event| format!("data: {event}\n\n")).collect();
+    let mut events: Vec<_> = EVENTS
+        .iter()
+        .map(|event| format!("data: {event}\n\n"))
+        .collect();
     events.push("data: [DONE]\n\n".into());
     ("text/event-stream", events.concat().into())
 }
@@ -266,7 +342,10 @@ impl Connection<'_> {
     fn serve(&mut self, script: &Script) {
         let Some(preface) = self.take(24) else { return };
         assert_eq!(preface, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
-        let settings = [(4_u16, self.mode.flow.stream_window), (3, self.mode.flow.max_streams)];
+        let settings = [
+            (4_u16, self.mode.flow.stream_window),
+            (3, self.mode.flow.max_streams),
+        ];
         let payload: Vec<u8> = settings
             .iter()
             .flat_map(|(name, value)| [&name.to_be_bytes()[..], &value.to_be_bytes()].concat())
@@ -282,7 +361,13 @@ impl Connection<'_> {
     }
 
     /// A request that is whole by this frame: its number and its body.
-    fn receive(&mut self, kind: u8, flags: u8, id: u32, payload: Vec<u8>) -> Option<(usize, Vec<u8>)> {
+    fn receive(
+        &mut self,
+        kind: u8,
+        flags: u8,
+        id: u32,
+        payload: Vec<u8>,
+    ) -> Option<(usize, Vec<u8>)> {
         match kind {
             HEADERS => {
                 let mut seen = self.seen.lock().unwrap();
@@ -315,16 +400,30 @@ impl Connection<'_> {
             }
             RST_STREAM => {
                 self.open.remove(&id);
-                self.seen.lock().unwrap().resets.push(u32::from_be_bytes(payload[..4].try_into().unwrap()));
+                self.seen
+                    .lock()
+                    .unwrap()
+                    .resets
+                    .push(u32::from_be_bytes(payload[..4].try_into().unwrap()));
             }
             _ => {}
         }
         let is_whole = matches!(kind, HEADERS | DATA) && flags & END_STREAM != 0;
-        if is_whole { self.open.remove(&id) } else { None }
+        if is_whole {
+            self.open.remove(&id)
+        } else {
+            None
+        }
     }
 
     fn refuse(&mut self, id: u32, status: &str, body: &str) {
-        self.head(id, &block(&vec![field(":status", status), field("content-type", "application/json")]));
+        self.head(
+            id,
+            &block(&vec![
+                field(":status", status),
+                field("content-type", "application/json"),
+            ]),
+        );
         self.send(DATA, END_STREAM, id, body.as_bytes());
         self.send(RST_STREAM, 0, id, &NO_ERROR.to_be_bytes());
     }
@@ -332,12 +431,19 @@ impl Connection<'_> {
     /// False where the connection is over.
     fn play(&mut self, id: u32, body: &[u8], steps: Vec<Step>) -> bool {
         let (kind, content) = content(body);
-        let half = if kind == "application/json" { content.len() / 2 } else { EVENTS[0].len() + 8 };
+        let half = if kind == "application/json" {
+            content.len() / 2
+        } else {
+            EVENTS[0].len() + 8
+        };
         for step in steps {
             match step {
                 Step::Head(filler) => {
                     let mut fields = vec![field("content-type", kind)];
-                    fields.extend((0..filler / 1_024).map(|n| field(&format!("x-filler-{n}"), &"x".repeat(1_000))));
+                    fields.extend(
+                        (0..filler / 1_024)
+                            .map(|n| field(&format!("x-filler-{n}"), &"x".repeat(1_000))),
+                    );
                     self.head(id, &[&[0x88][..], &block(&fields)].concat());
                 }
                 Step::Answer(steps) => {
@@ -349,19 +455,31 @@ impl Connection<'_> {
                 Step::Rest => self.send(DATA, END_STREAM, id, &content[half..]),
                 Step::RestAndTrailers => {
                     self.send(DATA, 0, id, &content[half..]);
-                    self.send(HEADERS, END_HEADERS | END_STREAM, id, &block(&vec![field("x-checksum", "1")]));
+                    self.send(
+                        HEADERS,
+                        END_HEADERS | END_STREAM,
+                        id,
+                        &block(&vec![field("x-checksum", "1")]),
+                    );
                 }
                 Step::Reset(code) => self.send(RST_STREAM, 0, id, &code.to_be_bytes()),
                 Step::GoAway(last, code) => {
                     let payload = [last.unwrap_or(id).to_be_bytes(), code.to_be_bytes()].concat();
                     self.send(GOAWAY, 0, 0, &payload);
                 }
-                Step::Frame { kind, flags, on_stream, payload } => {
+                Step::Frame {
+                    kind,
+                    flags,
+                    on_stream,
+                    payload,
+                } => {
                     self.send(kind, flags, if on_stream { id } else { 0 }, &payload);
                 }
                 Step::Pongs(count) => {
                     while self.pongs < count {
-                        let Some((kind, flags, id, payload)) = self.frame() else { return false };
+                        let Some((kind, flags, id, payload)) = self.frame() else {
+                            return false;
+                        };
                         self.receive(kind, flags, id, payload);
                     }
                 }
@@ -370,7 +488,11 @@ impl Connection<'_> {
                     return false;
                 }
                 Step::OnConnection(first, others) => {
-                    let steps = if std::mem::replace(&mut self.has_answered, true) { others } else { first };
+                    let steps = if std::mem::replace(&mut self.has_answered, true) {
+                        others
+                    } else {
+                        first
+                    };
                     if !self.play(id, body, steps) {
                         return false;
                     }
@@ -391,7 +513,11 @@ impl Connection<'_> {
         let pieces: Vec<_> = block.chunks(MAX_FRAME_BYTES).collect();
         for (index, piece) in pieces.iter().enumerate() {
             let kind = if index == 0 { HEADERS } else { CONTINUATION };
-            let flags = if index + 1 == pieces.len() { END_HEADERS } else { 0 };
+            let flags = if index + 1 == pieces.len() {
+                END_HEADERS
+            } else {
+                0
+            };
             self.send(kind, flags, id, piece);
         }
     }
@@ -407,7 +533,12 @@ impl Connection<'_> {
         let head = self.take(9)?;
         let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
         let payload = self.take(length as usize)?;
-        Some((head[3], head[4], u32::from_be_bytes(head[5..].try_into().unwrap()), payload))
+        Some((
+            head[3],
+            head[4],
+            u32::from_be_bytes(head[5..].try_into().unwrap()),
+            payload,
+        ))
     }
 
     fn take(&mut self, count: usize) -> Option<Vec<u8>> {

@@ -7,7 +7,10 @@ impl Plan {
     /// Of a gateway that logs all it can, and its access log to this file.
     pub fn telling_everything(self, access_log: &Path) -> Plan {
         let store = "store: {kind: embedded}";
-        let log_to = format!("{store}\naccess_log: {:?}", access_log.display().to_string());
+        let log_to = format!(
+            "{store}\naccess_log: {:?}",
+            access_log.display().to_string()
+        );
         self.edit(store, &log_to).environment("RUST_LOG", "trace")
     }
 }
@@ -23,7 +26,10 @@ impl Seen {
 
     /// The metrics, the log, and every file in the data folder and in that of the access log.
     pub fn add_all_of(&mut self, world: &World, access_log: &Path) {
-        assert!(world.log().contains("TRACE"), "the log was to tell everything");
+        assert!(
+            world.log().contains("TRACE"),
+            "the log was to tell everything"
+        );
         self.add("metrics", world.metrics());
         self.add("log", world.log());
         self.add("access log", std::fs::read(access_log).unwrap());
@@ -42,13 +48,23 @@ impl Seen {
     }
 
     pub fn has_none_of(&self, secrets: &[&str]) {
-        let holds = |bytes: &[u8], text: &str| bytes.windows(text.len()).any(|window| window == text.as_bytes());
+        let holds = |bytes: &[u8], text: &str| {
+            bytes
+                .windows(text.len())
+                .any(|window| window == text.as_bytes())
+        };
         let mut leaks = Vec::new();
         for (place, bytes) in &self.0 {
             for secret in secrets.iter().filter(|secret| holds(bytes, secret)) {
                 let text = String::from_utf8_lossy(bytes);
-                let line = text.lines().find(|line| line.contains(secret)).unwrap_or_default();
-                leaks.push(format!("{place}: {}", line.chars().take(300).collect::<String>()));
+                let line = text
+                    .lines()
+                    .find(|line| line.contains(secret))
+                    .unwrap_or_default();
+                leaks.push(format!(
+                    "{place}: {}",
+                    line.chars().take(300).collect::<String>()
+                ));
             }
         }
         assert!(leaks.is_empty(), "{leaks:#?}");

@@ -1,8 +1,9 @@
-//! Failovers that lose acknowledged writes, under load: a primary that is killed, and a replica in its place that had been
-//! cut off before, as Sentinel promotes it.
+//! Failovers that lose acknowledged writes, under load: a primary that is killed, and a replica in
+//! its place that had been cut off before, as Sentinel promotes it.
 //!
-//! In every other round the sidecar stands still meanwhile, so that what was lost is in no ledger either: only the edges'
-//! journals have it. The control takes these away: then answers must be missing, or this proves nothing.
+//! In every other round the sidecar stands still meanwhile, so that what was lost is in no ledger
+//! either: only the edges' journals have it. The control takes these away: then answers must be
+//! missing, or this proves nothing.
 
 use crate::account::Account;
 use crate::client::Request;
@@ -14,8 +15,13 @@ use crate::world::{SOON, World, free_port, wait_for};
 use std::time::{Duration, Instant};
 
 /// How long what happens is lost afterwards.
-const LOST: [Duration; 3] = [Duration::from_millis(400), Duration::from_millis(900), Duration::from_millis(1_500)];
-/// From the kill to the first new answer, at most: Sentinel's own second and a half, and what a busy machine adds.
+const LOST: [Duration; 3] = [
+    Duration::from_millis(400),
+    Duration::from_millis(900),
+    Duration::from_millis(1_500),
+];
+/// From the kill to the first new answer, at most: Sentinel's own second and a half, and what a
+/// busy machine adds.
 const UNAVAILABLE_MOST: Duration = Duration::from_secs(15);
 
 fn fleet() -> Fleet<Watched> {
@@ -24,8 +30,14 @@ fn fleet() -> Fleet<Watched> {
     Fleet::on(watched, &store)
 }
 
-/// Kills the primary, whose replica takes over without what happened last; how long nothing was answered at each edge.
-fn fail_over(fleet: &mut Fleet<Watched>, account: &Account, lost: Duration, sidecar_stands: bool) -> Vec<Duration> {
+/// Kills the primary, whose replica takes over without what happened last; how long nothing was
+/// answered at each edge.
+fn fail_over(
+    fleet: &mut Fleet<Watched>,
+    account: &Account,
+    lost: Duration,
+    sidecar_stands: bool,
+) -> Vec<Duration> {
     let primary = wait_for("one primary that all know", SOON, || fleet.redis.primary());
     let replica = 1 - primary;
     fleet.redis.cut_off(replica);
@@ -40,7 +52,11 @@ fn fail_over(fleet: &mut Fleet<Watched>, account: &Account, lost: Duration, side
     });
     let answers = |edge: &World| {
         wait_for("an edge to admit again", UNAVAILABLE_MOST, || {
-            (edge.ask(&Chat.whole(&account.key, "input=10 output=5")).status == 200).then(|| killed.elapsed())
+            (edge
+                .ask(&Chat.whole(&account.key, "input=10 output=5"))
+                .status
+                == 200)
+                .then(|| killed.elapsed())
         })
     };
     if sidecar_stands {
@@ -66,10 +82,18 @@ fn a_failover_that_loses_acknowledged_writes_loses_and_doubles_no_debit() {
             fail_over(fleet, &account, LOST[round % LOST.len()], round % 2 == 0);
         }
     });
-    assert!(log.cut.is_empty(), "no running answer depends on the store: {} cut", log.cut.len());
+    assert!(
+        log.cut.is_empty(),
+        "no running answer depends on the store: {} cut",
+        log.cut.len()
+    );
     let began = Instant::now();
     fleet.matches(&account, &log);
-    println!("{rounds} failovers: {} completed, 0 lost, 0 doubled, settled in {:?}", log.whole.len(), began.elapsed());
+    println!(
+        "{rounds} failovers: {} completed, 0 lost, 0 doubled, settled in {:?}",
+        log.whole.len(),
+        began.elapsed()
+    );
     // A revocation is heard over the new connection.
     let (key_id, key) = fleet.sidecar.key(&account.id, "doomed");
     let credits = Request::get("/v1/credits").bearer(&key);
@@ -78,7 +102,9 @@ fn a_failover_that_loses_acknowledged_writes_loses_and_doubles_no_debit() {
     }
     fleet.sidecar.json(&["key", "revoke", &key_id]);
     for edge in &fleet.edges {
-        wait_for("the key to be refused", SOON, || (edge.ask(&credits).status == 401).then_some(()));
+        wait_for("the key to be refused", SOON, || {
+            (edge.ask(&credits).status == 401).then_some(())
+        });
     }
     fleet.close();
 }
@@ -120,7 +146,10 @@ fn control_without_the_journals_such_a_failover_does_lose_debits() {
         std::thread::sleep(Duration::from_secs(1));
     }
     let lost = missing(&fleet, &account, &log);
-    println!("without the journals {lost} of {} answers were lost by a failover", log.whole.len());
+    println!(
+        "without the journals {lost} of {} answers were lost by a failover",
+        log.whole.len()
+    );
     fleet.edges.iter_mut().for_each(World::leave);
     fleet.sidecar.leave();
 }
@@ -128,7 +157,12 @@ fn control_without_the_journals_such_a_failover_does_lose_debits() {
 /// Answers that clients saw whole and the ledger does not know.
 fn missing(fleet: &Fleet<Watched>, account: &Account, log: &Log) -> usize {
     let endings = fleet.sidecar.endings(account);
-    let known: std::collections::HashSet<_> =
-        endings.iter().filter_map(|ending| ending["request_id"].as_str()).collect();
-    log.whole.iter().filter(|id| !known.contains(id.as_str())).count()
+    let known: std::collections::HashSet<_> = endings
+        .iter()
+        .filter_map(|ending| ending["request_id"].as_str())
+        .collect();
+    log.whole
+        .iter()
+        .filter(|id| !known.contains(id.as_str()))
+        .count()
 }

@@ -1,5 +1,5 @@
-//! Tools that run at the vendor, regions and speeds: each has a price key, 0 is a price too, and what the vendor reports
-//! is billed, a line of the receipt each.
+//! Tools that run at the vendor, regions and speeds: each has a price key, 0 is a price too, and
+//! what the vendor reports is billed, a line of the receipt each.
 
 use crate::account::micro;
 use crate::client::{Answer, Request};
@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 
 const HAIKU: &str = r#"output: "500"}"#;
 
-/// What a vendor writes: an answer of three texts, a search, two runs of code and a call of a remote tool.
+/// What a vendor writes: an answer of three texts, a search, two runs of code and a call of a
+/// remote tool.
 fn content() -> Value {
     let ran = |id: &str| {
         json!({"type": "bash_code_execution_tool_result", "tool_use_id": id,
@@ -37,7 +38,10 @@ fn content() -> Value {
 fn usage(more: &Value) -> Value {
     let mut usage = json!({"input_tokens": 100, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0,
         "output_tokens": 10, "service_tier": "standard"});
-    usage.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    usage
+        .as_object_mut()
+        .unwrap()
+        .extend(more.as_object().unwrap().clone());
     usage
 }
 
@@ -51,7 +55,12 @@ fn vendor(stream: bool, reported: &Value) -> Scripted {
         let whole = message(content(), json!("end_turn"), usage(reported));
         return Scripted::start(scripted::json(200, &whole.to_string()));
     }
-    let event = |data: Value| format!("event: {}\ndata: {data}\n\n", data["type"].as_str().unwrap());
+    let event = |data: Value| {
+        format!(
+            "event: {}\ndata: {data}\n\n",
+            data["type"].as_str().unwrap()
+        )
+    };
     let mut events = vec![event(
         json!({"type": "message_start", "message": message(json!([]), Value::Null, usage(&json!({"output_tokens": 1})))}),
     )];
@@ -70,29 +79,48 @@ fn vendor(stream: bool, reported: &Value) -> Scripted {
             let cited = block["citations"].as_array().into_iter().flatten();
             deltas.extend(cited.map(|cited| json!({"type": "citations_delta", "citation": cited})));
         }
-        events.push(event(json!({"type": "content_block_start", "index": index, "content_block": begun})));
-        let deltas = deltas.iter().map(|delta| json!({"type": "content_block_delta", "index": index, "delta": delta}));
+        events.push(event(
+            json!({"type": "content_block_start", "index": index, "content_block": begun}),
+        ));
+        let deltas = deltas
+            .iter()
+            .map(|delta| json!({"type": "content_block_delta", "index": index, "delta": delta}));
         events.extend(deltas.map(event));
         events.push(event(json!({"type": "content_block_stop", "index": index})));
     }
     let delta = json!({"stop_reason": "end_turn", "stop_sequence": null});
-    events.push(event(json!({"type": "message_delta", "delta": delta, "usage": usage(reported)})));
+    events.push(event(
+        json!({"type": "message_delta", "delta": delta, "usage": usage(reported)}),
+    ));
     events.push(event(json!({"type": "message_stop"})));
     let pieces = events.iter().map(|event| scripted::piece(event));
-    let steps: Vec<Step> =
-        std::iter::once(scripted::stream_head()).chain(pieces).chain([scripted::stream_end()]).collect();
+    let steps: Vec<Step> = std::iter::once(scripted::stream_head())
+        .chain(pieces)
+        .chain([scripted::stream_end()])
+        .collect();
     Scripted::start(steps)
 }
 
 fn world(vendor: &Scripted, prices: &str) -> World {
     let prices = format!("output: \"500\", {prices}}}");
-    Plan::default().endpoints(&[vendor.port]).edit(HAIKU, &prices).start()
+    Plan::default()
+        .endpoints(&[vendor.port])
+        .edit(HAIKU, &prices)
+        .start()
 }
 
 #[track_caller]
 fn unpriced(answer: &Answer, member: &str) {
-    let error = Messages.failure(answer, 400, "invalid_request_error", Some("unpriced_feature"));
-    assert!(error["message"].as_str().unwrap().contains(member), "{error}");
+    let error = Messages.failure(
+        answer,
+        400,
+        "invalid_request_error",
+        Some("unpriced_feature"),
+    );
+    assert!(
+        error["message"].as_str().unwrap().contains(member),
+        "{error}"
+    );
 }
 
 #[test]
@@ -113,7 +141,11 @@ fn each_use_of_a_server_tool_is_a_line_of_the_receipt_and_zero_is_a_price() {
             {"type": "mcp_toolset", "mcp_server_name": "x"},
         ]);
         body["mcp_servers"] = json!([{"type": "url", "url": "https://mcp.example/x", "name": "x"}]);
-        let receipt = receipt(&world, &account, &world.ask(&Messages.request(&account.key, &body)));
+        let receipt = receipt(
+            &world,
+            &account,
+            &world.ask(&Messages.request(&account.key, &body)),
+        );
         for (tool, uses, price, credits) in [
             ("web_search", 2, "1000", "2"),
             ("web_fetch", 3, "0", "0"),
@@ -128,9 +160,17 @@ fn each_use_of_a_server_tool_is_a_line_of_the_receipt_and_zero_is_a_price() {
                 (&json!(uses), &json!(price), &json!(credits))
             );
             let labels = [Messages.model(), &format!("tool=\"{tool}\"")];
-            assert_eq!(world.metric("gateway_server_tool_uses_total", &labels), f64::from(uses), "{tool}");
+            assert_eq!(
+                world.metric("gateway_server_tool_uses_total", &labels),
+                f64::from(uses),
+                "{tool}"
+            );
         }
-        assert_eq!(micro(&receipt["credits"]), Messages.cost(100, 10) + 6_500_000, "{receipt}");
+        assert_eq!(
+            micro(&receipt["credits"]),
+            Messages.cost(100, 10) + 6_500_000,
+            "{receipt}"
+        );
         assert_eq!((world.standing(&account).held, vendor.calls()), (0, 1));
         world.close();
     }
@@ -142,17 +182,36 @@ fn a_server_tool_without_a_price_is_refused_and_never_reaches_the_vendor() {
     let world = world(&vendor, r#"web_fetch: "0""#);
     let account = world.account();
     for (member, value) in [
-        ("tools", json!([{"type": "web_search_20250305", "name": "web_search"}])),
-        ("tools", json!([{"type": "code_execution_20250825", "name": "code_execution"}])),
-        ("tools", json!([{"type": "tool_search_tool_bm25", "name": "t"}])),
-        ("mcp_servers", json!([{"type": "url", "url": "https://mcp.example/x", "name": "x"}])),
-        ("container", json!({"skills": [{"type": "anthropic", "skill_id": "pdf"}]})),
+        (
+            "tools",
+            json!([{"type": "web_search_20250305", "name": "web_search"}]),
+        ),
+        (
+            "tools",
+            json!([{"type": "code_execution_20250825", "name": "code_execution"}]),
+        ),
+        (
+            "tools",
+            json!([{"type": "tool_search_tool_bm25", "name": "t"}]),
+        ),
+        (
+            "mcp_servers",
+            json!([{"type": "url", "url": "https://mcp.example/x", "name": "x"}]),
+        ),
+        (
+            "container",
+            json!({"skills": [{"type": "anthropic", "skill_id": "pdf"}]}),
+        ),
         ("inference_geo", json!("us")),
         ("speed", json!("fast")),
     ] {
         let mut body = Messages.body("", false, 500);
         body[member] = value;
-        let named = if matches!(member, "inference_geo" | "speed") { member } else { "tools" };
+        let named = if matches!(member, "inference_geo" | "speed") {
+            member
+        } else {
+            "tools"
+        };
         unpriced(&world.ask(&Messages.request(&account.key, &body)), named);
     }
     assert_eq!((vendor.calls(), world.endings(&account).len()), (0, 0));
@@ -162,26 +221,56 @@ fn a_server_tool_without_a_price_is_refused_and_never_reaches_the_vendor() {
 #[test]
 fn a_region_and_a_speed_multiply_tokens_as_the_vendor_reports_them() {
     for (asked, reported, factor) in [
-        (json!({"inference_geo": "us"}), json!({"inference_geo": "us"}), Some("1.1")),
+        (
+            json!({"inference_geo": "us"}),
+            json!({"inference_geo": "us"}),
+            Some("1.1"),
+        ),
         // The vendor's own setting decides where nothing is asked for.
         (json!({}), json!({"inference_geo": "us"}), Some("1.1")),
         (json!({}), json!({"inference_geo": "not_available"}), None),
         (json!({"inference_geo": "us"}), json!({}), Some("1.1")),
         // Never dearer than was asked for.
-        (json!({"inference_geo": "global"}), json!({"inference_geo": "us"}), None),
-        (json!({"speed": "fast"}), json!({"speed": "fast", "inference_geo": "us"}), Some("6.6")),
-        (json!({"speed": "fast"}), json!({"speed": "standard", "inference_geo": "global"}), None),
+        (
+            json!({"inference_geo": "global"}),
+            json!({"inference_geo": "us"}),
+            None,
+        ),
+        (
+            json!({"speed": "fast"}),
+            json!({"speed": "fast", "inference_geo": "us"}),
+            Some("6.6"),
+        ),
+        (
+            json!({"speed": "fast"}),
+            json!({"speed": "standard", "inference_geo": "global"}),
+            None,
+        ),
         (json!({}), json!({"speed": "fast"}), None),
     ] {
         let vendor = vendor(false, &reported);
         let world = world(&vendor, r#"inference_geo: {us: "1.1"}, speed: {fast: "6"}"#);
         let account = world.account();
         let mut body = Messages.body("", false, 500);
-        body.as_object_mut().unwrap().extend(asked.as_object().unwrap().clone());
-        let receipt = receipt(&world, &account, &world.ask(&Messages.request(&account.key, &body)));
-        let times = factor.map_or(100, |factor| (factor.parse::<f64>().unwrap() * 100.0).round() as i64);
-        assert_eq!(micro(&receipt["credits"]), Messages.cost(100, 10) * times / 100, "{asked} {reported}: {receipt}");
-        let billed = line(&receipt, "output").get("factor").and_then(Value::as_str);
+        body.as_object_mut()
+            .unwrap()
+            .extend(asked.as_object().unwrap().clone());
+        let receipt = receipt(
+            &world,
+            &account,
+            &world.ask(&Messages.request(&account.key, &body)),
+        );
+        let times = factor.map_or(100, |factor| {
+            (factor.parse::<f64>().unwrap() * 100.0).round() as i64
+        });
+        assert_eq!(
+            micro(&receipt["credits"]),
+            Messages.cost(100, 10) * times / 100,
+            "{asked} {reported}: {receipt}"
+        );
+        let billed = line(&receipt, "output")
+            .get("factor")
+            .and_then(Value::as_str);
         assert_eq!(billed, factor, "{asked} {reported}: {receipt}");
         world.close();
     }
@@ -197,48 +286,99 @@ fn a_responses_client_searches_at_a_messages_vendor_where_that_is_priced() {
         let account = world.account();
         let body = json!({"model": Messages.model(), "input": "when was she born?", "stream": stream,
             "max_output_tokens": 500, "tool_choice": "auto", "tools": [{"type": "web_search"}]});
-        let answer = world.ask(&Request::post("/v1/responses", body.to_string()).bearer(&account.key));
-        assert_eq!((answer.status, answer.header("x-gateway-warnings")), (200, None), "{}", answer.text());
+        let answer =
+            world.ask(&Request::post("/v1/responses", body.to_string()).bearer(&account.key));
+        assert_eq!(
+            (answer.status, answer.header("x-gateway-warnings")),
+            (200, None),
+            "{}",
+            answer.text()
+        );
         let response = if stream {
             let events = events(&answer);
             let kinds = kinds(&events);
-            let at = kinds.iter().position(|kind| *kind == "response.web_search_call.in_progress").unwrap();
-            let search = ["response.web_search_call.searching", "response.web_search_call.completed"];
+            let at = kinds
+                .iter()
+                .position(|kind| *kind == "response.web_search_call.in_progress")
+                .unwrap();
+            let search = [
+                "response.web_search_call.searching",
+                "response.web_search_call.completed",
+            ];
             assert_eq!(kinds[at - 1], "response.output_item.added");
-            assert_eq!((&kinds[at + 1..at + 3], kinds[at + 3]), (&search[..], "response.output_item.done"));
-            assert!(events[at..at + 4].iter().all(|event| event["output_index"] == 1), "{}", answer.text());
-            assert_eq!(events[at + 3]["item"], events.last().unwrap()["response"]["output"][1]);
-            assert!(kinds.contains(&"response.output_text.annotation.added"), "{kinds:?}");
+            assert_eq!(
+                (&kinds[at + 1..at + 3], kinds[at + 3]),
+                (&search[..], "response.output_item.done")
+            );
+            assert!(
+                events[at..at + 4]
+                    .iter()
+                    .all(|event| event["output_index"] == 1),
+                "{}",
+                answer.text()
+            );
+            assert_eq!(
+                events[at + 3]["item"],
+                events.last().unwrap()["response"]["output"][1]
+            );
+            assert!(
+                kinds.contains(&"response.output_text.annotation.added"),
+                "{kinds:?}"
+            );
             events.last().unwrap()["response"].clone()
         } else {
             answer.json()
         };
         let output = response["output"].as_array().unwrap();
-        let types: Vec<_> = output.iter().map(|item| item["type"].as_str().unwrap()).collect();
-        assert_eq!(types, ["message", "web_search_call", "message"], "{response}");
+        let types: Vec<_> = output
+            .iter()
+            .map(|item| item["type"].as_str().unwrap())
+            .collect();
+        assert_eq!(
+            types,
+            ["message", "web_search_call", "message"],
+            "{response}"
+        );
         let (query, status) = (json!("ada \"lovelace\""), json!("completed"));
         let action = json!({"type": "search", "query": query, "queries": [query]});
-        assert_eq!((&output[1]["action"], &output[1]["status"]), (&action, &status));
+        assert_eq!(
+            (&output[1]["action"], &output[1]["status"]),
+            (&action, &status)
+        );
         assert!(output[1]["id"].as_str().unwrap().starts_with("ws_"));
         let cited = &output[2]["content"][0]["annotations"][0];
-        assert_eq!((&cited["type"], &cited["url"]), (&json!("url_citation"), &json!("https://a.example/x")));
+        assert_eq!(
+            (&cited["type"], &cited["url"]),
+            (&json!("url_citation"), &json!("https://a.example/x"))
+        );
         let receipt = receipt(&world, &account, &answer);
         assert_eq!(line(&receipt, "web_search")["uses"], 1);
-        assert_eq!(micro(&receipt["credits"]), Messages.cost(100, 10) + 1_000_000, "{receipt}");
+        assert_eq!(
+            micro(&receipt["credits"]),
+            Messages.cost(100, 10) + 1_000_000,
+            "{receipt}"
+        );
         world.close();
     }
 }
 
-/// What is offered with every request is left out where it is not sold, and where the other vendor has none.
+/// What is offered with every request is left out where it is not sold, and where the other vendor
+/// has none.
 #[test]
 fn a_search_that_is_not_sold_is_left_out_of_a_responses_request() {
     let vendor = vendor(false, &json!({}));
     let world = world(&vendor, r#"web_fetch: "0""#);
     let account = world.account();
     let tools = json!([{"type": "web_search"}, {"type": "function", "name": "f", "parameters": {"type": "object"}}]);
-    let body = json!({"model": Messages.model(), "input": "hi", "max_output_tokens": 500, "tools": tools});
+    let body =
+        json!({"model": Messages.model(), "input": "hi", "max_output_tokens": 500, "tools": tools});
     let answer = world.ask(&Request::post("/v1/responses", body.to_string()).bearer(&account.key));
-    assert_eq!(answer.header("x-gateway-warnings"), Some("dropped:tools[0]"), "{}", answer.text());
+    assert_eq!(
+        answer.header("x-gateway-warnings"),
+        Some("dropped:tools[0]"),
+        "{}",
+        answer.text()
+    );
     let mut chat = Chat.body("", false, 500);
     chat["model"] = Messages.model().into();
     chat["web_search_options"] = json!({});

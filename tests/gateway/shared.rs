@@ -1,7 +1,8 @@
-//! Two edges, a sidecar and a real Redis, each a process: one account's credit is spent at either edge and debited once,
-//! whichever of the four dies.
+//! Two edges, a sidecar and a real Redis, each a process: one account's credit is spent at either
+//! edge and debited once, whichever of the four dies.
 //!
-//! The edges call the same simulated vendor. The clients' log of `crash.rs` is laid beside the sidecar's ledger.
+//! The edges call the same simulated vendor. The clients' log of `crash.rs` is laid beside the
+//! sidecar's ledger.
 
 use crate::account::{Account, Standing, micro, taken};
 use crate::client::{Answer, Connection, Request};
@@ -13,7 +14,8 @@ use serde_json::Value;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// How long a new request may be kept waiting for a store that is gone: seconds, for machines that do much besides.
+/// How long a new request may be kept waiting for a store that is gone: seconds, for machines that
+/// do much besides.
 pub const REFUSED_WITHIN: Duration = Duration::from_secs(3);
 const REVOKED_WITHIN: Duration = Duration::from_secs(1);
 const KILLS: u64 = 5;
@@ -42,11 +44,26 @@ impl<R> Fleet<R> {
     /// As [`Fleet::on`], with what `edit` changes of the config.
     pub fn on_with(redis: R, store: &str, edit: impl Fn(Plan) -> Plan) -> Self {
         let store = format!("store: {store}");
-        let plan = |role| edit(Plan::default().role(role).edit("store: {kind: embedded}", &store));
+        let plan = |role| {
+            edit(
+                Plan::default()
+                    .role(role)
+                    .edit("store: {kind: embedded}", &store),
+            )
+        };
         let sidecar = plan("sidecar").start();
-        let edge = || plan("edge").sidecar(sidecar.sidecar).endpoints(&[sidecar.vendor.port]).start();
+        let edge = || {
+            plan("edge")
+                .sidecar(sidecar.sidecar)
+                .endpoints(&[sidecar.vendor.port])
+                .start()
+        };
         let edges = vec![edge(), edge()];
-        Self { redis, sidecar, edges }
+        Self {
+            redis,
+            sidecar,
+            edges,
+        }
     }
 
     /// An account with so many µc whose key both edges know.
@@ -60,11 +77,13 @@ impl<R> Fleet<R> {
 
     pub fn wait_known(&self, edge: &World, key: &str) {
         let credits = Request::get("/v1/credits").bearer(key);
-        wait_for("an edge to know the key", SOON, || (edge.ask(&credits).status == 200).then_some(()));
+        wait_for("an edge to know the key", SOON, || {
+            (edge.ask(&credits).status == 200).then_some(())
+        });
     }
 
-    /// Waits until the ledger has the endings of all `requests`, nothing is held, and every edge and the command line say
-    /// the same; that balance, and all endings by request.
+    /// Waits until the ledger has the endings of all `requests`, nothing is held, and every edge
+    /// and the command line say the same; that balance, and all endings by request.
     #[track_caller]
     pub fn settled<'a>(
         &self,
@@ -75,19 +94,39 @@ impl<R> Fleet<R> {
         loop {
             let before = self.sidecar.endings(account).len();
             let balance = micro(&self.sidecar.json(&["account", "show", &account.id])["balance"]);
-            let standings: Vec<_> = self.edges.iter().map(|edge| edge.standing(account)).collect();
+            let standings: Vec<_> = self
+                .edges
+                .iter()
+                .map(|edge| edge.standing(account))
+                .collect();
             let endings = self.sidecar.endings(account);
             let count = endings.len();
             let id = |ending: &Value| ending["request_id"].as_str().unwrap().to_owned();
-            let endings: HashMap<_, _> = endings.into_iter().map(|ending| (id(&ending), ending)).collect();
+            let endings: HashMap<_, _> = endings
+                .into_iter()
+                .map(|ending| (id(&ending), ending))
+                .collect();
             assert_eq!(endings.len(), count, "a request ended twice");
-            let missing = requests.clone().into_iter().filter(|id| !endings.contains_key(*id)).count();
-            let settled = Standing { balance, held: 0, available: balance };
+            let missing = requests
+                .clone()
+                .into_iter()
+                .filter(|id| !endings.contains_key(*id))
+                .count();
+            let settled = Standing {
+                balance,
+                held: 0,
+                available: balance,
+            };
             // Nothing more came between the looks, as what clients left behind may.
-            if missing == 0 && before == count && standings.iter().all(|standing| *standing == settled) {
+            if missing == 0
+                && before == count
+                && standings.iter().all(|standing| *standing == settled)
+            {
                 return (balance, endings);
             }
-            let state = format!("{missing} endings missing, {standings:?} at the edges, {balance} in the ledger");
+            let state = format!(
+                "{missing} endings missing, {standings:?} at the edges, {balance} in the ledger"
+            );
             assert!(began.elapsed() < SOON, "{state}");
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -116,21 +155,42 @@ impl<R> Fleet<R> {
     pub fn matches_of(&self, account: &Account, log: &Log, funds: i64) {
         self.sidecar.vendor.wait_idle();
         // Refused for a moment is well where a process has just died; anything else is not.
-        let odd: Vec<_> = log.odd.iter().filter(|odd| !odd.starts_with("503 ") && !odd.starts_with("529 ")).collect();
-        assert!(odd.is_empty(), "{} odd answers: {:?}", odd.len(), odd.first());
-        assert!(log.whole.len() > 50, "{} answers are too few to tell", log.whole.len());
+        let odd: Vec<_> = log
+            .odd
+            .iter()
+            .filter(|odd| !odd.starts_with("503 ") && !odd.starts_with("529 "))
+            .collect();
+        assert!(
+            odd.is_empty(),
+            "{} odd answers: {:?}",
+            odd.len(),
+            odd.first()
+        );
+        assert!(
+            log.whole.len() > 50,
+            "{} answers are too few to tell",
+            log.whole.len()
+        );
         let (balance, endings) = self.settled(account, &log.whole);
         for id in &log.whole {
             let ending = &endings[id];
-            assert!(ending["outcome"] == "completed" && micro(&ending["credits"]) > 0, "{ending}");
+            assert!(
+                ending["outcome"] == "completed" && micro(&ending["credits"]) > 0,
+                "{ending}"
+            );
         }
         let all: Vec<_> = endings.values().cloned().collect();
         assert_eq!(taken(&all), funds - balance, "drift");
     }
 
-    /// The end of every test: all leave with 0, and then the ledger and the store are laid side by side.
+    /// The end of every test: all leave with 0, and then the ledger and the store are laid side by
+    /// side.
     pub fn close(self) {
-        let Self { redis, sidecar, mut edges } = self;
+        let Self {
+            redis,
+            sidecar,
+            mut edges,
+        } = self;
         edges.iter_mut().for_each(World::leave);
         sidecar.close();
         drop((edges, redis));
@@ -150,7 +210,10 @@ fn both_edges_answer_on_one_account_exactly() {
             let stream = edge.ask(&surface.stream(&account.key, "events=3 input=10 output=5"));
             assert!(surface.is_complete(&stream), "{}", stream.text());
             spent += 2 * surface.cost(10, 5);
-            asked.extend([(surface, whole.request_id()), (surface, stream.request_id())]);
+            asked.extend([
+                (surface, whole.request_id()),
+                (surface, stream.request_id()),
+            ]);
         }
     }
     for (surface, request_id) in &asked {
@@ -162,15 +225,23 @@ fn both_edges_answer_on_one_account_exactly() {
     let (balance, endings) = fleet.settled(&account, asked.iter().map(|(_, id)| id));
     assert_eq!((balance, endings.len()), (10_000_000 - spent, asked.len()));
     // What the ledger posts is there at both.
-    fleet.sidecar.json(&["account", "grant", &account.id, "5", "--ref", "more"]);
+    fleet
+        .sidecar
+        .json(&["account", "grant", &account.id, "5", "--ref", "more"]);
     for edge in &fleet.edges {
-        wait_for("the grant", SOON, || (edge.standing(&account).balance == balance + 5_000_000).then_some(()));
+        wait_for("the grant", SOON, || {
+            (edge.standing(&account).balance == balance + 5_000_000).then_some(())
+        });
     }
     // Whose account it is says the key, not the client.
-    let other = fleet.sidecar.account_with("other@example.test", &["--no-trial"]);
+    let other = fleet
+        .sidecar
+        .account_with("other@example.test", &["--no-trial"]);
     fleet.wait_known(&fleet.edges[0], &other.key);
     let path = format!("/v1/receipts/{}", asked[0].1);
-    let foreign = Request::get(&path).bearer(&other.key).header("x-gateway-account", &account.id);
+    let foreign = Request::get(&path)
+        .bearer(&other.key)
+        .header("x-gateway-account", &account.id);
     assert_eq!(fleet.edges[0].ask(&foreign).status, 404);
     // The pages are the sidecar's, through either edge.
     for edge in &fleet.edges {
@@ -189,7 +260,10 @@ fn a_trial_is_spent_at_both_edges() {
         asked.push(edge.works(surface, &account.key).request_id());
     }
     let (balance, _) = fleet.settled(&account, &asked);
-    assert_eq!(balance, 300_000_000 - Chat.cost(10, 10) - Messages.cost(10, 10));
+    assert_eq!(
+        balance,
+        300_000_000 - Chat.cost(10, 10) - Messages.cost(10, 10)
+    );
     fleet.close();
 }
 
@@ -199,13 +273,30 @@ fn a_price_that_only_an_edge_has_read_reaches_the_ledger_with_what_it_billed() {
     let account = fleet.funded(10_000_000);
     let edge = &fleet.edges[0];
     let text = std::fs::read_to_string(&edge.config).unwrap();
-    assert!(text.contains("output: \"1400\""), "another price of {}", Chat.model());
-    std::fs::write(&edge.config, text.replace("output: \"1400\"", "output: \"2800\"")).unwrap();
+    assert!(
+        text.contains("output: \"1400\""),
+        "another price of {}",
+        Chat.model()
+    );
+    std::fs::write(
+        &edge.config,
+        text.replace("output: \"1400\"", "output: \"2800\""),
+    )
+    .unwrap();
     edge.signal("HUP");
-    wait_for("the edge to have read it", SOON, || edge.log().contains("reloaded").then_some(()));
-    let asked = [edge.works(Chat, &account.key), fleet.edges[1].works(Chat, &account.key)];
+    wait_for("the edge to have read it", SOON, || {
+        edge.log().contains("reloaded").then_some(())
+    });
+    let asked = [
+        edge.works(Chat, &account.key),
+        fleet.edges[1].works(Chat, &account.key),
+    ];
     let (balance, _) = fleet.settled(&account, &asked.map(|answer| answer.request_id()));
-    assert_eq!(balance, 10_000_000 - Chat.cost(10, 20) - Chat.cost(10, 10), "each as its edge has it");
+    assert_eq!(
+        balance,
+        10_000_000 - Chat.cost(10, 20) - Chat.cost(10, 10),
+        "each as its edge has it"
+    );
     // Where the ledger is asked whether each debit is right at its price.
     fleet.close();
 }
@@ -222,10 +313,14 @@ fn a_revoked_key_is_refused_at_every_edge_within_a_second() {
     fleet.sidecar.json(&["key", "revoke", &key_id]);
     let revoked = Instant::now();
     for edge in &fleet.edges {
-        wait_for("the key to be refused", REVOKED_WITHIN.saturating_sub(revoked.elapsed()), || {
-            let answer = edge.ask(&Chat.whole(&key, "input=10 output=10"));
-            (answer.status == 401).then_some(())
-        });
+        wait_for(
+            "the key to be refused",
+            REVOKED_WITHIN.saturating_sub(revoked.elapsed()),
+            || {
+                let answer = edge.ask(&Chat.whole(&key, "input=10 output=10"));
+                (answer.status == 401).then_some(())
+            },
+        );
         edge.works(Messages, &account.key);
     }
     fleet.close();
@@ -260,7 +355,11 @@ fn a_sidecar_that_is_killed_under_load_loses_and_doubles_nothing() {
         }
     });
     fleet.matches(&account, &log);
-    assert!(log.cut.is_empty(), "no answer depends on the sidecar: {} cut", log.cut.len());
+    assert!(
+        log.cut.is_empty(),
+        "no answer depends on the sidecar: {} cut",
+        log.cut.len()
+    );
     fleet.close();
 }
 
@@ -270,19 +369,33 @@ fn without_the_store_new_work_is_refused_at_once_and_running_work_is_finished_an
     let account = fleet.funded(100_000_000);
     let begin = |(surface, edge): (Surface, &World)| {
         let mut connection = edge.connect();
-        connection.send(&surface.stream(&account.key, "events=20 gap_ms=100 input=10 output=5").bytes());
+        connection.send(
+            &surface
+                .stream(&account.key, "events=20 gap_ms=100 input=10 output=5")
+                .bytes(),
+        );
         let mut answer = connection.begin();
-        assert!(answer.status == 200 && connection.more(&mut answer), "{}", answer.text());
+        assert!(
+            answer.status == 200 && connection.more(&mut answer),
+            "{}",
+            answer.text()
+        );
         (surface, connection, answer)
     };
-    let running: Vec<(Surface, Connection, Answer)> = BOTH.into_iter().zip(&fleet.edges).map(begin).collect();
+    let running: Vec<(Surface, Connection, Answer)> =
+        BOTH.into_iter().zip(&fleet.edges).map(begin).collect();
     fleet.redis.kill();
     for edge in &fleet.edges {
         for surface in BOTH {
             let began = Instant::now();
             let answer = edge.ask(&surface.whole(&account.key, "input=10 output=10"));
             let took = began.elapsed();
-            surface.fails(&answer, (503, "server_error"), (529, "overloaded_error"), Some("ledger_unavailable"));
+            surface.fails(
+                &answer,
+                (503, "server_error"),
+                (529, "overloaded_error"),
+                Some("ledger_unavailable"),
+            );
             assert!(took < REFUSED_WITHIN, "refused after {took:?}");
         }
     }
@@ -290,14 +403,22 @@ fn without_the_store_new_work_is_refused_at_once_and_running_work_is_finished_an
         .into_iter()
         .map(|(surface, mut connection, mut answer)| {
             connection.finish(&mut answer);
-            assert!(surface.is_complete(&answer), "a stream was cut: {}", answer.text());
+            assert!(
+                surface.is_complete(&answer),
+                "a stream was cut: {}",
+                answer.text()
+            );
             (surface, answer.request_id())
         })
         .collect();
     fleet.redis.start_again();
     for edge in &fleet.edges {
         wait_for("the edge to admit again", SOON, || {
-            (edge.ask(&Request::get("/v1/credits").bearer(&account.key)).status == 200).then_some(())
+            (edge
+                .ask(&Request::get("/v1/credits").bearer(&account.key))
+                .status
+                == 200)
+                .then_some(())
         });
     }
     let (balance, endings) = fleet.settled(&account, finished.iter().map(|(_, id)| id));
@@ -305,7 +426,11 @@ fn without_the_store_new_work_is_refused_at_once_and_running_work_is_finished_an
         let ending = &endings[request_id];
         assert_eq!(micro(&ending["credits"]), surface.cost(10, 5), "{ending}");
     }
-    assert_eq!(balance, 100_000_000 - Chat.cost(10, 5) - Messages.cost(10, 5), "and nothing else");
+    assert_eq!(
+        balance,
+        100_000_000 - Chat.cost(10, 5) - Messages.cost(10, 5),
+        "and nothing else"
+    );
     fleet.close();
 }
 
@@ -316,23 +441,50 @@ fn credit_for_ten_admits_exactly_ten_over_both_edges() {
     let body = Chat.body(marker, true, 200);
     let hold = body.to_string().len() as i64 * Chat.prices().0 + 200 * Chat.prices().1;
     let account = fleet.funded(10 * hold);
-    let request = Chat.request(&account.key, &body).header("x-gateway-strict", "true").bytes();
+    let request = Chat
+        .request(&account.key, &body)
+        .header("x-gateway-strict", "true")
+        .bytes();
     let ask = |mut connection: Connection| {
         connection.send(&request);
         let answer = connection.begin();
         (connection, answer)
     };
-    let connections: Vec<_> = fleet.edges.iter().cycle().take(32).map(World::connect).collect();
+    let connections: Vec<_> = fleet
+        .edges
+        .iter()
+        .cycle()
+        .take(32)
+        .map(World::connect)
+        .collect();
     let answers: Vec<_> = std::thread::scope(|scope| {
-        let asked: Vec<_> = connections.into_iter().map(|connection| scope.spawn(|| ask(connection))).collect();
-        asked.into_iter().map(|thread| thread.join().unwrap()).collect()
+        let asked: Vec<_> = connections
+            .into_iter()
+            .map(|connection| scope.spawn(|| ask(connection)))
+            .collect();
+        asked
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect()
     });
     let statuses: Vec<_> = answers.iter().map(|(_, answer)| answer.status).collect();
-    let mut running: Vec<_> = answers.into_iter().filter(|(_, answer)| answer.status == 200).collect();
-    // A machine that is busy with other things has some wait for the store in vain, whose credit comes back.
+    let mut running: Vec<_> = answers
+        .into_iter()
+        .filter(|(_, answer)| answer.status == 200)
+        .collect();
+    // A machine that is busy with other things has some wait for the store in vain, whose credit
+    // comes back.
     let in_vain = statuses.iter().filter(|status| **status == 503).count();
-    assert!(statuses.iter().all(|status| matches!(status, 200 | 402 | 503)), "{statuses:?}");
-    assert!(running.len() <= 10 && (in_vain > 0 || running.len() == 10), "{statuses:?}");
+    assert!(
+        statuses
+            .iter()
+            .all(|status| matches!(status, 200 | 402 | 503)),
+        "{statuses:?}"
+    );
+    assert!(
+        running.len() <= 10 && (in_vain > 0 || running.len() == 10),
+        "{statuses:?}"
+    );
     while running.len() < 10 {
         running.push(wait_for("the rest of the credit to be free", SOON, || {
             Some(ask(fleet.edges[1].connect())).filter(|(_, answer)| answer.status == 200)
@@ -346,7 +498,14 @@ fn credit_for_ten_admits_exactly_ten_over_both_edges() {
         });
     }
     for edge in &fleet.edges {
-        assert_eq!(edge.standing(&account), Standing { balance: 10 * hold, held: 10 * hold, available: 0 });
+        assert_eq!(
+            edge.standing(&account),
+            Standing {
+                balance: 10 * hold,
+                held: 10 * hold,
+                available: 0
+            }
+        );
     }
     wait_for("the command line to see what is held", SOON, || {
         (fleet.sidecar.shown(&account).held == 10 * hold).then_some(())
@@ -358,7 +517,10 @@ fn credit_for_ten_admits_exactly_ten_over_both_edges() {
         admitted.push(answer.request_id());
     }
     let (balance, endings) = fleet.settled(&account, &admitted);
-    let completed = endings.values().filter(|ending| ending["outcome"] == "completed").count();
+    let completed = endings
+        .values()
+        .filter(|ending| ending["outcome"] == "completed")
+        .count();
     assert_eq!((completed, balance), (10, 10 * (hold - Chat.cost(10, 5))));
     fleet.close();
 }

@@ -1,8 +1,9 @@
-//! `kill -9` at each point of an ending's way from an edge over the shared store into the ledger, and of a post's way
-//! back; and what becomes of it where Redis dies too, or forgets everything, before the dead process is back.
+//! `kill -9` at each point of an ending's way from an edge over the shared store into the ledger,
+//! and of a post's way back; and what becomes of it where Redis dies too, or forgets everything,
+//! before the dead process is back.
 //!
-//! The process kills itself at a named point (`GW_FAIL`). Kills at random moments are `chaos.rs`; the points of a
-//! request before its ending are `kills.rs`, and are the same here.
+//! The process kills itself at a named point (`GW_FAIL`). Kills at random moments are `chaos.rs`;
+//! the points of a request before its ending are `kills.rs`, and are the same here.
 
 use crate::account::{Account, Standing, credits, taken};
 use crate::client::{self, Connection, Request};
@@ -32,7 +33,8 @@ enum Left {
     Debit,
 }
 
-/// A point, and whether the client may, must or cannot have the whole answer: a debit is due to whoever has it.
+/// A point, and whether the client may, must or cannot have the whole answer: a debit is due to
+/// whoever has it.
 struct Row {
     point: &'static str,
     has_answer: Option<bool>,
@@ -42,7 +44,12 @@ struct Row {
 }
 
 const fn row(point: &'static str, has_answer: Option<bool>, left: Left) -> Row {
-    Row { point, has_answer, left, at_end: false }
+    Row {
+        point,
+        has_answer,
+        left,
+        at_end: false,
+    }
 }
 
 const EDGE: &[Row] = &[
@@ -52,7 +59,10 @@ const EDGE: &[Row] = &[
     row("after_journal_end", Some(false), Left::Debit),
     row("ending_told", None, Left::Debit),
     row("ending_arrived", None, Left::Debit),
-    Row { at_end: true, ..row("before_reap", Some(true), Left::Debit) },
+    Row {
+        at_end: true,
+        ..row("before_reap", Some(true), Left::Debit)
+    },
 ];
 
 const SIDECAR: &[&str] = &["events_read", "events_entered", "events_cleared"];
@@ -61,7 +71,11 @@ const POSTS: &[&str] = &["post_entered", "post_told"];
 /// Each row with each fate where long; else each row once, and all fates among them.
 fn with_fates<T: Copy>(rows: impl IntoIterator<Item = T>) -> Vec<(T, Fate)> {
     let all = rows.into_iter().enumerate().flat_map(|(index, row)| {
-        let fates = if crate::is_long() { FATES.to_vec() } else { vec![FATES[index % FATES.len()]] };
+        let fates = if crate::is_long() {
+            FATES.to_vec()
+        } else {
+            vec![FATES[index % FATES.len()]]
+        };
         fates.into_iter().map(move |fate| (row, fate))
     });
     all.collect()
@@ -78,7 +92,12 @@ impl Books {
     fn new() -> Self {
         let fleet = Fleet::new();
         let account = fleet.funded(FUNDS);
-        Self { fleet, account, known: 0, balance: FUNDS }
+        Self {
+            fleet,
+            account,
+            known: 0,
+            balance: FUNDS,
+        }
     }
 
     fn meet(&mut self, fate: Fate) {
@@ -95,7 +114,8 @@ impl Books {
         edge.signal("TERM");
         assert_eq!(edge.wait_end(SOON), 0);
         edge.start_failing(Some(point));
-        self.fleet.wait_known(&self.fleet.edges[0], &self.account.key);
+        self.fleet
+            .wait_known(&self.fleet.edges[0], &self.account.key);
     }
 
     fn sidecar_fails_at(&mut self, point: &str) {
@@ -114,7 +134,9 @@ impl Books {
         };
         let mut connection = Connection::open(self.fleet.edges[0].edge);
         connection.send(&request.bytes());
-        let Some(mut answer) = connection.try_begin() else { return false };
+        let Some(mut answer) = connection.try_begin() else {
+            return false;
+        };
         assert_eq!(answer.status, 200, "{}", answer.text());
         connection.finish(&mut answer);
         match stream {
@@ -123,7 +145,8 @@ impl Books {
         }
     }
 
-    /// One request more has ended, as it should; nothing is held, and ledger and store have the same.
+    /// One request more has ended, as it should; nothing is held, and ledger and store have the
+    /// same.
     #[track_caller]
     fn has_one_more(&mut self, left: Left, cost: i64, what: &str) {
         let sidecar = &self.fleet.sidecar;
@@ -131,17 +154,33 @@ impl Books {
             Some(sidecar.endings(&self.account)).filter(|endings| endings.len() > self.known)
         });
         assert_eq!(endings.len(), self.known + 1, "{what}: {endings:?}");
-        let (outcome, cost) = if left == Left::Debit { ("completed", cost) } else { ("interrupted", 0) };
-        assert_eq!((&endings[0]["outcome"], taken(&endings[..1])), (&outcome.into(), cost), "{what}");
+        let (outcome, cost) = if left == Left::Debit {
+            ("completed", cost)
+        } else {
+            ("interrupted", 0)
+        };
+        assert_eq!(
+            (&endings[0]["outcome"], taken(&endings[..1])),
+            (&outcome.into(), cost),
+            "{what}"
+        );
         self.known += 1;
         self.balance -= cost;
         self.are_right(what);
-        assert_eq!(self.fleet.sidecar.endings(&self.account).len(), self.known, "{what}: nothing came after it");
+        assert_eq!(
+            self.fleet.sidecar.endings(&self.account).len(),
+            self.known,
+            "{what}: nothing came after it"
+        );
     }
 
     #[track_caller]
     fn are_right(&self, what: &str) {
-        let settled = Standing { balance: self.balance, held: 0, available: self.balance };
+        let settled = Standing {
+            balance: self.balance,
+            held: 0,
+            available: self.balance,
+        };
         let credits = Request::get("/v1/credits").bearer(&self.account.key);
         for edge in &self.fleet.edges {
             wait_for(&format!("an edge to say so: {what}"), SOON, || {
@@ -150,22 +189,36 @@ impl Books {
             });
         }
         let verdict = self.fleet.sidecar.json(&["ledger", "verify"]);
-        assert_eq!(verdict["findings"], Value::Array(Vec::new()), "{what}: {verdict}");
+        assert_eq!(
+            verdict["findings"],
+            Value::Array(Vec::new()),
+            "{what}: {verdict}"
+        );
     }
 }
 
 #[test]
 fn an_edge_that_dies_on_an_endings_way_debits_it_once_or_not_at_all() {
     let mut books = Books::new();
-    let kinds = BOTH.into_iter().flat_map(|surface| [(surface, false), (surface, true)]);
+    let kinds = BOTH
+        .into_iter()
+        .flat_map(|surface| [(surface, false), (surface, true)]);
     let mut kinds = kinds.cycle();
     for (row, fate) in with_fates(EDGE) {
-        let Row { point, has_answer, left, at_end } = *row;
+        let Row {
+            point,
+            has_answer,
+            left,
+            at_end,
+        } = *row;
         for (surface, stream) in kinds.by_ref().take(if crate::is_long() { 4 } else { 1 }) {
             let what = format!("{point}, Redis {fate:?}, {surface:?}, stream: {stream}");
             books.edge_fails_at(point);
             let whole = books.ask(surface, stream);
-            assert!(has_answer.is_none_or(|has| has == whole), "{what}: the client's answer was whole: {whole}");
+            assert!(
+                has_answer.is_none_or(|has| has == whole),
+                "{what}: the client's answer was whole: {whole}"
+            );
             if at_end {
                 books.fleet.edges[0].signal("TERM");
             }
@@ -189,7 +242,11 @@ fn a_sidecar_that_dies_on_an_endings_way_enters_it_once() {
         books.fleet.sidecar.wait_killed();
         books.meet(fate);
         books.fleet.sidecar.start_gateway();
-        books.has_one_more(Left::Debit, surface.cost(10, 5), &format!("{point}, Redis {fate:?}"));
+        books.has_one_more(
+            Left::Debit,
+            surface.cost(10, 5),
+            &format!("{point}, Redis {fate:?}"),
+        );
     }
     books.fleet.close();
 }
@@ -197,10 +254,20 @@ fn a_sidecar_that_dies_on_an_endings_way_enters_it_once() {
 #[test]
 fn a_sidecar_that_dies_between_a_grant_and_the_store_grants_it_once() {
     let mut books = Books::new();
-    for (round, (point, fate)) in with_fates(POSTS.iter().copied().cycle().take(4)).into_iter().enumerate() {
+    for (round, (point, fate)) in with_fates(POSTS.iter().copied().cycle().take(4))
+        .into_iter()
+        .enumerate()
+    {
         books.sidecar_fails_at(point);
         let id = books.account.id.clone();
-        let grant = ["account", "grant", &id, "5", "--ref", &format!("more-{round}")];
+        let grant = [
+            "account",
+            "grant",
+            &id,
+            "5",
+            "--ref",
+            &format!("more-{round}"),
+        ];
         assert_eq!(books.fleet.sidecar.json(&grant)["counted"], true);
         books.fleet.sidecar.wait_killed();
         books.meet(fate);
@@ -219,18 +286,32 @@ fn a_command_that_dies_between_the_store_and_the_ledger_takes_once_when_it_is_ru
     for (round, fate) in FATES.into_iter().enumerate() {
         let (amount, reference) = (format!("-{}", credits(5_000_000)), format!("less-{round}"));
         let id = books.account.id.clone();
-        let adjust = ["ledger", "adjust", &id, &amount, "--ref", &reference, "--reason", "a test", "--json"];
+        let adjust = [
+            "ledger", "adjust", &id, &amount, "--ref", &reference, "--reason", "a test", "--json",
+        ];
         let mut command = Command::new(crate::world::binary());
-        command.args(adjust).arg("-c").arg(&books.fleet.sidecar.config).env("GW_FAIL", "taken_there");
+        command
+            .args(adjust)
+            .arg("-c")
+            .arg(&books.fleet.sidecar.config)
+            .env("GW_FAIL", "taken_there");
         assert_eq!(command.output().unwrap().status.signal(), Some(9));
-        assert_eq!(books.fleet.edges[0].standing(&books.account).balance, books.balance - 5_000_000, "taken there");
+        assert_eq!(
+            books.fleet.edges[0].standing(&books.account).balance,
+            books.balance - 5_000_000,
+            "taken there"
+        );
         books.meet(fate);
         wait_for("the account to be in the store", SOON, || {
             let credits = Request::get("/v1/credits").bearer(&books.account.key);
             (client::ask(books.fleet.edges[0].edge, &credits).status == 200).then_some(())
         });
         for counted in [true, false] {
-            assert_eq!(books.fleet.sidecar.json(&adjust[..adjust.len() - 1])["counted"], counted, "{fate:?}");
+            assert_eq!(
+                books.fleet.sidecar.json(&adjust[..adjust.len() - 1])["counted"],
+                counted,
+                "{fate:?}"
+            );
         }
         books.balance -= 5_000_000;
         books.are_right(&format!("Redis {fate:?}"));
@@ -238,7 +319,8 @@ fn a_command_that_dies_between_the_store_and_the_ledger_takes_once_when_it_is_ru
     books.fleet.close();
 }
 
-/// The control: an ending that was told, and that Redis has forgotten before anybody read it, is in the journal alone.
+/// The control: an ending that was told, and that Redis has forgotten before anybody read it, is in
+/// the journal alone.
 #[test]
 fn without_the_journal_an_ending_that_redis_forgot_is_lost() {
     let mut books = Books::new();

@@ -1,4 +1,5 @@
-//! Signals: a drain that finishes what runs and takes nothing new, and a reload that a bad file cannot harm.
+//! Signals: a drain that finishes what runs and takes nothing new, and a reload that a bad file
+//! cannot harm.
 
 use crate::account::micro;
 use crate::client::{self, Connection, End, Request};
@@ -14,12 +15,29 @@ fn an_idle_gateway_ends_at_once() {
         let account = world.account();
         // A connection that is kept alive is no work.
         let mut idle = world.connect();
-        assert_eq!(idle.ask(&Chat.whole(&account.key, "input=10 output=10")).status, 200);
+        assert_eq!(
+            idle.ask(&Chat.whole(&account.key, "input=10 output=10"))
+                .status,
+            200
+        );
         let began = Instant::now();
         world.signal(signal);
         assert_eq!(world.wait_end(SOON), 0);
-        assert!(began.elapsed() < Duration::from_secs(2), "{signal}: {:?}", began.elapsed());
-        assert!(world.data_dir().join("journal").read_dir().unwrap().next().is_none(), "a journal was left behind");
+        assert!(
+            began.elapsed() < Duration::from_secs(2),
+            "{signal}: {:?}",
+            began.elapsed()
+        );
+        assert!(
+            world
+                .data_dir()
+                .join("journal")
+                .read_dir()
+                .unwrap()
+                .next()
+                .is_none(),
+            "a journal was left behind"
+        );
         world.start_gateway();
         assert_eq!(world.endings(&account).len(), 1);
         world.close();
@@ -32,27 +50,53 @@ fn a_drain_finishes_the_running_streams_and_takes_nothing_new() {
     let account = world.account();
     let streams = BOTH.map(|surface| {
         let mut connection = world.connect();
-        connection.send(&surface.stream(&account.key, "events=20 gap_ms=100 input=100 output=40").bytes());
+        connection.send(
+            &surface
+                .stream(&account.key, "events=20 gap_ms=100 input=100 output=40")
+                .bytes(),
+        );
         let mut answer = connection.begin();
         assert!(connection.more(&mut answer));
         (surface, connection, answer)
     });
     let mut waiting = world.connect();
-    waiting.send(&Chat.whole(&account.key, "delay_ms=1500 input=100 output=40").bytes());
-    wait_for("three calls", SOON, || (world.vendor.calls() == 3).then_some(()));
+    waiting.send(
+        &Chat
+            .whole(&account.key, "delay_ms=1500 input=100 output=40")
+            .bytes(),
+    );
+    wait_for("three calls", SOON, || {
+        (world.vendor.calls() == 3).then_some(())
+    });
     let mut idle = world.connect();
-    assert_eq!(idle.ask(&Request::get("/v1/credits").bearer(&account.key)).status, 200);
+    assert_eq!(
+        idle.ask(&Request::get("/v1/credits").bearer(&account.key))
+            .status,
+        200
+    );
     world.signal("TERM");
     wait_for("readiness to end", SOON, || {
-        client::try_ask(world.admin, &Request::get("/readyz")).is_some_and(|answer| answer.status == 503).then_some(())
+        client::try_ask(world.admin, &Request::get("/readyz"))
+            .is_some_and(|answer| answer.status == 503)
+            .then_some(())
     });
-    assert_eq!(client::ask(world.admin, &Request::get("/healthz")).status, 200);
+    assert_eq!(
+        client::ask(world.admin, &Request::get("/healthz")).status,
+        200
+    );
     // New connections are refused, or told that there is no more.
     for surface in BOTH {
-        let Some(mut connection) = Connection::try_open(world.edge) else { continue };
+        let Some(mut connection) = Connection::try_open(world.edge) else {
+            continue;
+        };
         connection.send(&surface.whole(&account.key, "input=1").bytes());
         if let Some(answer) = connection.try_answer() {
-            surface.fails(&answer, (503, "server_error"), (529, "overloaded_error"), Some("draining"));
+            surface.fails(
+                &answer,
+                (503, "server_error"),
+                (529, "overloaded_error"),
+                Some("draining"),
+            );
             assert!(answer.header("retry-after").is_some());
         }
     }
@@ -68,7 +112,12 @@ fn a_drain_finishes_the_running_streams_and_takes_nothing_new() {
     world.start_gateway();
     let endings = world.endings(&account);
     assert_eq!(endings.len(), 3);
-    assert!(endings.iter().all(|ending| ending["outcome"] == "completed"), "{endings:?}");
+    assert!(
+        endings
+            .iter()
+            .all(|ending| ending["outcome"] == "completed"),
+        "{endings:?}"
+    );
     let cost = 2 * Chat.cost(100, 40) + Messages.cost(100, 40);
     assert_eq!(world.standing(&account).balance, 300_000_000 - cost);
     world.close();
@@ -78,14 +127,25 @@ fn a_drain_finishes_the_running_streams_and_takes_nothing_new() {
 fn a_request_whose_body_is_still_coming_is_answered_in_a_drain() {
     let mut world = World::new();
     let account = world.account();
-    let request = Chat.whole(&account.key, "input=10 output=10").header("expect", "100-continue");
+    let request = Chat
+        .whole(&account.key, "input=10 output=10")
+        .header("expect", "100-continue");
     let mut connection = world.connect();
     connection.send(&request.head());
-    assert!(connection.head().expect("an interim answer").starts_with("HTTP/1.1 100 "));
+    assert!(
+        connection
+            .head()
+            .expect("an interim answer")
+            .starts_with("HTTP/1.1 100 ")
+    );
     world.signal("TERM");
-    wait_for("new connections to be refused", SOON, || Connection::try_open(world.edge).is_none().then_some(()));
+    wait_for("new connections to be refused", SOON, || {
+        Connection::try_open(world.edge).is_none().then_some(())
+    });
     connection.send(&request.framed_body());
-    let answer = connection.try_answer().expect("an answer: 200, or 503 with a wait, but no broken connection");
+    let answer = connection
+        .try_answer()
+        .expect("an answer: 200, or 503 with a wait, but no broken connection");
     assert!(answer.status == 200 || answer.status == 503 && answer.header("retry-after").is_some());
     assert_eq!(world.wait_end(SOON), 0);
     world.start_gateway();
@@ -97,7 +157,11 @@ fn a_drain_waits_for_a_client_that_left_too() {
     let mut world = World::new();
     let account = world.account();
     let mut connection = world.connect();
-    connection.send(&Messages.stream(&account.key, "events=10 gap_ms=100 input=100 output=40").bytes());
+    connection.send(
+        &Messages
+            .stream(&account.key, "events=10 gap_ms=100 input=100 output=40")
+            .bytes(),
+    );
     let mut answer = connection.begin();
     connection.until(&mut answer, "data: {");
     drop(connection);
@@ -123,7 +187,11 @@ fn what_outlasts_the_drain_ends_with_an_error_and_a_stream_pays_for_what_was_gen
     let responses = Request::post("/v1/responses", body.to_string()).bearer(&account.key);
     let requests = [
         (Chat.stream(&account.key, marker), Chat, Chat.error_frame()),
-        (Messages.stream(&account.key, marker), Messages, Messages.error_frame()),
+        (
+            Messages.stream(&account.key, marker),
+            Messages,
+            Messages.error_frame(),
+        ),
         (responses, Chat, "event: response.failed\n"),
     ];
     let streams = requests.map(|(request, prices, error)| {
@@ -135,7 +203,11 @@ fn what_outlasts_the_drain_ends_with_an_error_and_a_stream_pays_for_what_was_gen
     });
     let wholes = BOTH.map(|surface| {
         let mut connection = world.connect();
-        connection.send(&surface.whole(&account.key, "delay_ms=20000 input=100 output=40").bytes());
+        connection.send(
+            &surface
+                .whole(&account.key, "delay_ms=20000 input=100 output=40")
+                .bytes(),
+        );
         (surface, connection)
     });
     let sending = Chat.whole(&account.key, "input=10 output=10");
@@ -148,34 +220,69 @@ fn what_outlasts_the_drain_ends_with_an_error_and_a_stream_pays_for_what_was_gen
     for (prices, error, mut connection, mut answer) in streams {
         connection.finish(&mut answer);
         let text = answer.text();
-        assert!(answer.end() != Some(End::Cut), "the body has its proper end: {text}");
-        let last = text.split_once(error).unwrap_or_else(|| panic!("no {error:?} in {text}")).1;
-        assert!(last.contains("shutting down") && last.len() < 2_000, "{last}");
+        assert!(
+            answer.end() != Some(End::Cut),
+            "the body has its proper end: {text}"
+        );
+        let last = text
+            .split_once(error)
+            .unwrap_or_else(|| panic!("no {error:?} in {text}"))
+            .1;
+        assert!(
+            last.contains("shutting down") && last.len() < 2_000,
+            "{last}"
+        );
         ids.push((prices, answer.request_id()));
     }
     let mut free = Vec::new();
     for (surface, mut connection) in wholes {
         let answer = connection.answer();
-        surface.fails(&answer, (503, "server_error"), (529, "overloaded_error"), Some("draining"));
+        surface.fails(
+            &answer,
+            (503, "server_error"),
+            (529, "overloaded_error"),
+            Some("draining"),
+        );
         assert!(answer.header("retry-after").is_some());
         free.push(answer.request_id());
     }
     // Its body never comes.
     assert_eq!(slow.answer().status, 503);
     assert_eq!(world.wait_end(SOON), 0);
-    assert!(began.elapsed() >= Duration::from_millis(1_900), "not before its time: {:?}", began.elapsed());
+    assert!(
+        began.elapsed() >= Duration::from_millis(1_900),
+        "not before its time: {:?}",
+        began.elapsed()
+    );
     let log = world.log();
-    assert!(log.trim_end().lines().last().unwrap().contains("6 requests were cut"), "{log}");
+    assert!(
+        log.trim_end()
+            .lines()
+            .last()
+            .unwrap()
+            .contains("6 requests were cut"),
+        "{log}"
+    );
     world.start_gateway();
     for (surface, id) in ids {
         let receipt = world.receipt(&account, &id);
-        assert_eq!(receipt["outcome"], "gateway_ended", "{surface:?}: {receipt}");
+        assert_eq!(
+            receipt["outcome"], "gateway_ended",
+            "{surface:?}: {receipt}"
+        );
         let credits = micro(&receipt["credits"]);
-        assert!(credits > 0 && credits < surface.cost(100, 400), "{surface:?}: {receipt}");
+        assert!(
+            credits > 0 && credits < surface.cost(100, 400),
+            "{surface:?}: {receipt}"
+        );
     }
     for id in free {
         let receipt = world.receipt(&account, &id);
-        assert_eq!((receipt["outcome"].as_str(), micro(&receipt["credits"])), (Some("interrupted"), 0), "{receipt}");
+        assert_eq!(
+            (receipt["outcome"].as_str(), micro(&receipt["credits"])),
+            (Some("interrupted"), 0),
+            "{receipt}"
+        );
     }
     assert_eq!(world.standing(&account).held, 0);
     world.close();
@@ -188,33 +295,61 @@ fn a_lame_duck_is_unready_and_serves_until_its_time_is_over() {
         let mut world = Plan::default().limit("lame_duck_seconds", seconds).start();
         let account = world.account();
         let mut running = world.connect();
-        running.send(&Chat.whole(&account.key, "delay_ms=600 input=10 output=10").bytes());
+        running.send(
+            &Chat
+                .whole(&account.key, "delay_ms=600 input=10 output=10")
+                .bytes(),
+        );
         world.vendor.wait_busy(1);
         let began = Instant::now();
         world.signal("TERM");
         let unready = wait_for("readiness to end", SOON, || {
-            client::try_ask(world.admin, &Request::get("/readyz")).filter(|answer| answer.status == 503)
+            client::try_ask(world.admin, &Request::get("/readyz"))
+                .filter(|answer| answer.status == 503)
         });
         let accepts = || Connection::try_open(world.edge);
         if seconds == 0 {
             assert!(unready.text().contains("draining"), "{}", unready.text());
-            wait_for("the listener to close", SOON, || accepts().is_none().then_some(()));
+            wait_for("the listener to close", SOON, || {
+                accepts().is_none().then_some(())
+            });
         } else {
-            assert!(unready.text().contains("about to end"), "{}", unready.text());
+            assert!(
+                unready.text().contains("about to end"),
+                "{}",
+                unready.text()
+            );
             for surface in BOTH {
                 let mut connection = accepts().expect("the listener accepts");
                 connection.send(&surface.whole(&account.key, "input=10 output=10").bytes());
                 let answer = connection.answer();
                 assert_eq!(answer.status, 200, "{}", answer.text());
-                assert_eq!(answer.header("connection"), Some("close"), "whoever asks again asks another");
+                assert_eq!(
+                    answer.header("connection"),
+                    Some("close"),
+                    "whoever asks again asks another"
+                );
             }
-            wait_for("the listener to close", SOON, || accepts().is_none().then_some(()));
-            assert!(began.elapsed() > Duration::from_millis(2_500), "{:?}", began.elapsed());
+            wait_for("the listener to close", SOON, || {
+                accepts().is_none().then_some(())
+            });
+            assert!(
+                began.elapsed() > Duration::from_millis(2_500),
+                "{:?}",
+                began.elapsed()
+            );
         }
         assert_eq!(running.answer().status, 200);
         assert_eq!(world.wait_end(SOON), 0);
         let log = world.log();
-        assert!(log.trim_end().lines().last().unwrap().contains("0 were cut"), "{log}");
+        assert!(
+            log.trim_end()
+                .lines()
+                .last()
+                .unwrap()
+                .contains("0 were cut"),
+            "{log}"
+        );
         world.start_gateway();
         world.close();
     }
@@ -224,13 +359,20 @@ fn a_lame_duck_is_unready_and_serves_until_its_time_is_over() {
 fn a_second_signal_ends_the_time_of_a_lame_duck() {
     let mut world = Plan::default().limit("lame_duck_seconds", 60).start();
     world.signal("TERM");
-    let unready = || client::try_ask(world.admin, &Request::get("/readyz")).is_some_and(|answer| answer.status == 503);
+    let unready = || {
+        client::try_ask(world.admin, &Request::get("/readyz"))
+            .is_some_and(|answer| answer.status == 503)
+    };
     wait_for("readiness to end", SOON, || unready().then_some(()));
     assert!(Connection::try_open(world.edge).is_some());
     world.signal("TERM");
     assert_eq!(world.wait_end(SOON), 0);
     let config = std::fs::read_to_string(&world.config).unwrap();
-    std::fs::write(&world.config, config.replace("lame_duck_seconds: 60", "lame_duck_seconds: 0")).unwrap();
+    std::fs::write(
+        &world.config,
+        config.replace("lame_duck_seconds: 60", "lame_duck_seconds: 0"),
+    )
+    .unwrap();
     world.start_gateway();
     world.close();
 }
@@ -239,12 +381,19 @@ fn a_second_signal_ends_the_time_of_a_lame_duck() {
 fn a_reload_changes_the_price_of_the_next_request_and_a_bad_file_changes_nothing() {
     let world = World::new();
     let account = world.account();
-    let reloads = |result: &str| world.metric("gateway_config_reloads_total", &[&format!("result=\"{result}\"")]);
+    let reloads = |result: &str| {
+        world.metric(
+            "gateway_config_reloads_total",
+            &[&format!("result=\"{result}\"")],
+        )
+    };
     let reload = |text: &str, result: &str| {
         let before = reloads(result);
         std::fs::write(&world.config, text).unwrap();
         world.signal("HUP");
-        wait_for("the reload", SOON, || (reloads(result) > before).then_some(()));
+        wait_for("the reload", SOON, || {
+            (reloads(result) > before).then_some(())
+        });
     };
     let cost = |model_price: (i64, i64)| 1_000 * model_price.0 + 100 * model_price.1;
     let ask = || {
@@ -257,20 +406,36 @@ fn a_reload_changes_the_price_of_the_next_request_and_a_bad_file_changes_nothing
     assert_eq!(ask(), cost((100, 500)));
     // A request keeps the price it was admitted under.
     let mut running = world.connect();
-    running.send(&Messages.stream(&account.key, "events=10 gap_ms=100 input=1000 output=100").bytes());
+    running.send(
+        &Messages
+            .stream(&account.key, "events=10 gap_ms=100 input=1000 output=100")
+            .bytes(),
+    );
     let mut answer = running.begin();
     reload(&dearer, "ok");
     assert_eq!(ask(), cost((100, 700)));
     running.finish(&mut answer);
-    assert_eq!(micro(&world.receipt(&account, &answer.request_id())["credits"]), cost((100, 500)));
+    assert_eq!(
+        micro(&world.receipt(&account, &answer.request_id())["credits"]),
+        cost((100, 500))
+    );
     // Broken files, one after the other: the dearer price stays.
-    for bad in ["", "listen: [", &dearer.replace("price:", "prize:"), &dearer.replace("\"700\"", "\"-700\"")] {
+    for bad in [
+        "",
+        "listen: [",
+        &dearer.replace("price:", "prize:"),
+        &dearer.replace("\"700\"", "\"-700\""),
+    ] {
         reload(bad, "refused");
         assert_eq!(ask(), cost((100, 700)));
     }
     // A model that is gone is gone, and one that is new is there.
     reload(&dearer.replace("id: beta-5.5", "id: beta-6"), "ok");
-    let model = |id: &str| world.ask(&Request::get(&format!("/v1/models/{id}")).bearer(&account.key)).status;
+    let model = |id: &str| {
+        world
+            .ask(&Request::get(&format!("/v1/models/{id}")).bearer(&account.key))
+            .status
+    };
     assert_eq!((model("beta-5.5"), model("beta-6")), (404, 200));
     reload(&shipped, "ok");
     assert_eq!(ask(), cost((100, 500)));

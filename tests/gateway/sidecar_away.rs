@@ -1,5 +1,6 @@
-//! The sidecar is away: the edges go on as if it were there, what they end waits in the store and in their journals, and
-//! all of it is in the ledger soon after it is back. What may wait has a bound, which is told before it is met.
+//! The sidecar is away: the edges go on as if it were there, what they end waits in the store and
+//! in their journals, and all of it is in the ledger soon after it is back. What may wait has a
+//! bound, which is told before it is met.
 //!
 //! Five seconds by default, ten minutes when long.
 
@@ -38,8 +39,16 @@ fn oldest(edge: &World) -> f64 {
 fn journal(edge: &World) -> (u64, usize) {
     let (mut bytes, mut files) = (0, 0);
     for boot in std::fs::read_dir(edge.data_dir().join("journal")).unwrap() {
-        for file in std::fs::read_dir(boot.unwrap().path()).into_iter().flatten().flatten() {
-            if file.path().extension().is_some_and(|extension| extension == "log") {
+        for file in std::fs::read_dir(boot.unwrap().path())
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            if file
+                .path()
+                .extension()
+                .is_some_and(|extension| extension == "log")
+            {
                 bytes += file.metadata().map_or(0, |metadata| metadata.len());
                 files += 1;
             }
@@ -51,21 +60,40 @@ fn journal(edge: &World) -> (u64, usize) {
 #[test]
 fn edges_go_on_without_the_sidecar_and_all_is_in_the_ledger_soon_after_its_return() {
     let away = if crate::is_long() { LONG_AWAY } else { AWAY };
-    let mut fleet = fleet(|plan| plan.limit("journal_segment_bytes", 65_536).limit("journal_pending", 1_048_576));
+    let mut fleet = fleet(|plan| {
+        plan.limit("journal_segment_bytes", 65_536)
+            .limit("journal_pending", 1_048_576)
+    });
     let account = fleet.funded(FUNDS);
     fleet.sidecar.kill();
     let mut told = Vec::new();
     let log = fleet.under_load(&account, |fleet| {
         std::thread::sleep(away);
-        told = fleet.edges.iter().map(|edge| (pending(edge), oldest(edge), journal(edge))).collect();
-        // A busy machine has some wait for the store in vain; nobody is refused for the sidecar's sake.
-        let works = |edge: &World| edge.ask(&Chat.whole(&account.key, "input=10 output=5")).status == 200;
-        fleet.edges.iter().for_each(|edge| wait_for("an answer", SOON, || works(edge).then_some(())));
+        told = fleet
+            .edges
+            .iter()
+            .map(|edge| (pending(edge), oldest(edge), journal(edge)))
+            .collect();
+        // A busy machine has some wait for the store in vain; nobody is refused for the sidecar's
+        // sake.
+        let works = |edge: &World| {
+            edge.ask(&Chat.whole(&account.key, "input=10 output=5"))
+                .status
+                == 200
+        };
+        fleet
+            .edges
+            .iter()
+            .for_each(|edge| wait_for("an answer", SOON, || works(edge).then_some(())));
     });
     let began = Instant::now();
     fleet.sidecar.start_gateway();
     wait_for("all endings to be in the ledger", DRAINED_WITHIN, || {
-        fleet.edges.iter().all(|edge| pending(edge) == 0.0).then_some(())
+        fleet
+            .edges
+            .iter()
+            .all(|edge| pending(edge) == 0.0)
+            .then_some(())
     });
     let drained = began.elapsed();
     println!(
@@ -75,16 +103,25 @@ fn edges_go_on_without_the_sidecar_and_all_is_in_the_ledger_soon_after_its_retur
         log.odd.len()
     );
     let waited: f64 = told.iter().map(|(pending, ..)| pending).sum();
-    assert!(waited >= log.whole.len() as f64 * 0.9, "{waited} waited of {}", log.whole.len());
+    assert!(
+        waited >= log.whole.len() as f64 * 0.9,
+        "{waited} waited of {}",
+        log.whole.len()
+    );
     for (edge, (_, before, (bytes, files))) in fleet.edges.iter().zip(told) {
         // The first request came a moment after the beginning.
         assert!(
             before >= away.as_secs_f64() - 3.0 && before <= away.as_secs_f64() + 20.0,
             "the oldest is {before} s old"
         );
-        assert!(bytes > 65_536 && files > 1, "{bytes} bytes in {files} files");
+        assert!(
+            bytes > 65_536 && files > 1,
+            "{bytes} bytes in {files} files"
+        );
         assert_eq!(oldest(edge), 0.0);
-        wait_for("the journal to be one file", SOON, || (journal(edge).1 == 1).then_some(()));
+        wait_for("the journal to be one file", SOON, || {
+            (journal(edge).1 == 1).then_some(())
+        });
     }
     fleet.matches(&account, &log);
     fleet.close();
@@ -94,11 +131,20 @@ fn edges_go_on_without_the_sidecar_and_all_is_in_the_ledger_soon_after_its_retur
 fn what_may_wait_for_the_ledger_has_a_bound_that_is_told_before_it_is_met() {
     let mut fleet = fleet(|plan| plan.limit("journal_pending", PENDING_MOST));
     let account = fleet.funded(FUNDS);
-    let warnings = |fleet: &Fleet| fleet.edges[0].log().matches("endings wait for the ledger").count();
+    let warnings = |fleet: &Fleet| {
+        fleet.edges[0]
+            .log()
+            .matches("endings wait for the ledger")
+            .count()
+    };
     fleet.sidecar.kill();
     let asked = AtomicUsize::new(0);
     let ask_until = |most: usize| {
-        let (port, bytes, asked) = (fleet.edges[0].edge, Chat.whole(&account.key, "input=10 output=5").bytes(), &asked);
+        let (port, bytes, asked) = (
+            fleet.edges[0].edge,
+            Chat.whole(&account.key, "input=10 output=5").bytes(),
+            &asked,
+        );
         let bytes = &bytes;
         std::thread::scope(|scope| {
             for _ in 0..CLIENTS {
@@ -129,16 +175,32 @@ fn what_may_wait_for_the_ledger_has_a_bound_that_is_told_before_it_is_met() {
     }
     let request = Chat.whole(&account.key, "input=10 output=5");
     let answer = fleet.edges[0].ask(&request);
-    Chat.fails(&answer, (503, "server_error"), (529, "overloaded_error"), Some("ledger_unavailable"));
+    Chat.fails(
+        &answer,
+        (503, "server_error"),
+        (529, "overloaded_error"),
+        Some("ledger_unavailable"),
+    );
     let waiting = pending(&fleet.edges[0]);
-    assert!((PENDING_MOST as f64..PENDING_MOST as f64 + CLIENTS as f64).contains(&waiting), "{waiting} wait");
-    wait_for("the warning", SOON, || (warnings(&fleet) == 1).then_some(()));
+    assert!(
+        (PENDING_MOST as f64..PENDING_MOST as f64 + CLIENTS as f64).contains(&waiting),
+        "{waiting} wait"
+    );
+    wait_for("the warning", SOON, || {
+        (warnings(&fleet) == 1).then_some(())
+    });
     fleet.edges[1].works(Chat, &account.key);
     assert_eq!(warnings(&fleet), 1, "told once");
     fleet.sidecar.start_gateway();
-    wait_for("the edge to admit again", DRAINED_WITHIN, || (fleet.edges[0].ask(&request).status == 200).then_some(()));
+    wait_for("the edge to admit again", DRAINED_WITHIN, || {
+        (fleet.edges[0].ask(&request).status == 200).then_some(())
+    });
     wait_for("all endings to be in the ledger", DRAINED_WITHIN, || {
-        fleet.edges.iter().all(|edge| pending(edge) == 0.0).then_some(())
+        fleet
+            .edges
+            .iter()
+            .all(|edge| pending(edge) == 0.0)
+            .then_some(())
     });
     fleet.settled(&account, &[]);
     fleet.close();

@@ -1,5 +1,5 @@
-//! Requests that two readers could understand differently: the vendor sees one request or none, and never what was
-//! hidden in another's body.
+//! Requests that two readers could understand differently: the vendor sees one request or none, and
+//! never what was hidden in another's body.
 //!
 //! The cases are data. What HTTP/2 adds is `h2.rs`.
 
@@ -21,8 +21,8 @@ use Fate::{One, Refused};
 
 const LINE: &str = "POST /v1/chat/completions HTTP/1.1";
 
-/// Name, first line, fields, body, fate. `{B}` is a good body, `{L}` its length, `{C}` the same in one chunk, `{I}` a
-/// whole request that must not be heard, `{IL}` its length.
+/// Name, first line, fields, body, fate. `{B}` is a good body, `{L}` its length, `{C}` the same in
+/// one chunk, `{I}` a whole request that must not be heard, `{IL}` its length.
 type Case = (&'static str, &'static str, &'static str, &'static str, Fate);
 
 #[rustfmt::skip]
@@ -155,19 +155,29 @@ const LINES: &[Case] = &[
 ];
 
 fn all() -> impl Iterator<Item = &'static Case> {
-    [TWO_FRAMINGS, LENGTHS, FIELDS, CHUNKS, LINES].into_iter().flatten()
+    [TWO_FRAMINGS, LENGTHS, FIELDS, CHUNKS, LINES]
+        .into_iter()
+        .flatten()
 }
 
 /// The bytes of a case.
 fn raw(case: &Case, key: &str) -> Vec<u8> {
     let (_, line, fields, body, fate) = case;
     let good = Chat.body("input=1 output=1", false, 10).to_string();
-    let hidden = Chat.whole(key, "text=SMUGGLED input=1 output=1").header("connection", "close").bytes();
+    let hidden = Chat
+        .whole(key, "text=SMUGGLED input=1 output=1")
+        .header("connection", "close")
+        .bytes();
     let hidden = String::from_utf8(hidden).unwrap();
     let chunk = format!("{:x}\r\n{good}\r\n0\r\n\r\n", good.len());
-    let close = if *fate == One && !fields.contains("connection:") { "connection: close\r\n" } else { "" };
-    let text =
-        format!("{line}\r\n{fields}{close}authorization: Bearer {key}\r\ncontent-type: application/json\r\n\r\n{body}");
+    let close = if *fate == One && !fields.contains("connection:") {
+        "connection: close\r\n"
+    } else {
+        ""
+    };
+    let text = format!(
+        "{line}\r\n{fields}{close}authorization: Bearer {key}\r\ncontent-type: application/json\r\n\r\n{body}"
+    );
     text.replace("{IL}", &hidden.len().to_string())
         .replace("{L}", &good.len().to_string())
         .replace("{X}", &format!("{:x}", good.len()))
@@ -180,7 +190,10 @@ fn raw(case: &Case, key: &str) -> Vec<u8> {
 
 /// The bytes of every case that is refused.
 pub fn corpus(key: &str) -> Vec<Vec<u8>> {
-    all().filter(|(.., fate)| *fate == Refused).map(|case| raw(case, key)).collect()
+    all()
+        .filter(|(.., fate)| *fate == Refused)
+        .map(|case| raw(case, key))
+        .collect()
 }
 
 /// What comes back until the gateway closes.
@@ -219,7 +232,10 @@ pub struct Dice(pub u64);
 
 impl Dice {
     pub fn below(&mut self, most: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % most
     }
 }
@@ -231,9 +247,11 @@ fn in_any_mix_on_one_connection_each_answer_is_to_its_own_request() {
     let mut dice = Dice(20);
     let (mut connection, mut asked) = (world.connect(), 0_u64);
     while asked < 1_000 {
-        // Up to three requests in one segment; each says its number and gets it back, or says nothing at all.
-        let batch: Vec<_> =
-            (0..=dice.below(3)).map(|_| (asked + dice.below(1), dice.below(6), dice.below(2))).collect();
+        // Up to three requests in one segment; each says its number and gets it back, or says
+        // nothing at all.
+        let batch: Vec<_> = (0..=dice.below(3))
+            .map(|_| (asked + dice.below(1), dice.below(6), dice.below(2)))
+            .collect();
         let mut bytes = Vec::new();
         let mut wanted = Vec::new();
         for (_, kind, surface) in batch {
@@ -241,9 +259,14 @@ fn in_any_mix_on_one_connection_each_answer_is_to_its_own_request() {
             let surface = BOTH[surface as usize];
             let marker = format!("text=number-{asked}. input=1 output=1");
             let request = match kind {
-                0 => surface.whole(&account.key, &marker).chunked(1 + dice.below(64) as usize),
+                0 => surface
+                    .whole(&account.key, &marker)
+                    .chunked(1 + dice.below(64) as usize),
                 1 => surface.stream(&account.key, &format!("{marker} events=1")),
-                2 => surface.request(&account.key, &json!({"model": format!("none-{asked}."), "messages": []})),
+                2 => surface.request(
+                    &account.key,
+                    &json!({"model": format!("none-{asked}."), "messages": []}),
+                ),
                 3 => surface.request(&account.key, &json!([asked])),
                 4 => Request::get("/v1/credits").bearer(&account.key),
                 _ => surface.whole(&account.key, &marker),
@@ -253,14 +276,21 @@ fn in_any_mix_on_one_connection_each_answer_is_to_its_own_request() {
         }
         assert!(connection.send(&bytes));
         for (number, kind) in wanted {
-            let Some(answer) = connection.try_answer() else { panic!("no answer to {number} ({kind})") };
+            let Some(answer) = connection.try_answer() else {
+                panic!("no answer to {number} ({kind})")
+            };
             let (status, text) = match kind {
                 2 => (404, format!("none-{number}.")),
                 3 => (400, "JSON object".to_owned()),
                 4 => (200, "{".to_owned()),
                 _ => (200, format!("number-{number}.")),
             };
-            assert_eq!(answer.status, status, "{number} ({kind}): {}", answer.text());
+            assert_eq!(
+                answer.status,
+                status,
+                "{number} ({kind}): {}",
+                answer.text()
+            );
             assert!(answer.has(&text), "{number} ({kind}): {}", answer.text());
             if answer.header("connection") == Some("close") {
                 connection = world.connect();
@@ -280,7 +310,11 @@ fn a_connection_is_closed_after_its_last_request() {
     for asked in 1..=3 {
         let answer = connection.ask(&request);
         assert_eq!(answer.status, 200);
-        assert_eq!(answer.header("connection") == Some("close"), asked == 3, "request {asked}");
+        assert_eq!(
+            answer.header("connection") == Some("close"),
+            asked == 3,
+            "request {asked}"
+        );
     }
     assert!(connection.is_closed());
     world.works(Chat, &account.key);

@@ -1,9 +1,9 @@
-//! Failovers to replicas that are seconds behind, under load, for accounts whose trial runs out meanwhile: every answer is
-//! paid once, nothing is written off while the account has credit, and the store has each bucket as the ledger does within
-//! ten seconds.
+//! Failovers to replicas that are seconds behind, under load, for accounts whose trial runs out
+//! meanwhile: every answer is paid once, nothing is written off while the account has credit, and
+//! the store has each bucket as the ledger does within ten seconds.
 //!
-//! One failover by default; when long, three runs of random ones, with edges and sidecars killed beside them. A seed of
-//! one's own: `GATEWAY_SEED`.
+//! One failover by default; when long, three runs of random ones, with edges and sidecars killed
+//! beside them. A seed of one's own: `GATEWAY_SEED`.
 
 use crate::account::{Account, credits, micro};
 use crate::crash::Log;
@@ -33,16 +33,28 @@ fn fleet() -> Fleet<Watched> {
     let watched = Watched::start(free_port);
     let store = watched.store();
     let trial = format!("trial_credits: \"{}\"", credits(TRIAL));
-    // After a failover edges tell again all that was lost, and what ends meanwhile waits its turn: its holds are open.
+    // After a failover edges tell again all that was lost, and what ends meanwhile waits its turn:
+    // its holds are open.
     let open = |plan: Plan| plan.limit("open_requests_per_account", 10_000);
-    Fleet::on_with(watched, &store, |plan| open(plan).edit("trial_credits: \"300\"", &trial))
+    Fleet::on_with(watched, &store, |plan| {
+        open(plan).edit("trial_credits: \"300\"", &trial)
+    })
 }
 
 impl Fleet<Watched> {
     /// An account with a trial and with credit that was bought.
     fn mixed(&self, name: &str) -> Account {
-        let account = self.sidecar.account_with(&format!("{name}@example.test"), &[]);
-        self.sidecar.json(&["account", "grant", &account.id, &credits(BOUGHT), "--ref", name]);
+        let account = self
+            .sidecar
+            .account_with(&format!("{name}@example.test"), &[]);
+        self.sidecar.json(&[
+            "account",
+            "grant",
+            &account.id,
+            &credits(BOUGHT),
+            "--ref",
+            name,
+        ]);
         for edge in &self.edges {
             self.wait_known(edge, &account.key);
         }
@@ -53,11 +65,14 @@ impl Fleet<Watched> {
         micro(&self.sidecar.json(&["account", "show", &account.id])["trial"]["credits_left"])
     }
 
-    /// Kills the primary once the trial is spent, of which its replica, cut off `stale` before, has the most.
+    /// Kills the primary once the trial is spent, of which its replica, cut off `stale` before, has
+    /// the most.
     fn fail_over(&mut self, account: &Account, stale: Duration, beside: Beside) {
         let primary = wait_for("one primary that all know", SOON, || self.redis.primary());
         let replica = 1 - primary;
-        wait_for("the trial to be spent on", SOON, || (self.trial_left(account) < TRIAL).then_some(()));
+        wait_for("the trial to be spent on", SOON, || {
+            (self.trial_left(account) < TRIAL).then_some(())
+        });
         self.redis.cut_off(replica);
         let began = Instant::now();
         while began.elapsed() < stale {
@@ -74,14 +89,20 @@ impl Fleet<Watched> {
             }
             Beside::Sidecar => self.sidecar.kill(),
         }
-        wait_for("Sentinel to promote the replica", SOON, || (self.redis.primary() == Some(replica)).then_some(()));
+        wait_for("Sentinel to promote the replica", SOON, || {
+            (self.redis.primary() == Some(replica)).then_some(())
+        });
         if beside == Beside::Sidecar {
             self.sidecar.begin_gateway(None);
         }
         for process in [&self.sidecar, &self.edges[0]] {
-            wait_for("every process to be ready", 3 * SOON, || process.is_ready().then_some(()));
+            wait_for("every process to be ready", 3 * SOON, || {
+                process.is_ready().then_some(())
+            });
         }
-        eprintln!("failed over to a replica {stale:?} behind, {left} µc of the trial left; died beside: {beside:?}");
+        eprintln!(
+            "failed over to a replica {stale:?} behind, {left} µc of the trial left; died beside: {beside:?}"
+        );
         std::thread::sleep(Duration::from_secs(2));
         self.redis.start_as_replica(primary, replica);
         self.redis.wait_ready();
@@ -96,7 +117,13 @@ impl Fleet<Watched> {
         });
         assert!(level <= LEVEL_WITHIN, "level after {level:?}");
         for ending in self.sidecar.endings(account) {
-            assert_eq!(ending["writeoff"].as_str().map_or(0, |_| micro(&ending["writeoff"])), 0, "{ending}");
+            assert_eq!(
+                ending["writeoff"]
+                    .as_str()
+                    .map_or(0, |_| micro(&ending["writeoff"])),
+                0,
+                "{ending}"
+            );
         }
         level
     }
@@ -122,14 +149,20 @@ fn a_failover_to_a_stale_replica_writes_nothing_off_and_leaves_no_drift() {
         run(&mut fleet, "short", &[(STALE[0], Beside::Nothing)]);
         return fleet.close();
     }
-    let seed = std::env::var("GATEWAY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1_u64);
+    let seed = std::env::var("GATEWAY_SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok())
+        .unwrap_or(1_u64);
     let mut chance = seed;
     for number in 0..RUNS {
         let rounds: Vec<_> = (0..FAILOVERS_OF_A_RUN)
             .map(|_| {
-                chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                chance = chance
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
                 let (stale, beside) = (usize::from(chance >> 63 == 1), (chance >> 40) % 3);
-                let beside = [Beside::Nothing, Beside::Edge, Beside::Sidecar][usize::try_from(beside).unwrap()];
+                let beside = [Beside::Nothing, Beside::Edge, Beside::Sidecar]
+                    [usize::try_from(beside).unwrap()];
                 (STALE[stale], beside)
             })
             .collect();

@@ -20,12 +20,17 @@ fn miss_a_node(fleet: &Fleet<Cluster>, account: &Account) {
     let ask = |edge: &World| edge.ask(&Chat.whole(&account.key, "input=10 output=5"));
     fleet.redis.0[1].signal("STOP");
     wait_for("the cluster to be down", SOON, || {
-        fleet.redis.0[0].cli(&["cluster", "info"]).contains("cluster_state:fail").then_some(())
+        fleet.redis.0[0]
+            .cli(&["cluster", "info"])
+            .contains("cluster_state:fail")
+            .then_some(())
     });
     for edge in &fleet.edges {
         let answer = ask(edge);
         assert_eq!(answer.status, 503, "{}", answer.text());
-        wait_for("the edge to say so", SOON, || (!edge.is_ready()).then_some(()));
+        wait_for("the edge to say so", SOON, || {
+            (!edge.is_ready()).then_some(())
+        });
         let ready = crate::client::ask(edge.admin, &Request::get("/readyz")).text();
         assert!(ready.contains("shared store"), "{ready}");
         // The client waits for it to come up again, for as long as there is time.
@@ -39,7 +44,10 @@ fn miss_a_node(fleet: &Fleet<Cluster>, account: &Account) {
         let began = Instant::now();
         while ask(edge).status != 200 {
             last = ask(edge).text();
-            assert!(began.elapsed() < SOON, "the edge does not admit again: {last}");
+            assert!(
+                began.elapsed() < SOON,
+                "the edge does not admit again: {last}"
+            );
         }
         eprintln!("admitted again after {:?}, before: {last}", began.elapsed());
     }
@@ -50,7 +58,9 @@ fn slots_that_move_under_load_lose_and_double_nothing() {
     let mut fleet = fleet();
     let account = fleet.funded(FUNDS);
     let mut keys = (0..16).map(|partition| format!("gw:{{p{partition}}}:a:{}", account.id));
-    let key = keys.find(|key| fleet.redis.has(key)).expect("the account is in the store");
+    let key = keys
+        .find(|key| fleet.redis.has(key))
+        .expect("the account is in the store");
     let rounds = if crate::is_long() { 10 } else { 1 };
     let log = fleet.under_load(&account, |fleet| {
         for _ in 0..rounds {
@@ -58,13 +68,20 @@ fn slots_that_move_under_load_lose_and_double_nothing() {
             let began = Instant::now();
             fleet.redis.move_slot(&key);
             fleet.redis.move_slot(&key);
-            println!("the account's slot was moved twice in {:?}", began.elapsed());
+            println!(
+                "the account's slot was moved twice in {:?}",
+                began.elapsed()
+            );
             if crate::is_long() {
                 miss_a_node(fleet, &account);
             }
         }
     });
-    assert!(log.cut.is_empty(), "no running answer depends on the store: {} cut", log.cut.len());
+    assert!(
+        log.cut.is_empty(),
+        "no running answer depends on the store: {} cut",
+        log.cut.len()
+    );
     fleet.matches(&account, &log);
     fleet.close();
 }

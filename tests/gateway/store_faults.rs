@@ -1,8 +1,9 @@
-//! A shared store that fails in every way that Redis knows: what runs ends whole and is paid once, new work is refused at
-//! once by the right name or goes on, and once the fault is gone everything is as if there had been none.
+//! A shared store that fails in every way that Redis knows: what runs ends whole and is paid once,
+//! new work is refused at once by the right name or goes on, and once the fault is gone everything
+//! is as if there had been none.
 //!
-//! One fleet lives through all of them, one after the other. The control of each row is its own first half: a fault that
-//! nobody notices fails the row, as a heal does that does not.
+//! One fleet lives through all of them, one after the other. The control of each row is its own
+//! first half: a fault that nobody notices fails the row, as a heal does that does not.
 
 use crate::account::{Account, micro};
 use crate::client::{Answer, Connection, Request};
@@ -15,7 +16,8 @@ use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-/// What an answer may take that nobody waits for: seconds, for machines that do much besides. What it took is printed.
+/// What an answer may take that nobody waits for: seconds, for machines that do much besides. What
+/// it took is printed.
 const AT_ONCE: Duration = Duration::from_secs(3);
 const FUNDS: i64 = 1_000_000_000;
 
@@ -39,7 +41,10 @@ struct Fault {
 fn cli(command: &'static [&'static str]) -> impl Fn(&mut Server) {
     move |redis| {
         let said = redis.cli(command);
-        assert!(!said.starts_with("ERR") && !said.is_empty(), "{command:?}: {said}");
+        assert!(
+            !said.starts_with("ERR") && !said.is_empty(),
+            "{command:?}: {said}"
+        );
     }
 }
 
@@ -79,13 +84,20 @@ const FAULTS: &[Fault] = &[
         heal: Server::start_again,
         work: Work::Refused(&["store_unreachable"]),
     },
-    Fault { name: "without its scripts", strike: told!["script", "flush"], heal: |_| (), work: Work::GoesOn },
+    Fault {
+        name: "without its scripts",
+        strike: told!["script", "flush"],
+        heal: |_| (),
+        work: Work::GoesOn,
+    },
     Fault {
         name: "busy",
         strike: |redis| {
             redis.cli(&["config", "set", "busy-reply-threshold", "20"]);
             let script = redis.begin_cli(&["eval", "while true do end", "0"]);
-            wait_for("the script to be in the way", SOON, || redis.cli(&["ping"]).starts_with("BUSY").then_some(()));
+            wait_for("the script to be in the way", SOON, || {
+                redis.cli(&["ping"]).starts_with("BUSY").then_some(())
+            });
             Some(script)
         },
         heal: heals!["script", "kill"],
@@ -127,7 +139,10 @@ const FAULTS: &[Fault] = &[
             redis.cli(&["config", "set", "save", "3600 1000000"]);
             redis.cli(&["bgsave"]);
             wait_for("the snapshot to fail", SOON, || {
-                redis.cli(&["info", "persistence"]).contains("rdb_last_bgsave_status:err").then_some(())
+                redis
+                    .cli(&["info", "persistence"])
+                    .contains("rdb_last_bgsave_status:err")
+                    .then_some(())
             });
             None
         },
@@ -141,10 +156,26 @@ const FAULTS: &[Fault] = &[
         name: "behind a password",
         strike: |redis| {
             redis.cli(&["config", "set", "requirepass", "secret"]);
-            redis.cli(&["-a", "secret", "--no-auth-warning", "client", "kill", "type", "normal"]);
+            redis.cli(&[
+                "-a",
+                "secret",
+                "--no-auth-warning",
+                "client",
+                "kill",
+                "type",
+                "normal",
+            ]);
             None
         },
-        heal: heals!["-a", "secret", "--no-auth-warning", "config", "set", "requirepass", ""],
+        heal: heals![
+            "-a",
+            "secret",
+            "--no-auth-warning",
+            "config",
+            "set",
+            "requirepass",
+            ""
+        ],
         work: Work::Refused(&["store_auth"]),
     },
     Fault {
@@ -156,19 +187,36 @@ const FAULTS: &[Fault] = &[
     Fault {
         name: "reading its files",
         strike: |redis| {
-            redis.cli(&["eval", "for i=1,20000 do redis.call('set','filler:'..i,i) end", "0"]);
+            redis.cli(&[
+                "eval",
+                "for i=1,20000 do redis.call('set','filler:'..i,i) end",
+                "0",
+            ]);
             redis.kill();
             redis.begin_again_slowly(60);
-            wait_for("the server to say so", SOON, || redis.cli(&["ping"]).starts_with("LOADING").then_some(()));
+            wait_for("the server to say so", SOON, || {
+                redis.cli(&["ping"]).starts_with("LOADING").then_some(())
+            });
             None
         },
         heal: |redis| {
-            wait_for("the server to have read its files", SOON, || (redis.cli(&["ping"]) == "PONG").then_some(()));
-            redis.cli(&["eval", "for i=1,20000 do redis.call('del','filler:'..i) end", "0"]);
+            wait_for("the server to have read its files", SOON, || {
+                (redis.cli(&["ping"]) == "PONG").then_some(())
+            });
+            redis.cli(&[
+                "eval",
+                "for i=1,20000 do redis.call('del','filler:'..i) end",
+                "0",
+            ]);
         },
         work: Work::Refused(&["store_loading", "store_timeout"]),
     },
-    Fault { name: "empty", strike: told!["flushall"], heal: |_| (), work: Work::Heals },
+    Fault {
+        name: "empty",
+        strike: told!["flushall"],
+        heal: |_| (),
+        work: Work::Heals,
+    },
 ];
 
 /// Requests whose answers are under way.
@@ -180,12 +228,24 @@ impl Running {
         let mut running = Vec::new();
         for (surface, edge) in BOTH.into_iter().zip(&fleet.edges) {
             let mut connection = edge.connect();
-            connection.send(&surface.stream(&account.key, "events=12 gap_ms=100 input=10 output=5").bytes());
+            connection.send(
+                &surface
+                    .stream(&account.key, "events=12 gap_ms=100 input=10 output=5")
+                    .bytes(),
+            );
             let mut answer = connection.begin();
-            assert!(answer.status == 200 && connection.more(&mut answer), "{}", answer.text());
+            assert!(
+                answer.status == 200 && connection.more(&mut answer),
+                "{}",
+                answer.text()
+            );
             running.push((surface, connection, Some(answer)));
             let mut connection = edge.connect();
-            connection.send(&surface.whole(&account.key, "delay_ms=1000 input=10 output=5").bytes());
+            connection.send(
+                &surface
+                    .whole(&account.key, "delay_ms=1000 input=10 output=5")
+                    .bytes(),
+            );
             running.push((surface, connection, None));
         }
         fleet.sidecar.vendor.wait_busy(running.len() as u64);
@@ -199,8 +259,16 @@ impl Running {
             let is_stream = begun.is_some();
             let mut answer = begun.unwrap_or_else(|| connection.begin());
             connection.finish(&mut answer);
-            let is_whole = if is_stream { surface.is_complete(&answer) } else { answer.status == 200 };
-            assert!(is_whole, "{fault}: {surface:?}, stream {is_stream}: {}", answer.text());
+            let is_whole = if is_stream {
+                surface.is_complete(&answer)
+            } else {
+                answer.status == 200
+            };
+            assert!(
+                is_whole,
+                "{fault}: {surface:?}, stream {is_stream}: {}",
+                answer.text()
+            );
             cost += surface.cost(10, 5);
             answer.request_id()
         });
@@ -218,15 +286,19 @@ fn is_refusal(answer: &Answer) -> bool {
     answer.status == 503 || answer.status == 529
 }
 
-/// New work at every edge in both languages while the fault lasts: those answered well, and how long the slowest refusal
-/// took.
+/// New work at every edge in both languages while the fault lasts: those answered well, and how
+/// long the slowest refusal took.
 fn new_work(fleet: &Fleet, account: &Account, fault: &Fault) -> (Vec<(Surface, String)>, Duration) {
     let (mut done, mut slowest) = (Vec::new(), Duration::ZERO);
     for _ in 0..2 {
         for edge in &fleet.edges {
             for surface in BOTH {
                 let (answer, took) = ask(edge, surface, account);
-                slowest = slowest.max(if is_refusal(&answer) { took } else { Duration::ZERO });
+                slowest = slowest.max(if is_refusal(&answer) {
+                    took
+                } else {
+                    Duration::ZERO
+                });
                 assert!(took < AT_ONCE, "{}: answered after {took:?}", fault.name);
                 match fault.work {
                     Work::Refused(_) => {
@@ -253,9 +325,15 @@ fn told(fleet: &Fleet, account: &Account, fault: &Fault, reasons: &[&str]) {
             let ready = crate::client::ask(edge.admin, &Request::get("/readyz"));
             (ready.status == 503 && ready.text().contains("shared store")).then_some(())
         });
-        wait_for(fault.name, SOON, || (edge.metric("gateway_store_up", &[]) == 0.0).then_some(()));
-        let counted =
-            || reasons.iter().map(|reason| edge.metric("gateway_ledger_errors_total", &[reason])).sum::<f64>();
+        wait_for(fault.name, SOON, || {
+            (edge.metric("gateway_store_up", &[]) == 0.0).then_some(())
+        });
+        let counted = || {
+            reasons
+                .iter()
+                .map(|reason| edge.metric("gateway_ledger_errors_total", &[reason]))
+                .sum::<f64>()
+        };
         wait_for(fault.name, SOON, || (counted() > 0.0).then_some(()));
         // Now nobody waits for the store any more.
         let (answer, took) = ask(edge, Chat, account);
@@ -267,7 +345,11 @@ fn told(fleet: &Fleet, account: &Account, fault: &Fault, reasons: &[&str]) {
 fn healed(fleet: &Fleet, account: &Account, fault: &Fault) -> Vec<(Surface, String)> {
     let mut asked = Vec::new();
     for edge in &fleet.edges {
-        wait_for(&format!("{}: an edge to be ready again", fault.name), SOON, || edge.is_ready().then_some(()));
+        wait_for(
+            &format!("{}: an edge to be ready again", fault.name),
+            SOON,
+            || edge.is_ready().then_some(()),
+        );
         assert_eq!(edge.metric("gateway_store_up", &[]), 1.0, "{}", fault.name);
         let answer = wait_for(fault.name, SOON, || {
             let (answer, _) = ask(edge, Chat, account);
@@ -299,14 +381,30 @@ fn whatever_befalls_the_store_running_work_ends_whole_and_is_paid_once() {
             helper.wait().unwrap();
         }
         done.extend(healed(&fleet, &account, fault));
-        spent += cost + done.iter().map(|(surface, _)| surface.cost(10, 5)).sum::<i64>();
+        spent += cost
+            + done
+                .iter()
+                .map(|(surface, _)| surface.cost(10, 5))
+                .sum::<i64>();
         all.extend(ended);
         all.extend(done.into_iter().map(|(_, id)| id));
         let (balance, endings) = fleet.settled(&account, &all);
         assert_eq!(balance, FUNDS - spent, "{}: drift", fault.name);
-        let free = endings.values().filter(|ending| micro(&ending["credits"]) == 0);
-        assert!(free.clone().all(|ending| ending["outcome"] == "interrupted"), "{}: {:?}", fault.name, free.last());
-        println!("{}: {:?}, the slowest refusal in {slowest:?}", fault.name, began.elapsed());
+        let free = endings
+            .values()
+            .filter(|ending| micro(&ending["credits"]) == 0);
+        assert!(
+            free.clone()
+                .all(|ending| ending["outcome"] == "interrupted"),
+            "{}: {:?}",
+            fault.name,
+            free.last()
+        );
+        println!(
+            "{}: {:?}, the slowest refusal in {slowest:?}",
+            fault.name,
+            began.elapsed()
+        );
     }
     fleet.close();
 }
@@ -315,9 +413,16 @@ fn whatever_befalls_the_store_running_work_ends_whole_and_is_paid_once() {
 fn what_starts_without_the_store_is_unready_until_it_is_there_and_judged() {
     let port = free_port();
     let store = format!("store: {{kind: redis, url: \"redis://127.0.0.1:{port}\"}}");
-    let plan = |role| Plan::default().role(role).edit("store: {kind: embedded}", &store);
+    let plan = |role| {
+        Plan::default()
+            .role(role)
+            .edit("store: {kind: embedded}", &store)
+    };
     let sidecar = plan("sidecar").begin();
-    let edge = plan("edge").sidecar(sidecar.sidecar).endpoints(&[sidecar.vendor.port]).begin();
+    let edge = plan("edge")
+        .sidecar(sidecar.sidecar)
+        .endpoints(&[sidecar.vendor.port])
+        .begin();
     let both = [&sidecar, &edge];
     let why = |world: &World| crate::client::try_ask(world.admin, &Request::get("/readyz"));
     for world in both {
@@ -329,7 +434,11 @@ fn what_starts_without_the_store_is_unready_until_it_is_there_and_judged() {
     }
     let account = sidecar.funded(10_000_000);
     let (answer, took) = ask(&edge, Chat, &account);
-    assert!(is_refusal(&answer) && took < AT_ONCE, "{} after {took:?}", answer.status);
+    assert!(
+        is_refusal(&answer) && took < AT_ONCE,
+        "{} after {took:?}",
+        answer.status
+    );
     // It comes, and would forget: nothing is admitted, and each says so once.
     let redis = Server::start_on(port, &["--appendonly", "no"]);
     for world in both {
@@ -337,29 +446,47 @@ fn what_starts_without_the_store_is_unready_until_it_is_there_and_judged() {
             why(world).filter(|said| said.text().contains("appendonly is no"))
         });
         assert!(world.metric("gateway_ledger_errors_total", &["store_refused"]) > 0.0);
-        wait_for("it to be said", SOON, || world.log().contains("appendonly is no").then_some(()));
-        assert_eq!(world.log().matches("appendonly is no").count(), 1, "{}", world.log());
+        wait_for("it to be said", SOON, || {
+            world.log().contains("appendonly is no").then_some(())
+        });
+        assert_eq!(
+            world.log().matches("appendonly is no").count(),
+            1,
+            "{}",
+            world.log()
+        );
         assert!(!world.is_ready());
     }
     assert!(is_refusal(&ask(&edge, Chat, &account).0));
     let kept = redis.cli(&["keys", "*"]);
-    assert!(kept.is_empty() || kept == "gw:{p0}:up", "more is kept there than what a probe left for a moment: {kept}");
+    assert!(
+        kept.is_empty() || kept == "gw:{p0}:up",
+        "more is kept there than what a probe left for a moment: {kept}"
+    );
     redis.cli(&["config", "set", "appendonly", "yes"]);
     for world in both {
-        wait_for("it to be set right", SOON, || world.is_ready().then_some(()));
+        wait_for("it to be set right", SOON, || {
+            world.is_ready().then_some(())
+        });
         assert_eq!(world.metric("gateway_store_up", &[]), 1.0);
     }
     let credits = Request::get("/v1/credits").bearer(&account.key);
-    wait_for("the key to be known", SOON, || (edge.ask(&credits).status == 200).then_some(()));
+    wait_for("the key to be known", SOON, || {
+        (edge.ask(&credits).status == 200).then_some(())
+    });
     edge.works(Chat, &account.key);
     sidecar.entered(&edge, &account);
     // Nobody asks anything any more, and yet it is told.
     redis.signal("STOP");
     let began = Instant::now();
-    wait_for("an idle edge to miss its store", SOON, || (!edge.is_ready()).then_some(()));
+    wait_for("an idle edge to miss its store", SOON, || {
+        (!edge.is_ready()).then_some(())
+    });
     println!("an idle edge misses its store after {:?}", began.elapsed());
     redis.signal("CONT");
-    wait_for("an idle edge to have it again", SOON, || edge.is_ready().then_some(()));
+    wait_for("an idle edge to have it again", SOON, || {
+        edge.is_ready().then_some(())
+    });
     let mut edge = edge;
     edge.leave();
     sidecar.close();
@@ -367,8 +494,14 @@ fn what_starts_without_the_store_is_unready_until_it_is_there_and_judged() {
 
 /// What a command says of a server that it refuses, and its exit code.
 fn refusal(role: &'static str, redis: &Server, url: &str) -> String {
-    let store = format!("store: {{kind: redis, url: \"{}\"}}", url.replace("PORT", &redis.port.to_string()));
-    let mut world = Plan::default().role(role).edit("store: {kind: embedded}", &store).begin();
+    let store = format!(
+        "store: {{kind: redis, url: \"{}\"}}",
+        url.replace("PORT", &redis.port.to_string())
+    );
+    let mut world = Plan::default()
+        .role(role)
+        .edit("store: {kind: embedded}", &store)
+        .begin();
     let code = world.wait_end(SOON);
     assert_ne!(code, 0, "{}", world.log());
     world.forget();
@@ -382,28 +515,80 @@ fn a_store_that_would_lose_money_is_refused_at_the_start_with_what_to_set() {
     let refused = |url: &str, words: &[&str]| {
         for role in ["edge", "sidecar"] {
             let said = refusal(role, &redis, url);
-            assert!(words.iter().all(|word| said.contains(word)), "{role}: {said}");
+            assert!(
+                words.iter().all(|word| said.contains(word)),
+                "{role}: {said}"
+            );
         }
     };
     redis.cli(&["config", "set", "appendonly", "no"]);
     redis.cli(&["config", "set", "maxmemory", "100mb"]);
     redis.cli(&["config", "set", "maxmemory-policy", "allkeys-lru"]);
-    refused(plain, &["maxmemory-policy is allkeys-lru", "must be noeviction", "appendonly is no", "must be yes"]);
+    refused(
+        plain,
+        &[
+            "maxmemory-policy is allkeys-lru",
+            "must be noeviction",
+            "appendonly is no",
+            "must be yes",
+        ],
+    );
     redis.cli(&["config", "set", "appendonly", "yes"]);
     redis.cli(&["config", "set", "maxmemory", "0"]);
     redis.cli(&["replicaof", "127.0.0.1", "1"]);
-    refused(plain, &["read-only replica", "store.url", "replicaof no one"]);
+    refused(
+        plain,
+        &["read-only replica", "store.url", "replicaof no one"],
+    );
     redis.cli(&["replicaof", "no", "one"]);
-    redis.cli(&["acl", "setuser", "weak", "on", ">pw", "~gw:*", "&gw:*", "+@all", "-@scripting"]);
-    refused("redis://weak:pw@127.0.0.1:PORT", &["rights", "evalsha", "+@scripting"]);
+    redis.cli(&[
+        "acl",
+        "setuser",
+        "weak",
+        "on",
+        ">pw",
+        "~gw:*",
+        "&gw:*",
+        "+@all",
+        "-@scripting",
+    ]);
+    refused(
+        "redis://weak:pw@127.0.0.1:PORT",
+        &["rights", "evalsha", "+@scripting"],
+    );
     // As few rights as it is told to need.
-    let rights = ["~gw:*", "&gw:*", "+@read", "+@write", "+@scripting", "+@pubsub", "+@connection", "+@transaction"];
-    let named = ["acl", "setuser", "fit", "on", ">pw", "+info", "+time", "+config|get"];
+    let rights = [
+        "~gw:*",
+        "&gw:*",
+        "+@read",
+        "+@write",
+        "+@scripting",
+        "+@pubsub",
+        "+@connection",
+        "+@transaction",
+    ];
+    let named = [
+        "acl",
+        "setuser",
+        "fit",
+        "on",
+        ">pw",
+        "+info",
+        "+time",
+        "+config|get",
+    ];
     assert_eq!(redis.cli(&[&named[..], &rights[..]].concat()), "OK");
-    let store = format!("{{kind: redis, url: \"redis://fit:pw@127.0.0.1:{}\"}}", redis.port);
+    let store = format!(
+        "{{kind: redis, url: \"redis://fit:pw@127.0.0.1:{}\"}}",
+        redis.port
+    );
     let fleet = Fleet::on(redis, &store);
     let account = fleet.funded(FUNDS);
-    let asked: Vec<_> = fleet.edges.iter().map(|edge| edge.works(Chat, &account.key).request_id()).collect();
+    let asked: Vec<_> = fleet
+        .edges
+        .iter()
+        .map(|edge| edge.works(Chat, &account.key).request_id())
+        .collect();
     fleet.settled(&account, &asked);
     for process in fleet.edges.iter().chain([&fleet.sidecar]) {
         assert!(!process.log().contains("NOPERM"), "{}", process.log());

@@ -8,10 +8,30 @@ use std::process::{Child, Command, Stdio};
 
 /// A certificate for this machine, signed by itself, in `dir`: its file and its key's.
 fn certificate(dir: &Path) -> (String, String) {
-    let (cert, key) = (dir.join("cert.pem").display().to_string(), dir.join("key.pem").display().to_string());
+    let (cert, key) = (
+        dir.join("cert.pem").display().to_string(),
+        dir.join("key.pem").display().to_string(),
+    );
     let made = Command::new("openssl")
-        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"])
-        .args(["-subj", "/CN=store", "-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=CA:FALSE"])
+        .args([
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-days",
+            "2",
+        ])
+        .args([
+            "-subj",
+            "/CN=store",
+            "-addext",
+            "subjectAltName=IP:127.0.0.1",
+            "-addext",
+            "basicConstraints=CA:FALSE",
+        ])
         .args(["-keyout", &key, "-out", &cert])
         .stderr(Stdio::null())
         .status()
@@ -26,7 +46,11 @@ struct Trusting(Child);
 impl Trusting {
     fn start(world: &World, cert: &str) -> Self {
         let mut command = Command::new(binary());
-        command.args(["edge", "-c"]).arg(&world.config).env("SSL_CERT_FILE", cert).env_remove("SSL_CERT_DIR");
+        command
+            .args(["edge", "-c"])
+            .arg(&world.config)
+            .env("SSL_CERT_FILE", cert)
+            .env_remove("SSL_CERT_DIR");
         Self(command.stderr(Stdio::null()).spawn().unwrap())
     }
 }
@@ -43,17 +67,30 @@ fn a_store_is_spoken_to_over_tls_where_its_certificate_is_trusted_and_not_else()
     let dir = tempfile::tempdir().unwrap();
     let (cert, key) = certificate(dir.path());
     let port = free_port().to_string();
-    let files = ["--tls-cert-file", &cert, "--tls-key-file", &key, "--tls-auth-clients", "no"];
+    let files = [
+        "--tls-cert-file",
+        &cert,
+        "--tls-key-file",
+        &key,
+        "--tls-auth-clients",
+        "no",
+    ];
     let _redis = Server::start_on(free_port(), &[&["--tls-port", &port][..], &files].concat());
     let store = format!("store: {{kind: redis, url: \"rediss://127.0.0.1:{port}\"}}");
-    let mut world = Plan::default().role("edge").edit("store: {kind: embedded}", &store).begin();
+    let mut world = Plan::default()
+        .role("edge")
+        .edit("store: {kind: embedded}", &store)
+        .begin();
     let readiness = |world: &World| client::try_ask(world.admin, &Request::get("/readyz"));
-    let said =
-        wait_for("the edge to say", SOON, || readiness(&world).filter(|said| said.text().contains("ertificate")));
+    let said = wait_for("the edge to say", SOON, || {
+        readiness(&world).filter(|said| said.text().contains("ertificate"))
+    });
     assert_eq!(said.status, 503, "{}", said.text());
     world.kill();
     let edge = Trusting::start(&world, &cert);
-    wait_for("an edge that trusts the store", SOON, || world.is_ready().then_some(()));
+    wait_for("an edge that trusts the store", SOON, || {
+        world.is_ready().then_some(())
+    });
     drop(edge);
     world.forget();
 }

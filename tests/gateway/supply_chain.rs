@@ -1,4 +1,5 @@
-//! What is built in is what is told: the list of licences beside the lock file. That it is allowed, scripts/licenses asks.
+//! What is built in is what is told: the list of licences beside the lock file. That it is allowed,
+//! scripts/licenses asks.
 
 use std::collections::BTreeSet;
 
@@ -9,18 +10,42 @@ const CHARTS: &str = include_str!("../../dashboard/static/vendor/uplot-1.6.32.js
 
 /// Name and version of each crate of the list.
 fn listed() -> BTreeSet<(&'static str, &'static str)> {
-    let rows = LICENSES.lines().filter(|line| line.starts_with("| ")).skip(1);
-    let cells = rows.map(|row| row.split('|').map(str::trim).skip(1).take(3).collect::<Vec<_>>());
+    let rows = LICENSES
+        .lines()
+        .filter(|line| line.starts_with("| "))
+        .skip(1);
+    let cells = rows.map(|row| {
+        row.split('|')
+            .map(str::trim)
+            .skip(1)
+            .take(3)
+            .collect::<Vec<_>>()
+    });
     let crates = cells.filter(|cells| !cells[0].contains("JavaScript"));
-    crates.inspect(|cells| assert!(!cells[2].is_empty(), "{cells:?}")).map(|cells| (cells[0], cells[1])).collect()
+    crates
+        .inspect(|cells| assert!(!cells[2].is_empty(), "{cells:?}"))
+        .map(|cells| (cells[0], cells[1]))
+        .collect()
 }
 
 /// The same of each crate in the lock file.
 fn locked() -> BTreeSet<(&'static str, &'static str)> {
     let quoted = |line: &'static str| line.split('"').nth(1);
     let packages = LOCK.split("[[package]]").skip(1);
-    let field = |package: &'static str, key: &str| package.lines().find(|line| line.starts_with(key)).and_then(quoted);
-    packages.map(|package| (field(package, "name").unwrap(), field(package, "version").unwrap())).collect()
+    let field = |package: &'static str, key: &str| {
+        package
+            .lines()
+            .find(|line| line.starts_with(key))
+            .and_then(quoted)
+    };
+    packages
+        .map(|package| {
+            (
+                field(package, "name").unwrap(),
+                field(package, "version").unwrap(),
+            )
+        })
+        .collect()
 }
 
 #[test]
@@ -28,21 +53,47 @@ fn every_licence_is_that_of_a_locked_version_and_no_dependency_is_left_out() {
     let (listed, locked) = (listed(), locked());
     assert!(listed.len() > 100, "{}", listed.len());
     let old: Vec<_> = listed.difference(&locked).collect();
-    assert!(old.is_empty(), "not in Cargo.lock: {old:?}: scripts/licenses > docs/licenses.md");
+    assert!(
+        old.is_empty(),
+        "not in Cargo.lock: {old:?}: scripts/licenses > docs/licenses.md"
+    );
     let names: BTreeSet<_> = listed.iter().map(|(name, _)| *name).collect();
-    let section = MANIFEST.split_once("[dependencies]\n").unwrap().1.split("\n[").next().unwrap();
-    let needed = section.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once(" = "));
+    let section = MANIFEST
+        .split_once("[dependencies]\n")
+        .unwrap()
+        .1
+        .split("\n[")
+        .next()
+        .unwrap();
+    let needed = section
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(|line| line.split_once(" = "));
     // What runs in the compiler alone is not passed on.
-    let missing: Vec<_> =
-        needed.map(|(name, _)| name).filter(|name| !names.contains(name) && *name != "async-trait").collect();
-    assert!(missing.is_empty(), "{missing:?}: scripts/licenses > docs/licenses.md");
-    assert!(CHARTS.contains("v1.6.32") && LICENSES.contains("| uplot (JavaScript) | 1.6.32 | MIT |"));
+    let missing: Vec<_> = needed
+        .map(|(name, _)| name)
+        .filter(|name| !names.contains(name) && *name != "async-trait")
+        .collect();
+    assert!(
+        missing.is_empty(),
+        "{missing:?}: scripts/licenses > docs/licenses.md"
+    );
+    assert!(
+        CHARTS.contains("v1.6.32") && LICENSES.contains("| uplot (JavaScript) | 1.6.32 | MIT |")
+    );
 }
 
 #[test]
 fn nothing_is_fetched_but_released_crates_held_by_their_checksums() {
-    for package in LOCK.split("[[package]]").skip(1).filter(|package| !package.contains("name = \"model-gateway\"")) {
-        assert!(package.contains("source = \"registry+https://github.com/rust-lang/crates.io-index\""), "{package}");
+    for package in LOCK
+        .split("[[package]]")
+        .skip(1)
+        .filter(|package| !package.contains("name = \"model-gateway\""))
+    {
+        assert!(
+            package.contains("source = \"registry+https://github.com/rust-lang/crates.io-index\""),
+            "{package}"
+        );
         assert!(package.contains("checksum = \""), "{package}");
     }
     assert!(!MANIFEST.contains("git = ") && !MANIFEST.contains("= \"*\""));

@@ -61,7 +61,8 @@ impl Surface {
     /// A body whose simulated vendor behaves as `marker` says.
     pub fn body(self, marker: &str, stream: bool, limit: u64) -> Value {
         let text = format!("[[sim {marker}]] hello");
-        let mut body = json!({"model": self.model(), "messages": [{"role": "user", "content": text}]});
+        let mut body =
+            json!({"model": self.model(), "messages": [{"role": "user", "content": text}]});
         body[self.limit_field()] = limit.into();
         if stream {
             body["stream"] = true.into();
@@ -112,7 +113,12 @@ impl Surface {
         assert_eq!(answer.header("content-type"), Some("application/json"));
         let body = answer.json();
         let error = body["error"].clone();
-        assert!(error["message"].as_str().is_some_and(|message| !message.is_empty()), "{self:?}: {text}");
+        assert!(
+            error["message"]
+                .as_str()
+                .is_some_and(|message| !message.is_empty()),
+            "{self:?}: {text}"
+        );
         assert_eq!(error["type"], kind, "{self:?}: {text}");
         match self {
             Chat => {
@@ -130,14 +136,25 @@ impl Surface {
         }
         let never = matches!(status, 401..=404);
         if never {
-            assert_eq!(answer.header("x-should-retry"), Some("false"), "{self:?} {status}: {text}");
+            assert_eq!(
+                answer.header("x-should-retry"),
+                Some("false"),
+                "{self:?} {status}: {text}"
+            );
         }
         error
     }
 
-    /// The failure's words by surface: (status, type) of chat and of messages, and the code of both.
+    /// The failure's words by surface: (status, type) of chat and of messages, and the code of
+    /// both.
     #[track_caller]
-    pub fn fails(self, answer: &Answer, chat: (u16, &str), messages: (u16, &str), code: Option<&str>) -> Value {
+    pub fn fails(
+        self,
+        answer: &Answer,
+        chat: (u16, &str),
+        messages: (u16, &str),
+        code: Option<&str>,
+    ) -> Value {
         let (status, kind) = match self {
             Chat => chat,
             Messages => messages,

@@ -1,8 +1,8 @@
-//! What lives in the operator's account at a vendor: no account can read, change or list what another one made there,
-//! because no reference to it and no path to it leaves the gateway.
+//! What lives in the operator's account at a vendor: no account can read, change or list what
+//! another one made there, because no reference to it and no path to it leaves the gateway.
 //!
-//! Which members count as references is a table of unit tests (`request/vendor_state.rs`); this is about what reaches
-//! the vendor, and about the words that each surface's client gets.
+//! Which members count as references is a table of unit tests (`request/vendor_state.rs`); this is
+//! about what reaches the vendor, and about the words that each surface's client gets.
 
 use crate::client::{Answer, Request};
 use crate::surface::{BOTH, Chat, Messages};
@@ -12,14 +12,16 @@ use serde_json::{Value, json};
 /// A file that the first account made. The vendor serves it to whoever uses the operator's key.
 const FILE: &str = "file_011CNha8iCJcU1wXNR6q4V8w";
 
-/// Path, what the body has in the place of the plain conversation, and the member that the refusal names.
+/// Path, what the body has in the place of the plain conversation, and the member that the refusal
+/// names.
 fn references() -> Vec<(&'static str, Value, &'static str)> {
     let said = |part: Value| json!([{"role": "user", "content": [{"type": "text", "text": "read it"}, part]}]);
     let asked = |part: Value| json!([{"role": "user", "content": [{"type": "input_text", "text": "read it"}, part]}]);
     let by_id = json!({"type": "file", "file_id": FILE});
     let image = json!({"type": "image", "source": by_id});
     let result = json!({"type": "tool_result", "tool_use_id": "toolu_1", "content": [image]});
-    let interpreter = json!({"type": "code_interpreter", "container": {"type": "auto", "file_ids": [FILE]}});
+    let interpreter =
+        json!({"type": "code_interpreter", "container": {"type": "auto", "file_ids": [FILE]}});
     let (chat, messages, responses) = ("/v1/chat/completions", "/v1/messages", "/v1/responses");
     vec![
         (
@@ -28,7 +30,11 @@ fn references() -> Vec<(&'static str, Value, &'static str)> {
             "messages[0].content[1].file.file_id",
         ),
         (chat, json!({"assistant_id": "asst_abc"}), "assistant_id"),
-        (chat, json!({"cached_content": "cachedContents/abc"}), "cached_content"),
+        (
+            chat,
+            json!({"cached_content": "cachedContents/abc"}),
+            "cached_content",
+        ),
         (
             chat,
             json!({"extra_body": {"google": {"cached_content": "cachedContents/abc"}}}),
@@ -41,13 +47,21 @@ fn references() -> Vec<(&'static str, Value, &'static str)> {
             json!({"messages": said(json!({"type": "document", "source": by_id}))}),
             "messages[0].content[1].source.file_id",
         ),
-        (messages, json!({"messages": said(result)}), "messages[0].content[1].content[0].source.file_id"),
+        (
+            messages,
+            json!({"messages": said(result)}),
+            "messages[0].content[1].content[0].source.file_id",
+        ),
         (
             messages,
             json!({"messages": said(json!({"type": "container_upload", "file_id": FILE}))}),
             "messages[0].content[1].file_id",
         ),
-        (messages, json!({"container": "container_011CPR5CNjB747bTd36fQLFk"}), "container"),
+        (
+            messages,
+            json!({"container": "container_011CPR5CNjB747bTd36fQLFk"}),
+            "container",
+        ),
         (
             responses,
             json!({"input": asked(json!({"type": "input_file", "file_id": FILE}))}),
@@ -58,16 +72,32 @@ fn references() -> Vec<(&'static str, Value, &'static str)> {
             json!({"input": asked(json!({"type": "input_image", "file_id": FILE}))}),
             "input[0].content[1].file_id",
         ),
-        (responses, json!({"tools": [interpreter]}), "tools[0].container.file_ids"),
+        (
+            responses,
+            json!({"tools": [interpreter]}),
+            "tools[0].container.file_ids",
+        ),
         (
             responses,
             json!({"tools": [{"type": "file_search", "vector_store_ids": ["vs_abc"]}]}),
             "tools[0].vector_store_ids",
         ),
-        (responses, json!({"previous_response_id": "resp_abc"}), "previous_response_id"),
-        (responses, json!({"conversation": "conv_abc"}), "conversation"),
+        (
+            responses,
+            json!({"previous_response_id": "resp_abc"}),
+            "previous_response_id",
+        ),
+        (
+            responses,
+            json!({"conversation": "conv_abc"}),
+            "conversation",
+        ),
         (responses, json!({"prompt": {"id": "pmpt_abc"}}), "prompt"),
-        (responses, json!({"instructions": [{"type": "item_reference", "id": "msg_abc"}]}), "instructions"),
+        (
+            responses,
+            json!({"instructions": [{"type": "item_reference", "id": "msg_abc"}]}),
+            "instructions",
+        ),
     ]
 }
 
@@ -77,7 +107,9 @@ fn body(path: &str, model: &str, members: &Value) -> Value {
         _ => json!({"messages": [{"role": "user", "content": "hello"}], "max_tokens": 100}),
     };
     body["model"] = model.into();
-    body.as_object_mut().unwrap().extend(members.as_object().unwrap().clone());
+    body.as_object_mut()
+        .unwrap()
+        .extend(members.as_object().unwrap().clone());
     body
 }
 
@@ -87,11 +119,17 @@ fn check_refusal(path: &str, answer: &Answer, member: &str) {
     assert_eq!(answer.status, 400, "{path} {member}: {}", answer.text());
     let answer = answer.json();
     let error = &answer["error"];
-    assert_eq!(error["type"], "invalid_request_error", "{path} {member}: {answer}");
+    assert_eq!(
+        error["type"], "invalid_request_error",
+        "{path} {member}: {answer}"
+    );
     if path == "/v1/messages" {
         let dotted = member.replace('[', ".").replace(']', "");
         let message = error["message"].as_str().unwrap();
-        assert!(message.starts_with(&format!("{dotted}: ")), "{member}: {message}");
+        assert!(
+            message.starts_with(&format!("{dotted}: ")),
+            "{member}: {message}"
+        );
         assert_eq!(answer["type"], "error");
     } else {
         assert_eq!(error["param"], member, "{path}: {answer}");
@@ -118,7 +156,8 @@ fn a_second_account_reaches_no_file_container_or_response_of_the_first() {
                 for stream in [false, true] {
                     let mut body = body(path, model, &members);
                     body["stream"] = stream.into();
-                    let answer = world.ask(&Request::post(path, body.to_string()).bearer(&account.key));
+                    let answer =
+                        world.ask(&Request::post(path, body.to_string()).bearer(&account.key));
                     check_refusal(path, &answer, member);
                 }
             }
@@ -143,11 +182,19 @@ fn a_second_account_reaches_no_file_container_or_response_of_the_first() {
 fn a_message_thread_is_refused_so_that_its_client_sends_the_whole_conversation() {
     let (vendor, world) = world();
     let account = world.account();
-    for thread in [json!({"type": "create"}), json!({"type": "continue", "previous_message_id": "msg_1"})] {
+    for thread in [
+        json!({"type": "create"}),
+        json!({"type": "continue", "previous_message_id": "msg_1"}),
+    ] {
         let mut body = Messages.body("input=1 output=1", false, 100);
         body["thread"] = thread;
         let answer = world.ask(&Messages.request(&account.key, &body));
-        let error = Messages.failure(&answer, 400, "invalid_request_error", Some("thread_unsupported_request"));
+        let error = Messages.failure(
+            &answer,
+            400,
+            "invalid_request_error",
+            Some("thread_unsupported_request"),
+        );
         assert_eq!(error["details"]["unsupported"], json!(["model"]));
     }
     assert_eq!(vendor.calls(), 0);
@@ -190,7 +237,11 @@ fn no_path_to_what_is_stored_at_a_vendor_leaves_the_gateway() {
         "/v1/organizations/me",
     ];
     // A path that two readers could understand differently is no path at all.
-    let evasive = ["/v1/responses/../files", "/v1/chat/completions/../../files", "/v1/messages%2Fbatches"];
+    let evasive = [
+        "/v1/responses/../files",
+        "/v1/chat/completions/../../files",
+        "/v1/messages%2Fbatches",
+    ];
     for path in paths.into_iter().chain(evasive) {
         for method in ["GET", "POST", "DELETE"] {
             let mut request = Request::new(method, path).bearer(&account.key);
@@ -198,9 +249,21 @@ fn no_path_to_what_is_stored_at_a_vendor_leaves_the_gateway() {
                 request = Request::post(path, "{}").bearer(&account.key);
             }
             let answer = world.ask(&request);
-            let expected: &[u16] = if evasive.contains(&path) { &[400, 404] } else { &[404] };
-            assert!(expected.contains(&answer.status), "{method} {path}: {}", answer.text());
-            assert!(answer.json()["error"]["message"].is_string(), "{method} {path}: {}", answer.text());
+            let expected: &[u16] = if evasive.contains(&path) {
+                &[400, 404]
+            } else {
+                &[404]
+            };
+            assert!(
+                expected.contains(&answer.status),
+                "{method} {path}: {}",
+                answer.text()
+            );
+            assert!(
+                answer.json()["error"]["message"].is_string(),
+                "{method} {path}: {}",
+                answer.text()
+            );
         }
     }
     // What is stored cannot be listed at the paths of the surfaces either.

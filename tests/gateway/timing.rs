@@ -1,4 +1,5 @@
-//! The limits of time that a vendor stands under: none is stretched by another, and each ends in its own words.
+//! The limits of time that a vendor stands under: none is stretched by another, and each ends in
+//! its own words.
 
 use crate::account::micro;
 use crate::failure::{broke_off, is_free};
@@ -8,27 +9,47 @@ use std::time::{Duration, Instant};
 
 #[test]
 fn a_vendor_that_does_not_answer_is_504_in_time() {
-    let world = Plan::default().limit("first_byte_seconds", 1).limit("idle_seconds", 1).limit("attempts", 1).start();
+    let world = Plan::default()
+        .limit("first_byte_seconds", 1)
+        .limit("idle_seconds", 1)
+        .limit("attempts", 1)
+        .start();
     let account = world.account();
     for surface in BOTH {
         for stream in [false, true] {
             let began = Instant::now();
-            let answer = world.ask(&surface.request(&account.key, &surface.body("hang=headers", stream, 100)));
+            let answer = world
+                .ask(&surface.request(&account.key, &surface.body("hang=headers", stream, 100)));
             let took = began.elapsed();
             let chat = (504, "server_error");
-            surface.fails(&answer, chat, (504, "timeout_error"), Some("upstream_timeout"));
-            assert!(took > Duration::from_millis(750) && took < Duration::from_secs(3), "{took:?}");
+            surface.fails(
+                &answer,
+                chat,
+                (504, "timeout_error"),
+                Some("upstream_timeout"),
+            );
+            assert!(
+                took > Duration::from_millis(750) && took < Duration::from_secs(3),
+                "{took:?}"
+            );
             is_free(&world, &account, &answer);
         }
-        // A JSON answer that stops in its middle: nothing was sent yet, so it is a failure like any other.
+        // A JSON answer that stops in its middle: nothing was sent yet, so it is a failure like any
+        // other.
         let answer = world.ask(&surface.whole(&account.key, "hang=1"));
-        surface.fails(&answer, (504, "server_error"), (504, "timeout_error"), Some("upstream_timeout"));
+        surface.fails(
+            &answer,
+            (504, "server_error"),
+            (504, "timeout_error"),
+            Some("upstream_timeout"),
+        );
         is_free(&world, &account, &answer);
     }
     world.close();
 }
 
-/// What the gateway itself takes stands apart from what it waits for: the client's body, and the vendor.
+/// What the gateway itself takes stands apart from what it waits for: the client's body, and the
+/// vendor.
 #[test]
 fn the_gateways_own_time_holds_none_of_the_vendors_or_the_clients() {
     let world = World::new();
@@ -43,35 +64,69 @@ fn the_gateways_own_time_holds_none_of_the_vendors_or_the_clients() {
         assert_eq!(answer.status, 200, "{}", answer.text());
         let timing = answer.header("server-timing").unwrap().to_owned();
         let phase = |name: &str| {
-            let told = timing.split(", ").find_map(|phase| phase.strip_prefix(&format!("{name};dur="))).unwrap();
+            let told = timing
+                .split(", ")
+                .find_map(|phase| phase.strip_prefix(&format!("{name};dur=")))
+                .unwrap();
             told.parse::<f64>().unwrap()
         };
-        assert!(phase("vendor") >= 2_450.0 && phase("body") >= 2_450.0, "{timing}");
+        assert!(
+            phase("vendor") >= 2_450.0 && phase("body") >= 2_450.0,
+            "{timing}"
+        );
         // Either would show in it; a machine that does much besides has its seconds.
         assert!(phase("auth") + phase("admit") < 2_000.0, "{timing}");
     }
     let sum = |family: &str| world.metric(family, &[]);
-    wait_for("both to be counted", SOON, || (sum("gateway_overhead_seconds_count") == 2.0).then_some(()));
-    assert!(sum("gateway_request_seconds_sum") > 9.8, "both waits are in the whole");
-    assert!(sum("gateway_overhead_seconds_sum") < 4.0, "and neither in its own");
+    wait_for("both to be counted", SOON, || {
+        (sum("gateway_overhead_seconds_count") == 2.0).then_some(())
+    });
+    assert!(
+        sum("gateway_request_seconds_sum") > 9.8,
+        "both waits are in the whole"
+    );
+    assert!(
+        sum("gateway_overhead_seconds_sum") < 4.0,
+        "and neither in its own"
+    );
     world.close();
 }
 
 #[test]
 fn a_limit_for_the_first_byte_is_not_stretched_by_the_one_between_pieces() {
-    let world = Plan::default().limit("first_byte_seconds", 1).limit("idle_seconds", 8).limit("attempts", 1).start();
+    let world = Plan::default()
+        .limit("first_byte_seconds", 1)
+        .limit("idle_seconds", 8)
+        .limit("attempts", 1)
+        .start();
     let account = world.account();
     let began = Instant::now();
     let answer = world.ask(&Chat.whole(&account.key, "hang=headers"));
     assert_eq!(answer.status, 504);
-    assert!(began.elapsed() < Duration::from_secs(4), "first_byte_seconds is 1, and it took {:?}", began.elapsed());
-    // The other way round: a slow first byte is allowed, and so is a stream with pauses below the limit.
+    assert!(
+        began.elapsed() < Duration::from_secs(4),
+        "first_byte_seconds is 1, and it took {:?}",
+        began.elapsed()
+    );
+    // The other way round: a slow first byte is allowed, and so is a stream with pauses below the
+    // limit.
     world.close();
-    let world = Plan::default().limit("first_byte_seconds", 8).limit("idle_seconds", 1).start();
+    let world = Plan::default()
+        .limit("first_byte_seconds", 8)
+        .limit("idle_seconds", 1)
+        .start();
     let account = world.account();
     for surface in BOTH {
-        let answer = world.ask(&surface.stream(&account.key, "delay_ms=2500 events=4 gap_ms=600 input=1 output=1"));
-        assert!(surface.is_complete(&answer), "{} {}", answer.status, answer.text());
+        let answer = world.ask(&surface.stream(
+            &account.key,
+            "delay_ms=2500 events=4 gap_ms=600 input=1 output=1",
+        ));
+        assert!(
+            surface.is_complete(&answer),
+            "{} {}",
+            answer.status,
+            answer.text()
+        );
     }
     world.close();
 }
@@ -84,7 +139,10 @@ fn a_stream_that_hangs_ends_with_an_error_frame_in_time() {
         let began = Instant::now();
         let answer = world.ask(&surface.stream(&account.key, "events=8 hang=4"));
         let took = began.elapsed();
-        assert!(took > Duration::from_millis(750) && took < Duration::from_secs(4), "{took:?}");
+        assert!(
+            took > Duration::from_millis(750) && took < Duration::from_secs(4),
+            "{took:?}"
+        );
         broke_off(surface, &answer, "upstream_timeout", "timeout_error");
         assert_eq!(is_free(&world, &account, &answer)["outcome"], "vendor_cut");
     }
@@ -97,9 +155,20 @@ fn a_stream_that_outlasts_the_whole_requests_time_is_debited_for_what_was_genera
     let account = world.account();
     for surface in BOTH {
         let began = Instant::now();
-        let answer = world.ask(&surface.stream(&account.key, "events=200 bytes=4000 gap_ms=50 input=10 output=900"));
-        assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
-        assert!(answer.has(surface.error_frame()) && !surface.is_complete(&answer), "{}", answer.text());
+        let answer = world.ask(&surface.stream(
+            &account.key,
+            "events=200 bytes=4000 gap_ms=50 input=10 output=900",
+        ));
+        assert!(
+            began.elapsed() < Duration::from_secs(6),
+            "{:?}",
+            began.elapsed()
+        );
+        assert!(
+            answer.has(surface.error_frame()) && !surface.is_complete(&answer),
+            "{}",
+            answer.text()
+        );
         let receipt = world.receipt(&account, &answer.request_id());
         assert_eq!(receipt["outcome"], "gateway_ended", "{receipt}");
         assert!(micro(&receipt["credits"]) > 0, "{receipt}");
@@ -115,12 +184,21 @@ fn a_receipt_tells_when_the_first_token_came_and_when_the_last() {
         let answer = world.ask(&surface.stream(&account.key, "delay_ms=150 events=4 gap_ms=150"));
         assert_eq!(answer.status, 200);
         let receipt = world.receipt(&account, answer.header("x-request-id").unwrap());
-        let (first, took) = (receipt["first_token_ms"].as_u64().unwrap(), receipt["took_ms"].as_u64().unwrap());
+        let (first, took) = (
+            receipt["first_token_ms"].as_u64().unwrap(),
+            receipt["took_ms"].as_u64().unwrap(),
+        );
         // Clocks tick in whole milliseconds.
-        assert!(first >= 149 && first < took, "{surface:?}: the first after {first} ms, the last after {took} ms");
+        assert!(
+            first >= 149 && first < took,
+            "{surface:?}: the first after {first} ms, the last after {took} ms"
+        );
         let whole = world.ask(&surface.whole(&account.key, "output=10"));
         let receipt = world.receipt(&account, whole.header("x-request-id").unwrap());
-        assert!(receipt["took_ms"].is_u64() && receipt.get("first_token_ms").is_none(), "{receipt}");
+        assert!(
+            receipt["took_ms"].is_u64() && receipt.get("first_token_ms").is_none(),
+            "{receipt}"
+        );
         let failed = world.ask(&surface.stream(&account.key, "status=500"));
         let receipt = world.receipt(&account, failed.header("x-request-id").unwrap());
         assert!(receipt.get("first_token_ms").is_none(), "{receipt}");

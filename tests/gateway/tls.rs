@@ -1,5 +1,5 @@
-//! TLS at the edge: both protocols, both versions, large bodies and streams, and a certificate that is changed while
-//! connections stand.
+//! TLS at the edge: both protocols, both versions, large bodies and streams, and a certificate that
+//! is changed while connections stand.
 
 use crate::client::Request;
 use crate::surface::{BOTH, Chat, Surface};
@@ -13,23 +13,47 @@ use tempfile::TempDir;
 fn certify(dir: &Path) {
     let out = |name: &str| dir.join(name).display().to_string();
     let output = Command::new("openssl")
-        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"])
-        .args(["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"])
+        .args([
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+            "-nodes",
+            "-days",
+            "2",
+        ])
+        .args([
+            "-subj",
+            "/CN=localhost",
+            "-addext",
+            "subjectAltName=DNS:localhost,IP:127.0.0.1",
+        ])
         .args(["-keyout", &out("key.pem"), "-out", &out("cert.pem")])
         .output()
         .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
 
 pub fn secure() -> (World, TempDir) {
     let dir = tempfile::tempdir().unwrap();
     certify(dir.path());
     let path = |name: &str| dir.path().join(name).display().to_string();
-    let tls = format!("listen:\n  tls: {{cert: {:?}, key: {:?}}}\n", path("cert.pem"), path("key.pem"));
+    let tls = format!(
+        "listen:\n  tls: {{cert: {:?}, key: {:?}}}\n",
+        path("cert.pem"),
+        path("key.pem")
+    );
     (Plan::default().edit("listen:\n", &tls).start(), dir)
 }
 
-/// What curl came to with this certificate for its authority: `version status` and the body; or nothing.
+/// What curl came to with this certificate for its authority: `version status` and the body; or
+/// nothing.
 fn curl(
     world: &World,
     cert: &Path,
@@ -39,26 +63,50 @@ fn curl(
     body: &[u8],
 ) -> Option<(String, String)> {
     let mut curl = Command::new("curl")
-        .args(["--silent", "--max-time", "60", "--write-out", "\n%{http_version} %{http_code}", "--cacert"])
+        .args([
+            "--silent",
+            "--max-time",
+            "60",
+            "--write-out",
+            "\n%{http_version} %{http_code}",
+            "--cacert",
+        ])
         .arg(cert)
         .args(options)
-        .args(["--header", "content-type: application/json", "--header", &format!("x-api-key: {key}")])
-        .args(["--data-binary", "@-", &format!("https://127.0.0.1:{}{}", world.edge, surface.path())])
+        .args([
+            "--header",
+            "content-type: application/json",
+            "--header",
+            &format!("x-api-key: {key}"),
+        ])
+        .args([
+            "--data-binary",
+            "@-",
+            &format!("https://127.0.0.1:{}{}", world.edge, surface.path()),
+        ])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    curl.stdin.take().unwrap().write_all(body).unwrap_or_default();
+    curl.stdin
+        .take()
+        .unwrap()
+        .write_all(body)
+        .unwrap_or_default();
     let output = curl.wait_with_output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let (body, last) = text.rsplit_once('\n').unwrap();
-    output.status.success().then(|| (last.to_owned(), body.to_owned()))
+    output
+        .status
+        .success()
+        .then(|| (last.to_owned(), body.to_owned()))
 }
 
 /// A body of 5 MB.
 fn large(surface: Surface) -> Vec<u8> {
     let mut body = surface.body("input=1 output=1", false, 1_000);
-    body["messages"][0]["content"] = format!("[[sim input=1 output=1]] {}", "0123456789".repeat(500_000)).into();
+    body["messages"][0]["content"] =
+        format!("[[sim input=1 output=1]] {}", "0123456789".repeat(500_000)).into();
     body.to_string().into_bytes()
 }
 
@@ -74,18 +122,48 @@ fn both_protocols_and_both_versions_carry_large_bodies_and_streams() {
         (&["--http2", "--tlsv1.3"], "2"),
     ] {
         for surface in BOTH {
-            let answer = curl(&world, &cert, options, surface, &account.key, &large(surface));
-            assert_eq!(answer.expect("an answer").0, format!("{version} 200"), "{options:?}");
-            let body = surface.body("events=20 input=1 output=20", true, 1_000).to_string();
-            let (status, text) =
-                curl(&world, &cert, options, surface, &account.key, body.as_bytes()).expect("an answer");
+            let answer = curl(
+                &world,
+                &cert,
+                options,
+                surface,
+                &account.key,
+                &large(surface),
+            );
+            assert_eq!(
+                answer.expect("an answer").0,
+                format!("{version} 200"),
+                "{options:?}"
+            );
+            let body = surface
+                .body("events=20 input=1 output=20", true, 1_000)
+                .to_string();
+            let (status, text) = curl(
+                &world,
+                &cert,
+                options,
+                surface,
+                &account.key,
+                body.as_bytes(),
+            )
+            .expect("an answer");
             assert_eq!(status, format!("{version} 200"), "{options:?}");
-            assert!(text.contains(surface.terminal().trim_end()), "{options:?}: {text}");
+            assert!(
+                text.contains(surface.terminal().trim_end()),
+                "{options:?}: {text}"
+            );
         }
     }
     assert_eq!(world.vendor.calls(), 16);
     // What is older is not spoken, and what is plain is not answered.
-    let old = ["--http1.1", "--tlsv1.0", "--tls-max", "1.1", "--ciphers", "DEFAULT@SECLEVEL=0"];
+    let old = [
+        "--http1.1",
+        "--tlsv1.0",
+        "--tls-max",
+        "1.1",
+        "--ciphers",
+        "DEFAULT@SECLEVEL=0",
+    ];
     assert!(curl(&world, &cert, &old, Chat, &account.key, b"{}").is_none());
     let mut plain = world.connect();
     plain.send(&Request::get("/healthz").bytes());
@@ -106,7 +184,13 @@ struct Held {
 impl Held {
     fn open(world: &World, cert: &Path) -> Self {
         let client = Command::new("openssl")
-            .args(["s_client", "-quiet", "-verify_return_error", "-connect", &format!("127.0.0.1:{}", world.edge)])
+            .args([
+                "s_client",
+                "-quiet",
+                "-verify_return_error",
+                "-connect",
+                &format!("127.0.0.1:{}", world.edge),
+            ])
             .arg("-CAfile")
             .arg(cert)
             .stdin(Stdio::piped())
@@ -114,19 +198,41 @@ impl Held {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        Self { client, got: Vec::new() }
+        Self {
+            client,
+            got: Vec::new(),
+        }
     }
 
     fn send(&mut self, request: &Request) {
-        self.client.stdin.as_mut().unwrap().write_all(&request.bytes()).unwrap();
+        self.client
+            .stdin
+            .as_mut()
+            .unwrap()
+            .write_all(&request.bytes())
+            .unwrap();
     }
 
     /// Reads on until `text` has come.
     fn until(&mut self, text: &str) {
         let mut piece = [0; 4_096];
-        while !self.got.windows(text.len()).any(|window| window == text.as_bytes()) {
-            let read = self.client.stdout.as_mut().unwrap().read(&mut piece).unwrap();
-            assert!(read > 0, "the connection ended before {text:?}: {}", String::from_utf8_lossy(&self.got));
+        while !self
+            .got
+            .windows(text.len())
+            .any(|window| window == text.as_bytes())
+        {
+            let read = self
+                .client
+                .stdout
+                .as_mut()
+                .unwrap()
+                .read(&mut piece)
+                .unwrap();
+            assert!(
+                read > 0,
+                "the connection ended before {text:?}: {}",
+                String::from_utf8_lossy(&self.got)
+            );
             self.got.extend_from_slice(&piece[..read]);
         }
     }
@@ -155,12 +261,19 @@ fn a_changed_certificate_is_taken_up_and_no_connection_is_cut() {
     // What is wrong with the files changes nothing.
     std::fs::write(&cert, "no certificate").unwrap();
     world.signal("HUP");
-    wait_for("the refusal", SOON, || world.log().contains("reload refused").then_some(()));
+    wait_for("the refusal", SOON, || {
+        world.log().contains("reload refused").then_some(())
+    });
     assert!(ask(&old).is_some());
 
     certify(dir.path());
     world.signal("HUP");
-    wait_for("the new certificate", SOON, || world.log().contains("took the TLS certificate").then_some(()));
+    wait_for("the new certificate", SOON, || {
+        world
+            .log()
+            .contains("took the TLS certificate")
+            .then_some(())
+    });
     assert!(ask(&cert).is_some());
     assert!(ask(&old).is_none(), "the old certificate is still shown");
     held.until("data: [DONE]");

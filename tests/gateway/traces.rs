@@ -1,5 +1,5 @@
-//! Traces, for whoever wants them: a collector gets a span of each request and one of each attempt at a vendor, and nothing that
-//! is a secret; a collector that is away costs nobody anything.
+//! Traces, for whoever wants them: a collector gets a span of each request and one of each attempt
+//! at a vendor, and nothing that is a secret; a collector that is away costs nobody anything.
 
 use crate::client::Request;
 use crate::surface::{BOTH, Chat};
@@ -33,14 +33,25 @@ impl Collector {
                     assert!(read > 0, "{}", String::from_utf8_lossy(&text));
                     text.extend_from_slice(&piece[..read]);
                     let all = String::from_utf8_lossy(&text).into_owned();
-                    let Some((head, body)) = all.split_once("\r\n\r\n") else { continue };
-                    let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
+                    let Some((head, body)) = all.split_once("\r\n\r\n") else {
+                        continue;
+                    };
+                    let length = head
+                        .lines()
+                        .find_map(|line| line.strip_prefix("content-length: "))
+                        .unwrap();
                     if body.len() >= length.parse().unwrap() {
                         break (head.to_owned(), body.to_owned());
                     }
                 };
-                kept.lock().unwrap().push((head, serde_json::from_str(&body).unwrap()));
-                socket.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}").unwrap();
+                kept.lock()
+                    .unwrap()
+                    .push((head, serde_json::from_str(&body).unwrap()));
+                socket
+                    .write_all(
+                        b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}",
+                    )
+                    .unwrap();
             }
         });
         Self { port, got }
@@ -51,11 +62,16 @@ impl Collector {
         let spans = || {
             let got = self.got.lock().unwrap();
             let of = |(_, document): &(String, Value)| {
-                document["resourceSpans"][0]["scopeSpans"][0]["spans"].as_array().unwrap().clone()
+                document["resourceSpans"][0]["scopeSpans"][0]["spans"]
+                    .as_array()
+                    .unwrap()
+                    .clone()
             };
             got.iter().flat_map(of).collect::<Vec<_>>()
         };
-        let found = wait_for("the spans", SOON, || Some(spans()).filter(|found| found.len() >= count));
+        let found = wait_for("the spans", SOON, || {
+            Some(spans()).filter(|found| found.len() >= count)
+        });
         assert_eq!(found.len(), count, "{found:#?}");
         found
     }
@@ -64,13 +80,21 @@ impl Collector {
 fn tracing(plan: Plan, port: u16, more: &str) -> World {
     let store = "store: {kind: embedded}";
     let traces = format!("{{endpoint: \"http://127.0.0.1:{port}/v1/traces\"{more}}}");
-    plan.edit(store, &format!("{store}\ntelemetry: {{traces: {traces}}}")).start()
+    plan.edit(store, &format!("{store}\ntelemetry: {{traces: {traces}}}"))
+        .start()
 }
 
 fn fact<'a>(span: &'a Value, key: &str) -> &'a str {
-    let found = span["attributes"].as_array().unwrap().iter().find(|fact| fact["key"] == key);
+    let found = span["attributes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|fact| fact["key"] == key);
     let value = &found.unwrap_or_else(|| panic!("no {key} in {span}"))["value"];
-    value["stringValue"].as_str().or(value["intValue"].as_str()).unwrap()
+    value["stringValue"]
+        .as_str()
+        .or(value["intValue"].as_str())
+        .unwrap()
 }
 
 fn nanos(span: &Value, key: &str) -> u64 {
@@ -80,7 +104,12 @@ fn nanos(span: &Value, key: &str) -> u64 {
 /// The header that the vendor got last.
 fn sent(vendor: &Simulator) -> Option<String> {
     let call = vendor.last();
-    let header = call["headers"].as_array().unwrap().iter().find(|header| header[0] == "traceparent").cloned();
+    let header = call["headers"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|header| header[0] == "traceparent")
+        .cloned();
     header.map(|header| header[1].as_str().unwrap().to_owned())
 }
 
@@ -88,37 +117,76 @@ fn sent(vendor: &Simulator) -> Option<String> {
 fn a_request_and_its_attempts_are_one_trace_of_its_callers() {
     let collector = Collector::start();
     let (broken, works) = (Simulator::start(Some("status=500")), Simulator::start(None));
-    let plan = Plan::default().endpoints(&[broken.port, works.port]).turns().limit("breaker_failures", 0);
+    let plan = Plan::default()
+        .endpoints(&[broken.port, works.port])
+        .turns()
+        .limit("breaker_failures", 0);
     let world = tracing(plan, collector.port, ", sample: \"1\", to_vendors: true");
     let account = world.account();
     let mut asked = 0;
     // Whoever has its turn: until one began at the endpoint that fails.
     while broken.calls() == 0 {
         asked += 1;
-        let answer =
-            world.ask(&Chat.stream(&account.key, "text=CANARY input=10 output=5").header("traceparent", CALLER));
+        let answer = world.ask(
+            &Chat
+                .stream(&account.key, "text=CANARY input=10 output=5")
+                .header("traceparent", CALLER),
+        );
         assert_eq!(answer.status, 200, "{}", answer.text());
         assert!(Chat.is_complete(&answer));
     }
     let refused = world.ask(&Chat.whole("gw-sk-CANARY", "text=CANARY"));
     assert_eq!(refused.status, 401);
     let spans = collector.spans(2 * asked + 2);
-    let requests: Vec<_> = spans.iter().filter(|span| span["name"] == "request").collect();
+    let requests: Vec<_> = spans
+        .iter()
+        .filter(|span| span["name"] == "request")
+        .collect();
     assert_eq!(requests.len(), asked + 1);
     // In whatever order they ended: an answer is with its client before its span is entered.
-    let attempts_of =
-        |request: &Value| spans.iter().filter(|span| span["parentSpanId"] == request["spanId"]).collect::<Vec<_>>();
-    let (of_caller, own): (Vec<_>, Vec<_>) =
-        requests.into_iter().partition(|request| request["parentSpanId"] == "00f067aa0ba902b7");
+    let attempts_of = |request: &Value| {
+        spans
+            .iter()
+            .filter(|span| span["parentSpanId"] == request["spanId"])
+            .collect::<Vec<_>>()
+    };
+    let (of_caller, own): (Vec<_>, Vec<_>) = requests
+        .into_iter()
+        .partition(|request| request["parentSpanId"] == "00f067aa0ba902b7");
     let [failed] = own[..] else { panic!("{own:?}") };
-    let last = of_caller.into_iter().find(|request| attempts_of(request).len() == 2).unwrap();
-    assert_eq!((&last["traceId"], last["kind"].as_u64()), (&TRACE.into(), Some(2)));
-    assert_eq!([fact(last, "gen_ai.request.model"), fact(last, "gateway.outcome")], [Chat.model(), "completed"]);
+    let last = of_caller
+        .into_iter()
+        .find(|request| attempts_of(request).len() == 2)
+        .unwrap();
+    assert_eq!(
+        (&last["traceId"], last["kind"].as_u64()),
+        (&TRACE.into(), Some(2))
+    );
+    assert_eq!(
+        [
+            fact(last, "gen_ai.request.model"),
+            fact(last, "gateway.outcome")
+        ],
+        [Chat.model(), "completed"]
+    );
     let attempts = attempts_of(last);
-    let [first, second] = attempts[..] else { panic!("{attempts:?}") };
-    assert_eq!([fact(first, "http.response.status_code"), fact(second, "http.response.status_code")], ["500", "200"]);
-    assert_eq!(fact(second, "server.address"), format!("127.0.0.1:{}", works.port));
-    assert!(first["status"]["code"] == 2 && second["status"].is_null() && first["traceId"] == TRACE);
+    let [first, second] = attempts[..] else {
+        panic!("{attempts:?}")
+    };
+    assert_eq!(
+        [
+            fact(first, "http.response.status_code"),
+            fact(second, "http.response.status_code")
+        ],
+        ["500", "200"]
+    );
+    assert_eq!(
+        fact(second, "server.address"),
+        format!("127.0.0.1:{}", works.port)
+    );
+    assert!(
+        first["status"]["code"] == 2 && second["status"].is_null() && first["traceId"] == TRACE
+    );
     let times = [
         nanos(last, "startTimeUnixNano"),
         nanos(first, "startTimeUnixNano"),
@@ -126,15 +194,36 @@ fn a_request_and_its_attempts_are_one_trace_of_its_callers() {
         nanos(second, "startTimeUnixNano"),
         nanos(second, "endTimeUnixNano"),
     ];
-    assert!(times.is_sorted() && times[4] <= nanos(last, "endTimeUnixNano"), "{times:?}");
+    assert!(
+        times.is_sorted() && times[4] <= nanos(last, "endTimeUnixNano"),
+        "{times:?}"
+    );
     // Its vendor knows the attempt.
-    assert_eq!(sent(&works), Some(format!("00-{TRACE}-{}-01", second["spanId"].as_str().unwrap())));
+    assert_eq!(
+        sent(&works),
+        Some(format!(
+            "00-{TRACE}-{}-01",
+            second["spanId"].as_str().unwrap()
+        ))
+    );
     // One without a caller's trace begins its own; what was refused has no attempt.
     assert_ne!(failed["traceId"], TRACE);
     assert!(failed["parentSpanId"].is_null());
-    assert_eq!([fact(failed, "gateway.reason"), fact(failed, "http.response.status_code")], ["bad_key", "401"]);
+    assert_eq!(
+        [
+            fact(failed, "gateway.reason"),
+            fact(failed, "http.response.status_code")
+        ],
+        ["bad_key", "401"]
+    );
     let all = format!("{:?}", collector.got.lock().unwrap());
-    for secret in ["CANARY", "sim-beta-key", &account.key, &account.id, &account.email] {
+    for secret in [
+        "CANARY",
+        "sim-beta-key",
+        &account.key,
+        &account.id,
+        &account.email,
+    ] {
         assert!(!all.contains(secret), "{secret}");
     }
     assert_eq!(world.metric("gateway_trace_spans_dropped_total", &[]), 0.0);
@@ -149,7 +238,11 @@ fn nobody_is_traced_and_no_vendor_told_unless_it_is_asked_for() {
     let account = world.account();
     let ask = |world: &World, key: &str| {
         for surface in BOTH {
-            let answer = world.ask(&surface.whole(key, "input=1 output=1").header("traceparent", CALLER));
+            let answer = world.ask(
+                &surface
+                    .whole(key, "input=1 output=1")
+                    .header("traceparent", CALLER),
+            );
             assert_eq!(answer.status, 200, "{}", answer.text());
         }
     };
@@ -164,17 +257,33 @@ fn nobody_is_traced_and_no_vendor_told_unless_it_is_asked_for() {
     collector.spans(4);
     world.close();
 
-    let world = tracing(Plan::default(), collector.port, ", sample: \"0\", to_vendors: true");
+    let world = tracing(
+        Plan::default(),
+        collector.port,
+        ", sample: \"0\", to_vendors: true",
+    );
     let account = world.account();
     ask(&world, &account.key);
-    assert_eq!(sent(&world.vendor).as_deref(), Some(CALLER), "as the caller said it");
-    world.ask(&Chat.whole(&account.key, "input=1").header("traceparent", "00-nonsense"));
+    assert_eq!(
+        sent(&world.vendor).as_deref(),
+        Some(CALLER),
+        "as the caller said it"
+    );
+    world.ask(
+        &Chat
+            .whole(&account.key, "input=1")
+            .header("traceparent", "00-nonsense"),
+    );
     assert_eq!(sent(&world.vendor), None);
     // What is left to send is sent on the way out.
     world.close();
     collector.spans(4);
     let got = collector.got.lock().unwrap();
-    assert!(got.iter().all(|(head, _)| head.starts_with("POST /v1/traces HTTP/1.1\r\n")), "{got:?}");
+    assert!(
+        got.iter()
+            .all(|(head, _)| head.starts_with("POST /v1/traces HTTP/1.1\r\n")),
+        "{got:?}"
+    );
 }
 
 #[test]
@@ -186,8 +295,14 @@ fn a_collector_that_is_away_costs_spans_and_no_request() {
     }
     assert_eq!(world.ask(&Request::get("/healthz")).status, 200);
     wait_for("the spans to be given up", SOON, || {
-        (world.metric("gateway_trace_spans_dropped_total", &["reason=\"failed\""]) >= 4.0).then_some(())
+        (world.metric("gateway_trace_spans_dropped_total", &["reason=\"failed\""]) >= 4.0)
+            .then_some(())
     });
-    assert_eq!(world.log().matches("send traces to").count(), 1, "{}", world.log());
+    assert_eq!(
+        world.log().matches("send traces to").count(),
+        1,
+        "{}",
+        world.log()
+    );
     world.close();
 }

@@ -1,5 +1,5 @@
-//! Every model through the other vendor's surface, over the wire: answered, told of what was changed, and billed as if
-//! it had been asked in its own.
+//! Every model through the other vendor's surface, over the wire: answered, told of what was
+//! changed, and billed as if it had been asked in its own.
 //!
 //! What a translated body says is the vectors' matter; this is about what happens around it.
 
@@ -61,7 +61,8 @@ fn an_answer_costs_what_it_costs_in_its_own_protocol_streamed_or_not() {
         let vendor = vendor_of(surface);
         for streamed in [false, true] {
             let marker = "text=\"Grüße, 世界\" input=1001 cache_read=2003 write_5m=307 output=99 reasoning=40";
-            let answer = world.ask(&surface.request(&account.key, &over(surface, marker, streamed, 500)));
+            let answer =
+                world.ask(&surface.request(&account.key, &over(surface, marker, streamed, 500)));
             assert_eq!(answer.status, 200, "{}", answer.text());
             assert_eq!(answer.header("x-gateway-warnings"), None);
             let receipt = world.receipt(&account, &answer.request_id());
@@ -71,26 +72,47 @@ fn an_answer_costs_what_it_costs_in_its_own_protocol_streamed_or_not() {
                 Chat => (1_001 * 175 + 307 * 175 + 99 * 1_400) * 1_000 + 2_003 * 17_500,
             };
             let cost = (exact + 999) / 1_000;
-            assert_eq!(micro(&receipt["credits"]), cost, "{surface:?} {streamed}: {receipt}");
-            assert_eq!(receipt["surface"], if surface == Chat { "chat" } else { "messages" });
+            assert_eq!(
+                micro(&receipt["credits"]),
+                cost,
+                "{surface:?} {streamed}: {receipt}"
+            );
+            assert_eq!(
+                receipt["surface"],
+                if surface == Chat { "chat" } else { "messages" }
+            );
             assert_eq!(receipt["model"], vendor.model());
             assert_eq!(receipt["estimated"], false);
             if streamed {
                 assert!(surface.is_complete(&answer), "{}", answer.text());
-                assert!(!answer.text().contains(vendor.upstream_model()), "{}", answer.text());
+                assert!(
+                    !answer.text().contains(vendor.upstream_model()),
+                    "{}",
+                    answer.text()
+                );
             } else {
                 let body = answer.json();
                 assert_eq!(said(surface, &body), "Grüße, 世界");
                 assert_eq!(body["model"], vendor.model());
-                assert_eq!(answer.header("x-gateway-credits"), receipt["credits"].as_str());
+                assert_eq!(
+                    answer.header("x-gateway-credits"),
+                    receipt["credits"].as_str()
+                );
                 let usage = &body["usage"];
                 match surface {
                     Chat => assert_eq!(
-                        (&usage["prompt_tokens"], &usage["prompt_tokens_details"]["cached_tokens"]),
+                        (
+                            &usage["prompt_tokens"],
+                            &usage["prompt_tokens_details"]["cached_tokens"]
+                        ),
                         (&json!(1_001 + 2_003 + 307), &json!(2_003))
                     ),
                     Messages => assert_eq!(
-                        (&usage["input_tokens"], &usage["cache_read_input_tokens"], &usage["output_tokens"]),
+                        (
+                            &usage["input_tokens"],
+                            &usage["cache_read_input_tokens"],
+                            &usage["output_tokens"]
+                        ),
                         (&json!(1_001), &json!(2_003), &json!(99))
                     ),
                 }
@@ -115,12 +137,20 @@ fn the_vendor_gets_its_own_path_and_headers_and_nothing_of_the_client() {
         let last = world.vendor.last();
         assert_eq!(last["path"], vendor_of(surface).path());
         let headers = last["headers"].to_string();
-        for foreign in [account.key.as_str(), "2099-01-01", "something-new", "org-of-the-client", "user-agent\":\"test"]
-        {
+        for foreign in [
+            account.key.as_str(),
+            "2099-01-01",
+            "something-new",
+            "org-of-the-client",
+            "user-agent\":\"test",
+        ] {
             assert!(!headers.contains(foreign), "{foreign}: {headers}");
         }
         if surface == Chat {
-            assert!(headers.contains("2023-06-01") && headers.contains("sim-alpha-key"), "{headers}");
+            assert!(
+                headers.contains("2023-06-01") && headers.contains("sim-alpha-key"),
+                "{headers}"
+            );
         } else {
             assert!(headers.contains("Bearer sim-beta-key"), "{headers}");
         }
@@ -132,16 +162,24 @@ fn the_vendor_gets_its_own_path_and_headers_and_nothing_of_the_client() {
 fn what_was_changed_is_told_and_is_refused_to_who_is_strict() {
     let world = World::new();
     let account = world.account();
-    for (surface, member, value, warning) in
-        [(Chat, "seed", json!(7), "dropped:seed"), (Messages, "top_k", json!(5), "dropped:top_k")]
-    {
+    for (surface, member, value, warning) in [
+        (Chat, "seed", json!(7), "dropped:seed"),
+        (Messages, "top_k", json!(5), "dropped:top_k"),
+    ] {
         for streamed in [false, true] {
             let mut body = over(surface, "input=1 output=1", streamed, 100);
             body[member] = value.clone();
             let answer = world.ask(&surface.request(&account.key, &body));
-            assert_eq!((answer.status, answer.header("x-gateway-warnings")), (200, Some(warning)), "{}", answer.text());
+            assert_eq!(
+                (answer.status, answer.header("x-gateway-warnings")),
+                (200, Some(warning)),
+                "{}",
+                answer.text()
+            );
             let calls = world.vendor.calls();
-            let strict = surface.request(&account.key, &body).header("x-gateway-strict", "true");
+            let strict = surface
+                .request(&account.key, &body)
+                .header("x-gateway-strict", "true");
             let error = surface.failure(&world.ask(&strict), 400, "invalid_request_error", None);
             assert_eq!(error["message"], format!("Strict mode: {warning}"));
             assert_eq!(world.vendor.calls(), calls);
@@ -154,17 +192,22 @@ fn what_was_changed_is_told_and_is_refused_to_who_is_strict() {
 #[test]
 fn what_cannot_be_translated_is_refused_before_any_credit_is_asked_for() {
     let world = World::new();
-    // Too little for any request but enough for its header: were money asked for first, it would be 402.
+    // Too little for any request but enough for its header: were money asked for first, it would be
+    // 402.
     let account = world.funded(10_000);
-    for (surface, member, value, path) in
-        [(Chat, "n", json!(2), "n"), (Messages, "container", json!("c_1"), "container")]
-    {
+    for (surface, member, value, path) in [
+        (Chat, "n", json!(2), "n"),
+        (Messages, "container", json!("c_1"), "container"),
+    ] {
         let mut body = over(surface, "", false, 100);
         body[member] = value;
         let answer = world.ask(&surface.request(&account.key, &body));
         let error = world_error(surface, &answer);
         assert_eq!(answer.status, 400, "{error}");
-        assert!(error["param"] == path || error["message"].as_str().unwrap().starts_with(path), "{error}");
+        assert!(
+            error["param"] == path || error["message"].as_str().unwrap().starts_with(path),
+            "{error}"
+        );
         let answer = world.ask(&whole(surface, &account.key, ""));
         assert_eq!(answer.status, 402, "{}", answer.text());
     }
@@ -184,10 +227,22 @@ fn an_output_limit_is_lowered_in_the_vendors_words_and_told_in_the_callers() {
         let vendor = vendor_of(surface);
         let account = world.account_with(&format!("{surface:?}@example.test"), &["--no-trial"]);
         let body = over(surface, "input=10 output=10", false, 30_000);
-        // More than the body's own bytes at the dearest price, and about a thousand tokens of output.
+        // More than the body's own bytes at the dearest price, and about a thousand tokens of
+        // output.
         let given = 1_000 * 200 + 1_000 * vendor.prices().1;
-        world.json(&["account", "grant", &account.id, &credits(given), "--ref", &format!("{surface:?}")]);
-        let strict = world.ask(&surface.request(&account.key, &body).header("x-gateway-strict", "true"));
+        world.json(&[
+            "account",
+            "grant",
+            &account.id,
+            &credits(given),
+            "--ref",
+            &format!("{surface:?}"),
+        ]);
+        let strict = world.ask(
+            &surface
+                .request(&account.key, &body)
+                .header("x-gateway-strict", "true"),
+        );
         assert_eq!(strict.status, 402, "{}", strict.text());
         let answer = world.ask(&surface.request(&account.key, &body));
         assert_eq!(answer.status, 200, "{}", answer.text());
@@ -200,7 +255,12 @@ fn an_output_limit_is_lowered_in_the_vendors_words_and_told_in_the_callers() {
             let mut body = body.clone();
             body.as_object_mut().unwrap().remove(surface.limit_field());
             let answer = world.ask(&surface.request(&account.key, &body));
-            assert_eq!(answer.header("x-gateway-warnings"), Some(warning.as_str()), "{}", answer.text());
+            assert_eq!(
+                answer.header("x-gateway-warnings"),
+                Some(warning.as_str()),
+                "{}",
+                answer.text()
+            );
         }
     }
     world.close();
@@ -216,9 +276,14 @@ fn each_status_of_the_other_vendor_is_told_in_the_callers_words() {
         for (marker, chat, messages, code) in STATUSES {
             for streamed in [false, true] {
                 let marker = format!("status={marker}");
-                let answer = connection.ask(&surface.request(&account.key, &over(surface, &marker, streamed, 1_000)));
+                let answer = connection
+                    .ask(&surface.request(&account.key, &over(surface, &marker, streamed, 1_000)));
                 surface.fails(&answer, chat, messages, code);
-                assert!(!answer.text().contains(vendor_of(surface).upstream_model()), "{}", answer.text());
+                assert!(
+                    !answer.text().contains(vendor_of(surface).upstream_model()),
+                    "{}",
+                    answer.text()
+                );
                 is_free(&world, &account, &answer);
             }
         }
@@ -228,12 +293,21 @@ fn each_status_of_the_other_vendor_is_told_in_the_callers_words() {
 
 #[test]
 fn a_failure_before_the_first_event_has_a_status_and_one_inside_the_stream_a_frame() {
-    let world = Plan::default().limit("attempts", 1).limit("idle_seconds", 1).start();
+    let world = Plan::default()
+        .limit("attempts", 1)
+        .limit("idle_seconds", 1)
+        .start();
     let account = world.account();
     for surface in BOTH {
-        let overloaded = "error_event=0 status=529 error_type=overloaded_error error_code=overloaded";
+        let overloaded =
+            "error_event=0 status=529 error_type=overloaded_error error_code=overloaded";
         let answer = world.ask(&stream(surface, &account.key, overloaded));
-        surface.fails(&answer, (503, "server_error"), (529, "overloaded_error"), Some("overloaded"));
+        surface.fails(
+            &answer,
+            (503, "server_error"),
+            (529, "overloaded_error"),
+            Some("overloaded"),
+        );
         is_free(&world, &account, &answer);
         let frames = [
             (
@@ -248,10 +322,19 @@ fn a_failure_before_the_first_event_has_a_status_and_one_inside_the_stream_a_fra
         for (marker, code, kind) in frames {
             let answer = world.ask(&stream(surface, &account.key, marker));
             broke_off(surface, &answer, code, kind);
-            assert_eq!(is_free(&world, &account, &answer)["outcome"], "vendor_cut", "{surface:?} {marker}");
+            assert_eq!(
+                is_free(&world, &account, &answer)["outcome"],
+                "vendor_cut",
+                "{surface:?} {marker}"
+            );
         }
         let answer = world.ask(&whole(surface, &account.key, "garbage=json"));
-        surface.fails(&answer, (502, "server_error"), (500, "api_error"), Some("upstream_error"));
+        surface.fails(
+            &answer,
+            (502, "server_error"),
+            (500, "api_error"),
+            Some("upstream_error"),
+        );
         is_free(&world, &account, &answer);
     }
     world.close();
@@ -259,12 +342,21 @@ fn a_failure_before_the_first_event_has_a_status_and_one_inside_the_stream_a_fra
 
 #[test]
 fn a_waiting_client_hears_that_its_stream_is_alive() {
-    let world = Plan::default().limit("stream_keep_alive_seconds", 1).start();
+    let world = Plan::default()
+        .limit("stream_keep_alive_seconds", 1)
+        .start();
     let account = world.account();
     for surface in BOTH {
-        let sign = if surface == Chat { "\n\n: ping\n\n" } else { "event: ping\ndata: {\"type\":\"ping\"}\n\n" };
+        let sign = if surface == Chat {
+            "\n\n: ping\n\n"
+        } else {
+            "event: ping\ndata: {\"type\":\"ping\"}\n\n"
+        };
         // Silence between two events, and before the first.
-        for marker in ["events=2 gap_ms=2600 input=10 output=5", "events=2 first_ms=2600 input=10 output=5"] {
+        for marker in [
+            "events=2 gap_ms=2600 input=10 output=5",
+            "events=2 first_ms=2600 input=10 output=5",
+        ] {
             let answer = world.ask(&stream(surface, &account.key, marker));
             let text = answer.text();
             assert!(surface.is_complete(&answer), "{text}");
@@ -272,12 +364,20 @@ fn a_waiting_client_hears_that_its_stream_is_alive() {
             let signs = text.matches(sign.trim_start()).count();
             assert!(signs >= least, "{surface:?} {marker}: {text}");
             let receipt = world.receipt(&account, &answer.request_id());
-            assert_eq!(micro(&receipt["credits"]), vendor_of(surface).cost(10, 5), "{receipt}");
+            assert_eq!(
+                micro(&receipt["credits"]),
+                vendor_of(surface).cost(10, 5),
+                "{receipt}"
+            );
         }
         // Where nothing is silent for so long, nothing is said.
         let answer = world.ask(&stream(surface, &account.key, "events=4 gap_ms=100"));
         let pings = answer.text().matches("ping").count();
-        assert!(pings <= if surface == Chat { 0 } else { 2 }, "{}", answer.text());
+        assert!(
+            pings <= if surface == Chat { 0 } else { 2 },
+            "{}",
+            answer.text()
+        );
     }
     world.close();
 }
@@ -288,12 +388,22 @@ fn a_vendor_that_finishes_and_does_not_end_is_ended_here() {
     let account = world.account();
     for surface in BOTH {
         let began = Instant::now();
-        // Silent from the finish on: before the usage chunk and `[DONE]`, and before `message_stop`.
+        // Silent from the finish on: before the usage chunk and `[DONE]`, and before
+        // `message_stop`.
         let events = if surface == Chat { 9 } else { 8 };
-        let marker = format!("text=\"a b c d\" events=4 usage=finish input=30 output=4 hang={events}");
+        let marker =
+            format!("text=\"a b c d\" events=4 usage=finish input=30 output=4 hang={events}");
         let answer = world.ask(&stream(surface, &account.key, &marker));
-        assert!(surface.is_complete(&answer), "{surface:?}: {}", answer.text());
-        assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+        assert!(
+            surface.is_complete(&answer),
+            "{surface:?}: {}",
+            answer.text()
+        );
+        assert!(
+            began.elapsed() < Duration::from_secs(10),
+            "{:?}",
+            began.elapsed()
+        );
         let receipt = world.receipt(&account, &answer.request_id());
         assert_eq!(receipt["outcome"], "completed", "{receipt}");
         assert!(micro(&receipt["credits"]) > 0, "{receipt}");
@@ -317,7 +427,11 @@ fn a_client_that_leaves_pays_for_what_was_generated() {
         let ending = world.ended(&account, index + 1);
         assert_eq!(ending["outcome"], "client_left", "{ending}");
         let receipt = world.receipt(&account, ending["request_id"].as_str().unwrap());
-        assert_eq!(micro(&receipt["credits"]), vendor_of(surface).cost(200, 70), "{receipt}");
+        assert_eq!(
+            micro(&receipt["credits"]),
+            vendor_of(surface).cost(200, 70),
+            "{receipt}"
+        );
         assert_eq!(receipt["estimated"], false, "{receipt}");
     }
     world.close();
@@ -327,7 +441,10 @@ fn a_client_that_leaves_pays_for_what_was_generated() {
 fn a_failed_endpoint_is_survived_with_the_same_translated_megabytes() {
     let broken = Simulator::start(Some("close"));
     let good = Simulator::start(None);
-    let world = Plan::default().endpoints(&[broken.port, good.port]).turns().start();
+    let world = Plan::default()
+        .endpoints(&[broken.port, good.port])
+        .turns()
+        .start();
     let account = world.account();
     for surface in BOTH {
         for attempt in 0..2 {
@@ -358,11 +475,15 @@ fn a_large_whole_answer_is_streamed_from_the_vendor_and_told_whole() {
     assert_eq!(sent(&world)["stream"], true);
     assert_eq!(said(Chat, &answer.json()).len(), 60_000);
     assert_eq!(answer.header("content-type"), Some("application/json"));
-    assert_eq!(micro(&answer.header("x-gateway-credits").into()), Messages.cost(10, 9_000));
+    assert_eq!(
+        micro(&answer.header("x-gateway-credits").into()),
+        Messages.cost(10, 9_000)
+    );
     // It fails like any other that was not begun.
-    for (marker, code) in
-        [("events=9 cut=5", "upstream_error"), ("error_event=3 error_type=overloaded_error", "overloaded")]
-    {
+    for (marker, code) in [
+        ("events=9 cut=5", "upstream_error"),
+        ("error_event=3 error_type=overloaded_error", "overloaded"),
+    ] {
         let answer = world.ask(&Chat.request(&account.key, &over(Chat, marker, false, 20_000)));
         assert!(answer.status >= 500, "{}", answer.text());
         assert_eq!(answer.json()["error"]["code"], code, "{}", answer.text());
@@ -381,19 +502,40 @@ fn tokens_are_counted_for_every_model_and_for_nothing() {
         world.ask(&Request::post(&path, body.to_string()).bearer(&account.key))
     };
     let own = count(Messages.model(), "?beta=true");
-    assert_eq!((own.status, own.header("x-gateway-estimated")), (200, None), "{}", own.text());
+    assert_eq!(
+        (own.status, own.header("x-gateway-estimated")),
+        (200, None),
+        "{}",
+        own.text()
+    );
     let calls = world.vendor.calls();
     let other = count(Chat.model(), "");
-    assert_eq!((other.status, other.header("x-gateway-estimated")), (200, Some("true")), "{}", other.text());
+    assert_eq!(
+        (other.status, other.header("x-gateway-estimated")),
+        (200, Some("true")),
+        "{}",
+        other.text()
+    );
     // 300 for having tools, 8 for each, 4 for each message: with its texts and the margin.
     let tokens = other.json()["input_tokens"].as_u64().unwrap();
     assert!((330..420).contains(&tokens), "{tokens}");
     assert_eq!(world.vendor.calls(), calls, "counted here");
     let unknown = count("no-such-model", "");
     assert_eq!(unknown.status, 404);
-    let wrong = Request::post("/v1/messages/count_tokens", json!({"model": Chat.model(), "messages": []}).to_string());
-    let error = Messages.failure(&world.ask(&wrong.bearer(&account.key)), 400, "invalid_request_error", None);
-    assert_eq!(error["message"], "messages: at least one message is required");
+    let wrong = Request::post(
+        "/v1/messages/count_tokens",
+        json!({"model": Chat.model(), "messages": []}).to_string(),
+    );
+    let error = Messages.failure(
+        &world.ask(&wrong.bearer(&account.key)),
+        400,
+        "invalid_request_error",
+        None,
+    );
+    assert_eq!(
+        error["message"],
+        "messages: at least one message is required"
+    );
     assert_eq!(world.endings(&account), Vec::<Value>::new());
     world.close();
 }
@@ -410,13 +552,21 @@ fn reasoning_that_the_vendor_refuses_is_left_out_once() {
     ]});
     let answer = world.ask(&Chat.request(&account.key, &body));
     assert_eq!(answer.status, 200, "{}", answer.text());
-    assert_eq!(answer.header("x-gateway-warnings"), Some("dropped:thinking"));
+    assert_eq!(
+        answer.header("x-gateway-warnings"),
+        Some("dropped:thinking")
+    );
     assert_eq!(said(Chat, &answer.json()), "Sure.");
     assert_eq!(world.vendor.calls(), 2);
     assert!(!sent(&world).to_string().contains("bm90IG91cnM="));
     let receipt = world.receipt(&account, &answer.request_id());
-    assert_eq!(micro(&receipt["credits"]), Messages.cost(10, 5), "debited once: {receipt}");
-    // On its own surface the vendor's refusal is passed on: it is not ours to leave anything out there.
+    assert_eq!(
+        micro(&receipt["credits"]),
+        Messages.cost(10, 5),
+        "debited once: {receipt}"
+    );
+    // On its own surface the vendor's refusal is passed on: it is not ours to leave anything out
+    // there.
     let own = json!({"model": Messages.model(), "max_tokens": 4_000, "messages": [
         {"role": "user", "content": "What is it?"},
         {"role": "assistant", "content": [{"type": "thinking", "thinking": "So.", "signature": "bm90IG91cnM="}, {"type": "text", "text": "It is this."}]},
@@ -433,14 +583,23 @@ fn a_limit_too_small_to_say_anything_in_is_an_empty_answer_on_messages() {
     let world = World::new();
     let account = world.account();
     for streamed in [false, true] {
-        let answer = world.ask(&Messages.request(&account.key, &over(Messages, "min_output=16", streamed, 1)));
+        let answer = world
+            .ask(&Messages.request(&account.key, &over(Messages, "min_output=16", streamed, 1)));
         assert_eq!(answer.status, 200, "{}", answer.text());
         if streamed {
             assert!(Messages.is_complete(&answer), "{}", answer.text());
-            assert!(answer.has("\"stop_reason\":\"max_tokens\""), "{}", answer.text());
+            assert!(
+                answer.has("\"stop_reason\":\"max_tokens\""),
+                "{}",
+                answer.text()
+            );
         } else {
             let body = answer.json();
-            assert_eq!((&body["content"], &body["stop_reason"]), (&json!([]), &json!("max_tokens")), "{body}");
+            assert_eq!(
+                (&body["content"], &body["stop_reason"]),
+                (&json!([]), &json!("max_tokens")),
+                "{body}"
+            );
         }
         is_free(&world, &account, &answer);
     }
@@ -454,14 +613,22 @@ fn a_message_thread_cannot_go_to_another_vendor() {
     let mut body = over(Messages, "", false, 100);
     body["thread"] = json!({"type": "create"});
     let answer = world.ask(&Messages.request(&account.key, &body));
-    let error = Messages.failure(&answer, 400, "invalid_request_error", Some("thread_unsupported_request"));
+    let error = Messages.failure(
+        &answer,
+        400,
+        "invalid_request_error",
+        Some("thread_unsupported_request"),
+    );
     assert_eq!(error["details"]["unsupported"], json!(["model"]));
     assert_eq!(world.vendor.calls(), 0);
-    wait_for("no hold", Duration::from_secs(5), || (world.standing(&account).held == 0).then_some(()));
+    wait_for("no hold", Duration::from_secs(5), || {
+        (world.standing(&account).held == 0).then_some(())
+    });
     world.close();
 }
 
-/// A vendor that says exactly what it is told to: to each call one script, of pieces with a pause before each.
+/// A vendor that says exactly what it is told to: to each call one script, of pieces with a pause
+/// before each.
 struct Scripted {
     port: u16,
 }
@@ -500,7 +667,10 @@ fn stream_head() -> String {
 }
 
 fn error_head(status: &str, body: &str) -> String {
-    format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n", body.len())
+    format!(
+        "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    )
 }
 
 /// Text of a messages stream, up to its stop reason.
@@ -539,7 +709,10 @@ fn a_second_attempt_has_its_own_head_and_its_own_time() {
     let refusal = r#"{"type":"error","error":{"type":"invalid_request_error","message":"messages.1.content.0: Invalid `signature` in `thinking` block"}}"#;
     let vendor = Scripted::start(vec![
         // The head and the body of the refusal come apart, and the second answer takes its time.
-        vec![(0, error_head("400 Bad Request", refusal)), (300, refusal.to_owned())],
+        vec![
+            (0, error_head("400 Bad Request", refusal)),
+            (300, refusal.to_owned()),
+        ],
         vec![(2_500, stream_head()), (0, said_and_stopped() + &ended())],
     ]);
     let world = Plan::default()
@@ -550,11 +723,26 @@ fn a_second_attempt_has_its_own_head_and_its_own_time() {
         .start();
     let account = world.account();
     let answer = world.ask(&Chat.request(&account.key, &with_reasoning(true)));
-    assert!(Chat.is_complete(&answer), "{} {}", answer.status, answer.text());
-    assert_eq!(answer.header("content-type"), Some("text/event-stream; charset=utf-8"));
-    assert_eq!(answer.header("x-gateway-warnings"), Some("dropped:thinking"));
+    assert!(
+        Chat.is_complete(&answer),
+        "{} {}",
+        answer.status,
+        answer.text()
+    );
+    assert_eq!(
+        answer.header("content-type"),
+        Some("text/event-stream; charset=utf-8")
+    );
+    assert_eq!(
+        answer.header("x-gateway-warnings"),
+        Some("dropped:thinking")
+    );
     let receipt = world.receipt(&account, &answer.request_id());
-    assert_eq!(micro(&receipt["credits"]), Messages.cost(100, 5), "{receipt}");
+    assert_eq!(
+        micro(&receipt["credits"]),
+        Messages.cost(100, 5),
+        "{receipt}"
+    );
     world.close();
 }
 
@@ -562,9 +750,16 @@ fn a_second_attempt_has_its_own_head_and_its_own_time() {
 fn who_is_strict_gets_the_vendors_refusal_of_the_reasoning() {
     let world = World::new();
     let account = world.account();
-    let request = Chat.request(&account.key, &with_reasoning(false)).header("x-gateway-strict", "true");
+    let request = Chat
+        .request(&account.key, &with_reasoning(false))
+        .header("x-gateway-strict", "true");
     let answer = world.ask(&request);
-    assert_eq!((answer.status, answer.header("x-gateway-warnings")), (400, None), "{}", answer.text());
+    assert_eq!(
+        (answer.status, answer.header("x-gateway-warnings")),
+        (400, None),
+        "{}",
+        answer.text()
+    );
     assert_eq!(world.vendor.calls(), 1);
     is_free(&world, &account, &answer);
     world.close();
@@ -573,13 +768,21 @@ fn who_is_strict_gets_the_vendors_refusal_of_the_reasoning() {
 #[test]
 fn an_error_whose_body_is_late_stays_an_error() {
     let refusal = r#"{"type":"error","error":{"type":"rate_limit_error","message":"Slow down."}}"#;
-    let head = error_head("429 Too Many Requests", refusal).replace("\r\n\r\n", "\r\nretry-after: 7\r\n\r\n");
+    let head = error_head("429 Too Many Requests", refusal)
+        .replace("\r\n\r\n", "\r\nretry-after: 7\r\n\r\n");
     let vendor = Scripted::start(vec![vec![(0, head), (2_500, refusal.to_owned())]]);
-    let plan = Plan::default().endpoints(&[vendor.port]).limit("attempts", 1);
+    let plan = Plan::default()
+        .endpoints(&[vendor.port])
+        .limit("attempts", 1);
     let world = plan.limit("stream_keep_alive_seconds", 1).start();
     let account = world.account();
     let answer = world.ask(&stream(Chat, &account.key, ""));
-    Chat.failure(&answer, 429, "rate_limit_error", Some("rate_limit_exceeded"));
+    Chat.failure(
+        &answer,
+        429,
+        "rate_limit_error",
+        Some("rate_limit_exceeded"),
+    );
     assert_eq!(answer.header("retry-after"), Some("7"));
     is_free(&world, &account, &answer);
     world.close();
@@ -606,7 +809,11 @@ fn an_answer_that_was_finished_is_one_though_its_vendor_breaks_off_or_falls_sile
             }
             let receipt = world.receipt(&account, &answer.request_id());
             assert_eq!(receipt["outcome"], "completed", "{receipt}");
-            assert_eq!(micro(&receipt["credits"]), Messages.cost(100, 5), "{receipt}");
+            assert_eq!(
+                micro(&receipt["credits"]),
+                Messages.cost(100, 5),
+                "{receipt}"
+            );
         }
     }
     world.close();
@@ -626,7 +833,13 @@ fn a_thinking_budget_of_the_callers_own_is_lowered_with_the_limit() {
         Some("clamped:max_completion_tokens, clamped:thinking.budget_tokens")
     );
     let sent = sent(&world);
-    let (limit, budget) = (sent["max_tokens"].as_u64().unwrap(), sent["thinking"]["budget_tokens"].as_u64().unwrap());
-    assert!(limit < 4_000 && (1_024..limit).contains(&budget), "{limit} {budget}");
+    let (limit, budget) = (
+        sent["max_tokens"].as_u64().unwrap(),
+        sent["thinking"]["budget_tokens"].as_u64().unwrap(),
+    );
+    assert!(
+        limit < 4_000 && (1_024..limit).contains(&budget),
+        "{limit} {budget}"
+    );
     world.close();
 }

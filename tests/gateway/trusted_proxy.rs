@@ -1,6 +1,7 @@
 //! Behind a proxy: whose address counts, whom the edge believes, and whom it does not.
 //!
-//! Every address of 127.0.0.0/8 is this machine's, so that one test can be the proxy and a stranger.
+//! Every address of 127.0.0.0/8 is this machine's, so that one test can be the proxy and a
+//! stranger.
 
 use crate::client::Request;
 use crate::world::{Plan, SOON, World, wait_for};
@@ -19,22 +20,46 @@ fn behind_a_proxy(plan: Plan) -> (World, PathBuf, TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("access.log");
     let store = "store: {kind: embedded}";
-    let plan = plan.edit(store, &format!("{store}\naccess_log: {:?}", path.display().to_string()));
+    let plan = plan.edit(
+        store,
+        &format!("{store}\naccess_log: {:?}", path.display().to_string()),
+    );
     let trust = format!("listen:\n  trust_proxy: [\"{PROXY}\", \"127.0.1.0/24\"]\n");
     (plan.edit("listen:\n", &trust).start(), path, dir)
 }
 
 /// What curl gets that asks from an address of this machine: the header and the body.
-fn curl(world: &World, from: &str, path: &str, header: &[&str], form: Option<&str>) -> (u16, String) {
+fn curl(
+    world: &World,
+    from: &str,
+    path: &str,
+    header: &[&str],
+    form: Option<&str>,
+) -> (u16, String) {
     let mut curl = Command::new("curl");
-    curl.args(["--silent", "--include", "--max-time", "40", "--interface", from, "--noproxy", "*"]);
+    curl.args([
+        "--silent",
+        "--include",
+        "--max-time",
+        "40",
+        "--interface",
+        from,
+        "--noproxy",
+        "*",
+    ]);
     for field in header {
         curl.args(["--header", field]);
     }
     curl.args(form.iter().flat_map(|form| ["--data", form]));
-    let output = curl.arg(format!("http://127.0.0.1:{}{path}", world.edge)).output().unwrap();
+    let output = curl
+        .arg(format!("http://127.0.0.1:{}{path}", world.edge))
+        .output()
+        .unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let status = text.split(' ').nth(1).and_then(|status| status.parse().ok());
+    let status = text
+        .split(' ')
+        .nth(1)
+        .and_then(|status| status.parse().ok());
     (status.unwrap_or_else(|| panic!("no answer: {text}")), text)
 }
 
@@ -42,10 +67,16 @@ fn curl(world: &World, from: &str, path: &str, header: &[&str], form: Option<&st
 fn clients(path: &Path, count: usize) -> Vec<String> {
     let read = || {
         let text = std::fs::read_to_string(path).unwrap_or_default();
-        let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-        lines.map(|line| line["client"].as_str().unwrap_or_default().to_owned()).collect::<Vec<_>>()
+        let lines = text
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        lines
+            .map(|line| line["client"].as_str().unwrap_or_default().to_owned())
+            .collect::<Vec<_>>()
     };
-    let clients = wait_for("every request to be told", SOON, || Some(read()).filter(|told| told.len() >= count));
+    let clients = wait_for("every request to be told", SOON, || {
+        Some(read()).filter(|told| told.len() >= count)
+    });
     assert_eq!(clients.len(), count, "{clients:?}");
     clients
 }
@@ -56,19 +87,49 @@ fn the_access_log_names_whom_a_trusted_proxy_names_and_nobody_whom_others_do() {
     let lie = "x-forwarded-for: 203.0.113.9";
     for (from, header, client) in [
         (PROXY, &[lie][..], "203.0.113.9"),
-        (PROXY, &["x-forwarded-for: 198.51.100.1, 203.0.113.9, 127.0.1.7"], "203.0.113.9"),
-        (PROXY, &["forwarded: for=\"[2001:db8::9]:47\";proto=https"], "2001:db8::9"),
+        (
+            PROXY,
+            &["x-forwarded-for: 198.51.100.1, 203.0.113.9, 127.0.1.7"],
+            "203.0.113.9",
+        ),
+        (
+            PROXY,
+            &["forwarded: for=\"[2001:db8::9]:47\";proto=https"],
+            "2001:db8::9",
+        ),
         (PROXY, &["x-forwarded-for: nobody"], PROXY),
-        (PROXY, &[lie, "connection: keep-alive, x-forwarded-for"], "203.0.113.9"),
+        (
+            PROXY,
+            &[lie, "connection: keep-alive, x-forwarded-for"],
+            "203.0.113.9",
+        ),
         (PROXY, &[], PROXY),
         ("127.0.1.200", &[lie], "203.0.113.9"),
         (STRANGER, &[lie], STRANGER),
         (STRANGER, &["forwarded: for=203.0.113.9"], STRANGER),
-        (STRANGER, &["x-forwarded-for: 203.0.113.9, 127.0.0.5", "x-real-ip: 203.0.113.9"], STRANGER),
+        (
+            STRANGER,
+            &[
+                "x-forwarded-for: 203.0.113.9, 127.0.0.5",
+                "x-real-ip: 203.0.113.9",
+            ],
+            STRANGER,
+        ),
     ] {
-        let before = clients(&log, std::fs::read_to_string(&log).unwrap_or_default().lines().count()).len();
+        let before = clients(
+            &log,
+            std::fs::read_to_string(&log)
+                .unwrap_or_default()
+                .lines()
+                .count(),
+        )
+        .len();
         assert_eq!(curl(&world, from, "/healthz", header, None).0, 200);
-        assert_eq!(clients(&log, before + 1).pop().unwrap(), client, "{from} {header:?}");
+        assert_eq!(
+            clients(&log, before + 1).pop().unwrap(),
+            client,
+            "{from} {header:?}"
+        );
     }
     world.close();
 }
@@ -81,35 +142,65 @@ fn sign_ups_and_sessions_are_counted_and_named_by_the_clients_address() {
     let mut sign_up = |from: &str, client: &str| {
         count += 1;
         let form = format!("email=p{count}@example.test&password={PASSWORD}");
-        let header = [format!("x-forwarded-for: {client}"), "x-forwarded-proto: https".into()];
+        let header = [
+            format!("x-forwarded-for: {client}"),
+            "x-forwarded-proto: https".into(),
+        ];
         let header: Vec<_> = header.iter().map(String::as_str).collect();
         curl(&world, from, "/dashboard/sign-up", &header, Some(&form))
     };
     let first = sign_up(PROXY, "203.0.113.9");
-    assert_eq!([first.0, sign_up(PROXY, "203.0.113.9").0, sign_up(PROXY, "203.0.113.9").0], [303, 303, 429]);
-    assert_eq!(sign_up(PROXY, "203.0.113.10").0, 303, "another client of the same proxy");
+    assert_eq!(
+        [
+            first.0,
+            sign_up(PROXY, "203.0.113.9").0,
+            sign_up(PROXY, "203.0.113.9").0
+        ],
+        [303, 303, 429]
+    );
+    assert_eq!(
+        sign_up(PROXY, "203.0.113.10").0,
+        303,
+        "another client of the same proxy"
+    );
     // Came by https, so the cookie is bound to it; and it is a session's.
-    let cookie = first.1.lines().find_map(|line| line.strip_prefix("set-cookie: ")).expect("a cookie");
-    assert!(cookie.starts_with("__Host-gw=") && cookie.contains("; Secure;"), "{cookie}");
+    let cookie = first
+        .1
+        .lines()
+        .find_map(|line| line.strip_prefix("set-cookie: "))
+        .expect("a cookie");
+    assert!(
+        cookie.starts_with("__Host-gw=") && cookie.contains("; Secure;"),
+        "{cookie}"
+    );
     let cookie = format!("cookie: {}", cookie.split(';').next().unwrap());
-    let header = ["x-forwarded-for: 203.0.113.9", "x-forwarded-proto: https", &cookie];
+    let header = [
+        "x-forwarded-for: 203.0.113.9",
+        "x-forwarded-proto: https",
+        &cookie,
+    ];
     let (status, page) = curl(&world, PROXY, "/dashboard/account", &header, None);
     assert!(status == 200 && page.contains("203.0.113.9"), "{page}");
     assert!(!page.contains(PROXY), "{page}");
-    // A stranger is one address, whatever it says, and came by plain HTTP. Loopback alone is not counted: what it
-    // claims would make it count.
+    // A stranger is one address, whatever it says, and came by plain HTTP. Loopback alone is not
+    // counted: what it claims would make it count.
     for client in ["203.0.113.20", "203.0.113.20", "203.0.113.20"] {
         let (status, answer) = sign_up(STRANGER, client);
         assert_eq!(status, 303, "{answer}");
-        assert!(answer.contains("set-cookie: gw-session=") && !answer.contains("Secure"), "{answer}");
+        assert!(
+            answer.contains("set-cookie: gw-session=") && !answer.contains("Secure"),
+            "{answer}"
+        );
     }
     world.close();
 }
 
-/// Loopback is not counted, for whoever is on the machine; a proxy there that names nobody brings the whole world.
+/// Loopback is not counted, for whoever is on the machine; a proxy there that names nobody brings
+/// the whole world.
 #[test]
 fn sign_ups_by_a_proxy_that_names_nobody_are_counted() {
-    let (world, _log, _dir) = behind_a_proxy(Plan::default().limit("sign_ups_per_address_per_hour", 2));
+    let (world, _log, _dir) =
+        behind_a_proxy(Plan::default().limit("sign_ups_per_address_per_hour", 2));
     let mut count = 0;
     let mut sign_up = |from: &str, header: &[&str]| {
         count += 1;
@@ -117,29 +208,56 @@ fn sign_ups_by_a_proxy_that_names_nobody_are_counted() {
         curl(&world, from, "/dashboard/sign-up", header, Some(&form)).0
     };
     assert_eq!([(); 3].map(|()| sign_up(PROXY, &[])), [303, 303, 429]);
-    assert_eq!(sign_up(PROXY, &["x-forwarded-for: unknown"]), 429, "nor one that it cannot name");
+    assert_eq!(
+        sign_up(PROXY, &["x-forwarded-for: unknown"]),
+        429,
+        "nor one that it cannot name"
+    );
     assert_eq!(sign_up(PROXY, &["x-forwarded-for: 203.0.113.9"]), 303);
     // Nobody else is taken for one, whatever it says.
-    assert_eq!([(); 3].map(|()| sign_up(STRANGER, &["x-gateway-unnamed: true"])), [303; 3]);
+    assert_eq!(
+        [(); 3].map(|()| sign_up(STRANGER, &["x-gateway-unnamed: true"])),
+        [303; 3]
+    );
     world.close();
 }
 
-/// A refusal that says whether somebody has an account is worth as much to a stranger as an account.
+/// A refusal that says whether somebody has an account is worth as much to a stranger as an
+/// account.
 #[test]
 fn addresses_that_have_an_account_cannot_be_tried_without_end() {
-    let (world, _log, _dir) = behind_a_proxy(Plan::default().limit("sign_ups_per_address_per_hour", 3));
+    let (world, _log, _dir) =
+        behind_a_proxy(Plan::default().limit("sign_ups_per_address_per_hour", 3));
     let sign_up = |client: &str, email: &str, password: &str| {
         let form = format!("email={email}&password={password}");
-        curl(&world, PROXY, "/dashboard/sign-up", &[&format!("x-forwarded-for: {client}")], Some(&form)).0
+        curl(
+            &world,
+            PROXY,
+            "/dashboard/sign-up",
+            &[&format!("x-forwarded-for: {client}")],
+            Some(&form),
+        )
+        .0
     };
     assert_eq!(sign_up("203.0.113.9", "taken@example.test", PASSWORD), 303);
     // A control: what says nothing about anybody is not counted.
     for _ in 0..4 {
         assert_eq!(sign_up("203.0.113.10", "new@example.test", "short"), 422);
     }
-    assert_eq!([(); 4].map(|()| sign_up("203.0.113.10", "taken@example.test", PASSWORD)), [409, 409, 409, 429]);
-    assert_eq!(sign_up("203.0.113.10", "new@example.test", PASSWORD), 429, "a new one gets the same answer then");
-    assert_eq!(sign_up("203.0.113.11", "new@example.test", PASSWORD), 303, "others are not kept out");
+    assert_eq!(
+        [(); 4].map(|()| sign_up("203.0.113.10", "taken@example.test", PASSWORD)),
+        [409, 409, 409, 429]
+    );
+    assert_eq!(
+        sign_up("203.0.113.10", "new@example.test", PASSWORD),
+        429,
+        "a new one gets the same answer then"
+    );
+    assert_eq!(
+        sign_up("203.0.113.11", "new@example.test", PASSWORD),
+        303,
+        "others are not kept out"
+    );
     world.close();
 }
 
@@ -151,10 +269,15 @@ fn the_connections_of_a_proxy_are_not_one_clients() {
         // It says nothing, and so holds its connection for limits.header_read_seconds.
         curl.args(["--silent", "--max-time", "60", "--interface", from]);
         curl.arg(format!("telnet://127.0.0.1:{}", world.edge));
-        curl.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::null()).spawn().unwrap()
+        curl.stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap()
     };
     let open = |count: f64| {
-        wait_for("the connections", SOON, || (world.metric("gateway_client_connections", &[]) == count).then_some(()));
+        wait_for("the connections", SOON, || {
+            (world.metric("gateway_client_connections", &[]) == count).then_some(())
+        });
     };
     open(0.0);
     let mut all: Vec<_> = (0..5).map(|_| held(PROXY)).collect();
@@ -162,7 +285,11 @@ fn the_connections_of_a_proxy_are_not_one_clients() {
     assert_eq!(world.metric("gateway_connections_refused_total", &[]), 0.0);
     all.extend((0..5).map(|_| held(STRANGER)));
     wait_for("the stranger's third to be refused", SOON, || {
-        (world.metric("gateway_connections_refused_total", &["limit=\"per_address\""]) == 3.0).then_some(())
+        (world.metric(
+            "gateway_connections_refused_total",
+            &["limit=\"per_address\""],
+        ) == 3.0)
+            .then_some(())
     });
     for mut curl in all {
         curl.kill().unwrap();
@@ -181,7 +308,9 @@ fn a_proxy_is_trusted_from_the_reload_on_that_names_it() {
     let text = std::fs::read_to_string(&world.config).unwrap();
     std::fs::write(&world.config, text.replace(PROXY, STRANGER)).unwrap();
     world.signal("HUP");
-    wait_for("the reload", SOON, || (world.metric("gateway_config_reloads_total", &[]) > 0.0).then_some(()));
+    wait_for("the reload", SOON, || {
+        (world.metric("gateway_config_reloads_total", &[]) > 0.0).then_some(())
+    });
     curl(&world, STRANGER, "/healthz", &header, None);
     curl(&world, PROXY, "/healthz", &header, None);
     assert_eq!(clients(&log, 3), [STRANGER, "203.0.113.9", PROXY]);

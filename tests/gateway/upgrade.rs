@@ -1,4 +1,5 @@
-//! A new process takes over from a running one: nothing is refused, nothing cut, and no credit is spent twice.
+//! A new process takes over from a running one: nothing is refused, nothing cut, and no credit is
+//! spent twice.
 
 use crate::account::{Account, credits, taken};
 use crate::client::{Answer, Connection};
@@ -21,9 +22,17 @@ fn streams(
     let surfaces = BOTH.into_iter().cycle().take(count);
     let begin = |surface: Surface| {
         let mut connection = world.connect();
-        connection.send(&surface.request(&account.key, &surface.body(marker, true, limit)).bytes());
+        connection.send(
+            &surface
+                .request(&account.key, &surface.body(marker, true, limit))
+                .bytes(),
+        );
         let mut answer = connection.begin();
-        assert!(answer.status == 200 && connection.more(&mut answer), "{}", answer.text());
+        assert!(
+            answer.status == 200 && connection.more(&mut answer),
+            "{}",
+            answer.text()
+        );
         (surface, connection, answer)
     };
     surfaces.map(begin).collect()
@@ -34,28 +43,59 @@ fn an_upgrade_under_load_refuses_nothing_and_cuts_nothing() {
     let mut world = World::new();
     let account = world.funded(crash::FUNDS);
     let count = if crate::is_long() { 200 } else { 40 };
-    let running = streams(&world, &account, count, "events=80 gap_ms=100 input=10 output=5", 1_000);
+    let running = streams(
+        &world,
+        &account,
+        count,
+        "events=80 gap_ms=100 input=10 output=5",
+        1_000,
+    );
     let edge = world.edge;
     let log = crash::under_load(edge, &account.key, &[Habit::Whole, Habit::Stream], || {
         let mut old = world.upgrade();
         for (surface, mut connection, mut answer) in running {
             connection.finish(&mut answer);
-            assert!(surface.is_complete(&answer), "a stream was cut: {}", answer.text());
+            assert!(
+                surface.is_complete(&answer),
+                "a stream was cut: {}",
+                answer.text()
+            );
         }
-        let status = wait_for("the old gateway to end", WAY_OUT, || old.try_wait().unwrap());
+        let status = wait_for("the old gateway to end", WAY_OUT, || {
+            old.try_wait().unwrap()
+        });
         assert_eq!(status.code(), Some(0));
     });
-    assert!(log.odd.is_empty(), "{} odd answers: {:?}", log.odd.len(), log.odd.first());
+    assert!(
+        log.odd.is_empty(),
+        "{} odd answers: {:?}",
+        log.odd.len(),
+        log.odd.first()
+    );
     assert!(log.cut.is_empty(), "{} answers cut", log.cut.len());
     let answers = log.whole.len() + count;
     let endings = wait_for("all to be in the ledger", SOON, || {
         let endings = world.endings(&account);
         (endings.len() >= answers).then_some(endings)
     });
-    assert_eq!(endings.len(), answers, "every answer once, and nothing else");
-    assert!(endings.iter().all(|ending| ending["outcome"] == "completed"));
-    assert_eq!(taken(&endings), crash::FUNDS - world.standing(&account).balance);
-    println!("{} answers and {count} streams through an upgrade", log.whole.len());
+    assert_eq!(
+        endings.len(),
+        answers,
+        "every answer once, and nothing else"
+    );
+    assert!(
+        endings
+            .iter()
+            .all(|ending| ending["outcome"] == "completed")
+    );
+    assert_eq!(
+        taken(&endings),
+        crash::FUNDS - world.standing(&account).balance
+    );
+    println!(
+        "{} answers and {count} streams through an upgrade",
+        log.whole.len()
+    );
     world.close();
 }
 
@@ -66,9 +106,21 @@ fn credit_for_ten_admits_exactly_ten_across_an_upgrade() {
     let body = Chat.body(marker, true, 200);
     let hold = body.to_string().len() as i64 * Chat.prices().0 + 200 * Chat.prices().1;
     let account = world.account_with("exact@example.test", &["--no-trial"]);
-    world.json(&["account", "grant", &account.id, &credits(10 * hold), "--ref", "funds"]);
+    world.json(&[
+        "account",
+        "grant",
+        &account.id,
+        &credits(10 * hold),
+        "--ref",
+        "funds",
+    ]);
     let ask = |connection: &mut Connection| {
-        connection.send(&Chat.request(&account.key, &body).header("x-gateway-strict", "true").bytes());
+        connection.send(
+            &Chat
+                .request(&account.key, &body)
+                .header("x-gateway-strict", "true")
+                .bytes(),
+        );
         connection.begin()
     };
     let kept: Vec<_> = (0..6)
@@ -87,7 +139,10 @@ fn credit_for_ten_admits_exactly_ten_across_an_upgrade() {
     }
     let mut old = world.upgrade();
     // Old connections at the one process, new ones at the other: 24 want what is left for four.
-    let mut late: Vec<_> = idle.into_iter().chain((0..16).map(|_| world.connect())).collect();
+    let mut late: Vec<_> = idle
+        .into_iter()
+        .chain((0..16).map(|_| world.connect()))
+        .collect();
     let admitted: usize = std::thread::scope(|scope| {
         let asked: Vec<_> = late
             .iter_mut()
@@ -95,7 +150,12 @@ fn credit_for_ten_admits_exactly_ten_across_an_upgrade() {
                 let ask = &ask;
                 scope.spawn(move || {
                     let answer = ask(connection);
-                    assert!(matches!(answer.status, 200 | 402), "{} {}", answer.status, answer.text());
+                    assert!(
+                        matches!(answer.status, 200 | 402),
+                        "{} {}",
+                        answer.status,
+                        answer.text()
+                    );
                     usize::from(answer.status == 200)
                 })
             })
@@ -105,18 +165,29 @@ fn credit_for_ten_admits_exactly_ten_across_an_upgrade() {
     assert!(admitted <= 4, "{admitted} were admitted on credit for four");
     // Of two that race for the last credit both may be refused: it is there for whoever asks next.
     let mut rest: Vec<_> = (admitted..5).map(|_| world.connect()).collect();
-    let statuses: Vec<_> = rest.iter_mut().map(|connection| ask(connection).status).collect();
+    let statuses: Vec<_> = rest
+        .iter_mut()
+        .map(|connection| ask(connection).status)
+        .collect();
     let expected: Vec<_> = (admitted..4).map(|_| 200).chain([402]).collect();
     assert_eq!(statuses, expected, "after {admitted}");
     let standing = world.shown(&account);
-    assert_eq!((standing.held, standing.available), (10 * hold, 0), "the command line counts both processes");
+    assert_eq!(
+        (standing.held, standing.available),
+        (10 * hold, 0),
+        "the command line counts both processes"
+    );
     for (mut connection, mut answer) in kept {
         connection.finish(&mut answer);
         assert!(Chat.is_complete(&answer), "{}", answer.text());
     }
     drop((late, rest));
-    wait_for("ten debits", WAY_OUT, || (world.endings(&account).len() == 10).then_some(()));
-    wait_for("the old gateway to end", WAY_OUT, || old.try_wait().unwrap());
+    wait_for("ten debits", WAY_OUT, || {
+        (world.endings(&account).len() == 10).then_some(())
+    });
+    wait_for("the old gateway to end", WAY_OUT, || {
+        old.try_wait().unwrap()
+    });
     assert_eq!(world.standing(&account).held, 0);
     world.close();
 }
@@ -125,15 +196,31 @@ fn credit_for_ten_admits_exactly_ten_across_an_upgrade() {
 fn a_predecessor_that_dies_after_the_hand_over_leaves_nothing_held() {
     let mut world = World::new();
     let account = world.account();
-    let running = streams(&world, &account, 4, "events=90 gap_ms=100 input=10 output=5", 1_000);
+    let running = streams(
+        &world,
+        &account,
+        4,
+        "events=90 gap_ms=100 input=10 output=5",
+        1_000,
+    );
     let mut old = world.upgrade();
-    assert!(world.standing(&account).held > 0, "the successor counts what its predecessor holds");
+    assert!(
+        world.standing(&account).held > 0,
+        "the successor counts what its predecessor holds"
+    );
     old.kill().unwrap();
     old.wait().unwrap();
-    wait_for("the holds to be given back", SOON, || (world.standing(&account).held == 0).then_some(()));
+    wait_for("the holds to be given back", SOON, || {
+        (world.standing(&account).held == 0).then_some(())
+    });
     let endings = world.endings(&account);
     assert_eq!(endings.len(), 4, "by the living process, without a restart");
-    assert!(endings.iter().all(|ending| ending["outcome"] == "interrupted"), "{endings:?}");
+    assert!(
+        endings
+            .iter()
+            .all(|ending| ending["outcome"] == "interrupted"),
+        "{endings:?}"
+    );
     assert_eq!(world.standing(&account).balance, 300_000_000);
     drop(running);
     world.close();
@@ -144,9 +231,16 @@ fn without_a_successor_the_signal_changes_nothing() {
     let world = World::new();
     let account = world.account();
     world.signal("QUIT");
-    wait_for("the gateway to say why", SOON, || world.log().contains("no successor waits").then_some(()));
+    wait_for("the gateway to say why", SOON, || {
+        world.log().contains("no successor waits").then_some(())
+    });
     for surface in BOTH {
-        assert_eq!(world.ask(&surface.whole(&account.key, "input=10 output=5")).status, 200);
+        assert_eq!(
+            world
+                .ask(&surface.whole(&account.key, "input=10 output=5"))
+                .status,
+            200
+        );
     }
     world.close();
 }
@@ -155,13 +249,25 @@ fn without_a_successor_the_signal_changes_nothing() {
 fn a_stream_that_takes_longer_than_a_drain_outlives_its_gateways_upgrade() {
     let mut world = Plan::default().limit("drain_seconds", 1).start();
     let account = world.account();
-    let running = streams(&world, &account, 2, "events=110 gap_ms=100 input=10 output=5", 1_000);
+    let running = streams(
+        &world,
+        &account,
+        2,
+        "events=110 gap_ms=100 input=10 output=5",
+        1_000,
+    );
     let mut old = world.upgrade();
     for (surface, mut connection, mut answer) in running {
         connection.finish(&mut answer);
-        assert!(surface.is_complete(&answer), "a stream was cut: {}", answer.text());
+        assert!(
+            surface.is_complete(&answer),
+            "a stream was cut: {}",
+            answer.text()
+        );
     }
-    wait_for("the old gateway to end", WAY_OUT, || old.try_wait().unwrap());
+    wait_for("the old gateway to end", WAY_OUT, || {
+        old.try_wait().unwrap()
+    });
     world.close();
 }
 
@@ -169,22 +275,54 @@ fn a_stream_that_takes_longer_than_a_drain_outlives_its_gateways_upgrade() {
 fn an_old_gateway_that_is_told_to_end_has_the_drains_time() {
     let mut world = Plan::default().limit("drain_seconds", 1).start();
     let account = world.account();
-    let running = streams(&world, &account, 2, "events=300 gap_ms=100 input=10 output=5", 1_000);
+    let running = streams(
+        &world,
+        &account,
+        2,
+        "events=300 gap_ms=100 input=10 output=5",
+        1_000,
+    );
     let mut old = world.upgrade();
     let pid = old.id().to_string();
-    wait_for("the old gateway to have handed over", WAY_OUT, || world.log().contains("handing over").then_some(()));
-    assert!(std::process::Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
-    let status = wait_for("the old gateway to end", WAY_OUT, || old.try_wait().unwrap());
+    wait_for("the old gateway to have handed over", WAY_OUT, || {
+        world.log().contains("handing over").then_some(())
+    });
+    assert!(
+        std::process::Command::new("kill")
+            .args(["-TERM", &pid])
+            .status()
+            .unwrap()
+            .success()
+    );
+    let status = wait_for("the old gateway to end", WAY_OUT, || {
+        old.try_wait().unwrap()
+    });
     assert_eq!(status.code(), Some(0));
     for (surface, mut connection, mut answer) in running {
         connection.finish(&mut answer);
-        assert!(answer.has(surface.error_frame()), "{surface:?}: {}", answer.text());
+        assert!(
+            answer.has(surface.error_frame()),
+            "{surface:?}: {}",
+            answer.text()
+        );
     }
-    wait_for("the cut ones to end", SOON, || (world.standing(&account).held == 0).then_some(()));
-    let endings = wait_for("both debits", SOON, || Some(world.endings(&account)).filter(|endings| endings.len() == 2));
-    assert!(endings.iter().all(|ending| ending["outcome"] == "gateway_ended"), "{endings:?}");
+    wait_for("the cut ones to end", SOON, || {
+        (world.standing(&account).held == 0).then_some(())
+    });
+    let endings = wait_for("both debits", SOON, || {
+        Some(world.endings(&account)).filter(|endings| endings.len() == 2)
+    });
+    assert!(
+        endings
+            .iter()
+            .all(|ending| ending["outcome"] == "gateway_ended"),
+        "{endings:?}"
+    );
     let paid = crate::account::taken(&endings);
-    assert!(paid > 0 && world.standing(&account).balance == 300_000_000 - paid, "{endings:?}");
+    assert!(
+        paid > 0 && world.standing(&account).balance == 300_000_000 - paid,
+        "{endings:?}"
+    );
     world.close();
 }
 
@@ -193,7 +331,9 @@ fn the_key_of_a_request_that_died_with_its_old_gateway_is_free_again() {
     let mut world = World::new();
     let account = world.account();
     let mut connection = world.connect();
-    let stream = Chat.stream(&account.key, "events=90 gap_ms=100 input=10 output=5").header("idempotency-key", "k1");
+    let stream = Chat
+        .stream(&account.key, "events=90 gap_ms=100 input=10 output=5")
+        .header("idempotency-key", "k1");
     connection.send(&stream.bytes());
     let mut answer = connection.begin();
     assert!(connection.more(&mut answer), "{}", answer.text());
@@ -215,6 +355,9 @@ fn a_second_gateway_on_the_same_data_is_refused() {
     let output = world.command(&["run"]);
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("is served by process") && said.contains("--upgrade"), "{said}");
+    assert!(
+        said.contains("is served by process") && said.contains("--upgrade"),
+        "{said}"
+    );
     world.close();
 }

@@ -1,4 +1,5 @@
-//! Several endpoints of one vendor: who gets which request, who is left alone and for how long, and who gets it back.
+//! Several endpoints of one vendor: who gets which request, who is left alone and for how long, and
+//! who gets it back.
 
 use crate::account::Account;
 use crate::client::{self, Answer, Request};
@@ -14,7 +15,10 @@ fn url(port: u16) -> String {
 
 /// Endpoints that differ by what is said of them.
 fn endpoints(simulators: &[&Simulator], more: &str) -> Vec<String> {
-    simulators.iter().map(|simulator| format!("{{{}{more}}}", url(simulator.port))).collect()
+    simulators
+        .iter()
+        .map(|simulator| format!("{{{}{more}}}", url(simulator.port)))
+        .collect()
 }
 
 fn simulators<const N: usize>() -> [Simulator; N] {
@@ -33,13 +37,23 @@ fn label(port: u16) -> String {
 fn endpoints_that_take_turns_get_their_exact_shares() {
     let vendors = simulators::<3>();
     let weights = [5, 3, 2];
-    let listed =
-        vendors.iter().zip(weights).map(|(vendor, weight)| format!("{{{}, weight: {weight}}}", url(vendor.port)));
-    let world = Plan::default().turns().endpoints_as(&listed.collect::<Vec<_>>()).start();
+    let listed = vendors
+        .iter()
+        .zip(weights)
+        .map(|(vendor, weight)| format!("{{{}, weight: {weight}}}", url(vendor.port)));
+    let world = Plan::default()
+        .turns()
+        .endpoints_as(&listed.collect::<Vec<_>>())
+        .start();
     let account = world.account();
     let mut connection = world.connect();
     for _ in 0..100 {
-        assert_eq!(connection.ask(&Chat.whole(&account.key, "input=1 output=1")).status, 200);
+        assert_eq!(
+            connection
+                .ask(&Chat.whole(&account.key, "input=1 output=1"))
+                .status,
+            200
+        );
     }
     assert_eq!(calls(&vendors), [50, 30, 20]);
     world.close();
@@ -49,15 +63,18 @@ fn endpoints_that_take_turns_get_their_exact_shares() {
 fn conversations_are_shared_out_by_weight_and_each_stays_where_it_is() {
     let vendors = simulators::<3>();
     let weights = [5, 3, 2];
-    let listed =
-        vendors.iter().zip(weights).map(|(vendor, weight)| format!("{{{}, weight: {weight}}}", url(vendor.port)));
+    let listed = vendors
+        .iter()
+        .zip(weights)
+        .map(|(vendor, weight)| format!("{{{}, weight: {weight}}}", url(vendor.port)));
     let plan = Plan::default().endpoints_as(&listed.collect::<Vec<_>>());
     let world = plan.limit("keepalive_requests", 10_000).start();
     let account = world.account();
     let mut connection = world.connect();
     for number in 0..1_000 {
-        let request =
-            Chat.whole(&account.key, "input=1 output=1").header("x-session-id", &format!("one of many {number}"));
+        let request = Chat
+            .whole(&account.key, "input=1 output=1")
+            .header("x-session-id", &format!("one of many {number}"));
         assert_eq!(connection.ask(&request).status, 200);
     }
     let first = calls(&vendors);
@@ -66,11 +83,20 @@ fn conversations_are_shared_out_by_weight_and_each_stays_where_it_is() {
         assert!(calls.abs_diff(expected) < spread, "{first:?}");
     }
     for _ in 0..20 {
-        let request = Chat.whole(&account.key, "input=1 output=1").header("x-session-id", "one of many 7");
+        let request = Chat
+            .whole(&account.key, "input=1 output=1")
+            .header("x-session-id", "one of many 7");
         assert_eq!(connection.ask(&request).status, 200);
     }
-    let grown: Vec<_> = calls(&vendors).iter().zip(&first).map(|(now, before)| now - before).collect();
-    assert!(grown.contains(&20) && grown.iter().sum::<u64>() == 20, "{grown:?}");
+    let grown: Vec<_> = calls(&vendors)
+        .iter()
+        .zip(&first)
+        .map(|(now, before)| now - before)
+        .collect();
+    assert!(
+        grown.contains(&20) && grown.iter().sum::<u64>() == 20,
+        "{grown:?}"
+    );
     world.close();
 }
 
@@ -80,7 +106,8 @@ fn turn(surface: Surface, number: usize, turns: usize) -> Value {
     let mut messages = vec![json!({"role": "user", "content": format!("conversation {number}")})];
     for turn in 1..turns {
         messages.push(json!({"role": "assistant", "content": format!("answer {turn}")}));
-        let said = json!([{"type": "text", "text": format!("[[sim input=1 output=1]] turn {turn}")}]);
+        let said =
+            json!([{"type": "text", "text": format!("[[sim input=1 output=1]] turn {turn}")}]);
         messages.push(json!({"role": "user", "content": said}));
     }
     body["messages"] = messages.into();
@@ -90,8 +117,21 @@ fn turn(surface: Surface, number: usize, turns: usize) -> Value {
 /// The conversations that a vendor has seen.
 fn seen(vendor: &Simulator) -> BTreeSet<usize> {
     let requests = vendor.requests();
-    let bodies = requests.as_array().unwrap().iter().map(|request| request["body"].as_str().unwrap().to_owned());
-    let first = |body: String| body.split("conversation ").nth(1).unwrap().split('"').next().unwrap().parse().unwrap();
+    let bodies = requests
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|request| request["body"].as_str().unwrap().to_owned());
+    let first = |body: String| {
+        body.split("conversation ")
+            .nth(1)
+            .unwrap()
+            .split('"')
+            .next()
+            .unwrap()
+            .parse()
+            .unwrap()
+    };
     bodies.map(first).collect()
 }
 
@@ -102,7 +142,8 @@ fn ask_all(world: &World, account: &Account, turns: usize) {
     let mut connection = world.connect();
     for number in 0..CONVERSATIONS {
         for surface in BOTH {
-            let answer = connection.ask(&surface.request(&account.key, &turn(surface, number, turns)));
+            let answer =
+                connection.ask(&surface.request(&account.key, &turn(surface, number, turns)));
             assert_eq!(answer.status, 200, "{}", answer.text());
         }
     }
@@ -112,14 +153,21 @@ fn ask_all(world: &World, account: &Account, turns: usize) {
 fn a_conversation_keeps_its_endpoint_moves_when_that_dies_and_comes_back_with_it() {
     let mut vendors: Vec<_> = simulators::<3>().into();
     let ports: Vec<_> = vendors.iter().map(|vendor| vendor.port).collect();
-    let plan = Plan::default().endpoints(&ports).limit("breaker_failures", 2).limit("breaker_open_seconds", 1);
+    let plan = Plan::default()
+        .endpoints(&ports)
+        .limit("breaker_failures", 2)
+        .limit("breaker_open_seconds", 1);
     let world = plan.limit("breaker_open_max_seconds", 1).start();
     let account = world.account();
     for turns in 1..=3 {
         ask_all(&world, &account, turns);
     }
     let own: Vec<_> = vendors.iter().map(seen).collect();
-    assert_eq!(own.iter().map(BTreeSet::len).sum::<usize>(), CONVERSATIONS, "each at one endpoint: {own:?}");
+    assert_eq!(
+        own.iter().map(BTreeSet::len).sum::<usize>(),
+        CONVERSATIONS,
+        "each at one endpoint: {own:?}"
+    );
     let dead = (0..3).max_by_key(|index| own[*index].len()).unwrap();
     let port = vendors[dead].port;
     drop(vendors.remove(dead));
@@ -127,9 +175,18 @@ fn a_conversation_keeps_its_endpoint_moves_when_that_dies_and_comes_back_with_it
     let mut now = vendors.iter().map(seen);
     for (before, port) in own.iter().zip(&ports).filter(|(_, other)| **other != port) {
         let now = now.next().unwrap();
-        assert!(now.is_superset(before) && now.difference(before).all(|moved| own[dead].contains(moved)), "{port}");
+        assert!(
+            now.is_superset(before)
+                && now
+                    .difference(before)
+                    .all(|moved| own[dead].contains(moved)),
+            "{port}"
+        );
     }
-    assert_eq!(world.metric("gateway_upstream_healthy", &[&label(port)]), 0.0);
+    assert_eq!(
+        world.metric("gateway_upstream_healthy", &[&label(port)]),
+        0.0
+    );
     // It comes back, and so do its conversations, and no others.
     let back = Simulator::start_on(port, None);
     wait_for("the endpoint to be asked again", SOON, || {
@@ -141,12 +198,18 @@ fn a_conversation_keeps_its_endpoint_moves_when_that_dies_and_comes_back_with_it
     world.close();
 }
 
-/// Requests of which every other one's turn is at the first endpoint, all well answered; how many of them it saw.
+/// Requests of which every other one's turn is at the first endpoint, all well answered; how many
+/// of them it saw.
 fn at_the_bad_one(world: &World, bad: &Simulator, surface: Surface, requests: u64) -> u64 {
     let account = world.account_with(&format!("{surface:?}@example.org").to_lowercase(), &[]);
     let before = bad.calls();
     for _ in 0..requests {
-        assert_eq!(world.ask(&surface.whole(&account.key, "input=1 output=1")).status, 200);
+        assert_eq!(
+            world
+                .ask(&surface.whole(&account.key, "input=1 output=1"))
+                .status,
+            200
+        );
     }
     bad.calls() - before
 }
@@ -154,8 +217,14 @@ fn at_the_bad_one(world: &World, bad: &Simulator, surface: Surface, requests: u6
 /// The breaker of an endpoint of both vendors, as the private page tells it.
 fn states(world: &World, port: u16) -> String {
     let page = client::ask(world.admin, &Request::get("/upstreams")).json();
-    let here = page.as_array().unwrap().iter().filter(|state| state["endpoint"] == format!("127.0.0.1:{port}"));
-    let breakers: Vec<_> = here.map(|state| state["breaker"].as_str().unwrap().to_owned()).collect();
+    let here = page
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|state| state["endpoint"] == format!("127.0.0.1:{port}"));
+    let breakers: Vec<_> = here
+        .map(|state| state["breaker"].as_str().unwrap().to_owned())
+        .collect();
     assert!(breakers.len() == 2 && breakers[0] == breakers[1], "{page}");
     breakers[0].clone()
 }
@@ -166,17 +235,38 @@ fn an_endpoint_that_fails_in_a_row_is_left_alone() {
         for (failures, expected) in [(3, 3), (0, 10)] {
             let (bad, good) = (Simulator::start(Some(fault)), Simulator::start(None));
             let plan = Plan::default().turns().endpoints(&[bad.port, good.port]);
-            let limits = plan.limit("breaker_failures", failures).limit("breaker_open_seconds", 3_600);
-            let world = limits.limit("breaker_open_max_seconds", 3_600).limit("retry_budget_min", 100).start();
+            let limits = plan
+                .limit("breaker_failures", failures)
+                .limit("breaker_open_seconds", 3_600);
+            let world = limits
+                .limit("breaker_open_max_seconds", 3_600)
+                .limit("retry_budget_min", 100)
+                .start();
             for surface in BOTH {
-                assert_eq!(at_the_bad_one(&world, &bad, surface, 20), expected, "{fault}, breaker at {failures}");
+                assert_eq!(
+                    at_the_bad_one(&world, &bad, surface, 20),
+                    expected,
+                    "{fault}, breaker at {failures}"
+                );
             }
             let of_bad = label(bad.port);
             let opened = if failures > 0 { 2.0 } else { 0.0 };
-            assert_eq!(world.metric("gateway_upstream_breaker_opened_total", &[&of_bad]), opened);
-            assert_eq!(world.metric("gateway_upstream_healthy", &[&of_bad]), 2.0 - opened);
-            assert_eq!(world.metric("gateway_upstream_healthy", &[&label(good.port)]), 2.0);
-            assert_eq!(states(&world, bad.port), if failures > 0 { "open" } else { "closed" });
+            assert_eq!(
+                world.metric("gateway_upstream_breaker_opened_total", &[&of_bad]),
+                opened
+            );
+            assert_eq!(
+                world.metric("gateway_upstream_healthy", &[&of_bad]),
+                2.0 - opened
+            );
+            assert_eq!(
+                world.metric("gateway_upstream_healthy", &[&label(good.port)]),
+                2.0
+            );
+            assert_eq!(
+                states(&world, bad.port),
+                if failures > 0 { "open" } else { "closed" }
+            );
             assert_eq!(states(&world, good.port), "closed");
             let reason = format!("reason=\"{failovers}\"");
             let counted = world.metric("gateway_upstream_failovers_total", &[&of_bad, &reason]);
@@ -190,11 +280,21 @@ fn an_endpoint_that_fails_in_a_row_is_left_alone() {
 fn a_breaker_that_was_open_closes_once_a_request_finds_the_endpoint_well() {
     let (mut flaky, good) = (Simulator::start(Some("status=503")), Simulator::start(None));
     let plan = Plan::default().turns().endpoints(&[flaky.port, good.port]);
-    let world = plan.limit("breaker_failures", 1).limit("breaker_open_seconds", 1).start();
+    let world = plan
+        .limit("breaker_failures", 1)
+        .limit("breaker_open_seconds", 1)
+        .start();
     let account = world.account();
     let of_flaky = label(flaky.port);
     let chat = ["vendor=\"beta\"", &of_flaky];
-    let ask = || assert_eq!(world.ask(&Chat.whole(&account.key, "input=1 output=1")).status, 200);
+    let ask = || {
+        assert_eq!(
+            world
+                .ask(&Chat.whole(&account.key, "input=1 output=1"))
+                .status,
+            200
+        )
+    };
     wait_for("the breaker to open", SOON, || {
         ask();
         (world.metric("gateway_upstream_healthy", &chat) == 0.0).then_some(())
@@ -220,7 +320,9 @@ fn a_breaker_that_was_open_closes_once_a_request_finds_the_endpoint_well() {
 #[test]
 fn where_every_breaker_is_open_requests_are_still_tried() {
     let [bad, other] = std::array::from_fn(|_| Simulator::start(Some("close")));
-    let plan = Plan::default().endpoints(&[bad.port, other.port]).limit("breaker_failures", 1);
+    let plan = Plan::default()
+        .endpoints(&[bad.port, other.port])
+        .limit("breaker_failures", 1);
     let world = plan
         .limit("retry_budget_min", 100)
         .limit("breaker_open_seconds", 3_600)
@@ -230,10 +332,19 @@ fn where_every_breaker_is_open_requests_are_still_tried() {
     for surface in BOTH {
         for _ in 0..4 {
             let answer = world.ask(&surface.whole(&account.key, "input=1"));
-            surface.fails(&answer, (502, "server_error"), (500, "api_error"), Some("upstream_error"));
+            surface.fails(
+                &answer,
+                (502, "server_error"),
+                (500, "api_error"),
+                Some("upstream_error"),
+            );
         }
     }
-    assert_eq!(bad.calls() + other.calls(), 16, "two attempts for each of the eight");
+    assert_eq!(
+        bad.calls() + other.calls(),
+        16,
+        "two attempts for each of the eight"
+    );
     world.close();
 }
 
@@ -243,18 +354,30 @@ fn is_told_to_wait(surface: Surface, status: u16, answer: &Answer, most: u64) {
         429 => ((429, "rate_limit_error"), (429, "rate_limit_error")),
         _ => ((503, "server_error"), (529, "overloaded_error")),
     };
-    surface.fails(answer, chat, messages, None.or(answer.json()["error"]["code"].as_str()));
-    let wait: u64 = answer.header("retry-after").expect("a retry-after").parse().unwrap();
+    surface.fails(
+        answer,
+        chat,
+        messages,
+        None.or(answer.json()["error"]["code"].as_str()),
+    );
+    let wait: u64 = answer
+        .header("retry-after")
+        .expect("a retry-after")
+        .parse()
+        .unwrap();
     assert!((1..=most).contains(&wait), "{wait}");
 }
 
-/// A vendor that says when to come again is not asked before, for that model; the client is told to wait in its words.
+/// A vendor that says when to come again is not asked before, for that model; the client is told to
+/// wait in its words.
 #[test]
 fn a_vendor_that_says_when_to_come_again_is_left_alone_until_then() {
     for (status, surface) in [(429, Chat), (429, Messages), (503, Chat), (529, Messages)] {
         let vendors = simulators::<2>();
         let ports = [vendors[0].port, vendors[1].port];
-        let plan = Plan::default().endpoints(&ports).limit("breaker_failures", 0);
+        let plan = Plan::default()
+            .endpoints(&ports)
+            .limit("breaker_failures", 0);
         let world = plan.limit("cool_down_probe_seconds", 0).start();
         let account = world.account();
         let limited = surface.whole(&account.key, &format!("status={status} retry_after=40"));
@@ -262,13 +385,26 @@ fn a_vendor_that_says_when_to_come_again_is_left_alone_until_then() {
         assert_eq!(calls(&vendors), [1, 1]);
         // Nothing is wrong with this one, but the vendor has asked for time.
         for _ in 0..3 {
-            is_told_to_wait(surface, status, &world.ask(&surface.whole(&account.key, "input=1 output=1")), 40);
+            is_told_to_wait(
+                surface,
+                status,
+                &world.ask(&surface.whole(&account.key, "input=1 output=1")),
+                40,
+            );
         }
         assert_eq!(calls(&vendors), [1, 1]);
         // Another model is another matter.
         let mut other = surface.body("input=1 output=1", false, 100);
-        other["model"] = if surface == Chat { "beta-5.5" } else { "alpha-sonnet-4-6" }.into();
-        assert_eq!(world.ask(&surface.request(&account.key, &other)).status, 200);
+        other["model"] = if surface == Chat {
+            "beta-5.5"
+        } else {
+            "alpha-sonnet-4-6"
+        }
+        .into();
+        assert_eq!(
+            world.ask(&surface.request(&account.key, &other)).status,
+            200
+        );
         assert_eq!(world.ended(&account, 5)["outcome"], "completed");
         world.close();
     }
@@ -278,18 +414,28 @@ fn a_vendor_that_says_when_to_come_again_is_left_alone_until_then() {
 fn the_time_that_a_vendor_asks_for_passes_and_is_heeded_up_to_a_limit() {
     for most in [1, 0] {
         let vendors = simulators::<1>();
-        let plan = Plan::default().endpoints(&[vendors[0].port]).limit("cool_down_max_seconds", most);
+        let plan = Plan::default()
+            .endpoints(&[vendors[0].port])
+            .limit("cool_down_max_seconds", most);
         let world = plan.limit("cool_down_probe_seconds", 0).start();
         let account = world.account();
         let limited = world.ask(&Chat.whole(&account.key, "status=429 retry_after=40"));
-        assert_eq!(limited.header("retry-after"), Some("40"), "the vendor's own answer");
+        assert_eq!(
+            limited.header("retry-after"),
+            Some("40"),
+            "the vendor's own answer"
+        );
         let ask = || world.ask(&Chat.whole(&account.key, "input=1 output=1"));
         if most == 0 {
             assert_eq!(ask().status, 200, "not heeded");
         } else {
             wait_for("the time to be over", SOON, || {
                 let answer = ask();
-                assert!(answer.status == 200 || answer.status == 429, "{}", answer.text());
+                assert!(
+                    answer.status == 200 || answer.status == 429,
+                    "{}",
+                    answer.text()
+                );
                 (answer.status == 200).then_some(())
             });
             assert_eq!(vendors[0].calls(), 2, "asked only once the time was over");
@@ -298,12 +444,15 @@ fn the_time_that_a_vendor_asks_for_passes_and_is_heeded_up_to_a_limit() {
     }
 }
 
-/// One client's limit, passed once, must not keep everybody from the only endpoint for as long as its vendor said.
+/// One client's limit, passed once, must not keep everybody from the only endpoint for as long as
+/// its vendor said.
 #[test]
 fn a_vendor_that_says_when_to_come_again_and_answers_before_is_open_to_all() {
     for (probe, status, surface) in [(1, 429, Chat), (1, 529, Messages), (0, 429, Chat)] {
         let vendors = simulators::<1>();
-        let plan = Plan::default().endpoints(&[vendors[0].port]).limit("cool_down_probe_seconds", probe);
+        let plan = Plan::default()
+            .endpoints(&[vendors[0].port])
+            .limit("cool_down_probe_seconds", probe);
         let world = plan.limit("breaker_failures", 0).start();
         let account = world.account();
         let limited = surface.whole(&account.key, &format!("status={status} retry_after=60"));
@@ -321,7 +470,9 @@ fn a_vendor_that_says_when_to_come_again_and_answers_before_is_open_to_all() {
             is_told_to_wait(surface, status, &answered(), 60);
             assert_eq!(vendors[0].calls(), 1, "nobody tries: everybody is shut out");
         } else {
-            wait_for("a request that tries to be answered", SOON, || (answered().status == 200).then_some(()));
+            wait_for("a request that tries to be answered", SOON, || {
+                (answered().status == 200).then_some(())
+            });
             assert_eq!(vendors[0].calls(), 2, "one has tried");
             (0..5).for_each(|_| assert_eq!(ask().status, 200));
             assert_eq!(vendors[0].calls(), 7);
@@ -334,11 +485,19 @@ fn a_vendor_that_says_when_to_come_again_and_answers_before_is_open_to_all() {
 fn after_the_first_byte_nobody_else_is_asked() {
     let vendors = simulators::<2>();
     let ports = [vendors[0].port, vendors[1].port];
-    let world = Plan::default().turns().endpoints(&ports).limit("breaker_failures", 1).start();
+    let world = Plan::default()
+        .turns()
+        .endpoints(&ports)
+        .limit("breaker_failures", 1)
+        .start();
     let account = world.account();
     for surface in BOTH {
         let answer = world.ask(&surface.stream(&account.key, "events=8 cut=4"));
-        assert!(answer.status == 200 && !surface.is_complete(&answer), "{}", answer.text());
+        assert!(
+            answer.status == 200 && !surface.is_complete(&answer),
+            "{}",
+            answer.text()
+        );
     }
     assert_eq!(calls(&vendors).iter().sum::<u64>(), 2);
     assert_eq!(world.metric("gateway_upstream_failovers_total", &[]), 0.0);
@@ -354,7 +513,9 @@ fn no_more_requests_run_at_an_endpoint_than_may() {
     let vendors = simulators::<2>();
     let listed = endpoints(&[&vendors[0], &vendors[1]], ", max_concurrent: 2");
     let plan = Plan::default().endpoints_as(&listed);
-    let plan = plan.limit("drain_after_client_seconds", 1).limit("drain_hidden_seconds", 1);
+    let plan = plan
+        .limit("drain_after_client_seconds", 1)
+        .limit("drain_hidden_seconds", 1);
     let world = plan.limit("breaker_failures", 1).start();
     let account = world.account();
     let hanging = Chat.stream(&account.key, "events=6 hang=2");
@@ -367,13 +528,22 @@ fn no_more_requests_run_at_an_endpoint_than_may() {
             connection
         })
         .collect();
-    assert_eq!(calls(&vendors), [2, 2], "one conversation, and its endpoint was full");
+    assert_eq!(
+        calls(&vendors),
+        [2, 2],
+        "one conversation, and its endpoint was full"
+    );
     let refused = world.ask(&hanging);
     Chat.failure(&refused, 503, "server_error", Some("overloaded"));
     assert_eq!(refused.header("retry-after"), Some("1"));
     assert_eq!(calls(&vendors), [2, 2]);
     // The other vendor's requests are counted apart, though the addresses are the same.
-    assert_eq!(world.ask(&Messages.whole(&account.key, "input=1 output=1")).status, 200);
+    assert_eq!(
+        world
+            .ask(&Messages.whole(&account.key, "input=1 output=1"))
+            .status,
+        200
+    );
     drop(open.pop());
     wait_for("a place", SOON, || {
         let answer = world.ask(&Chat.whole(&account.key, "input=1 output=1"));
@@ -382,7 +552,11 @@ fn no_more_requests_run_at_an_endpoint_than_may() {
     drop(open);
     wait_for("the others to have left", SOON, || {
         let page = client::ask(world.admin, &Request::get("/upstreams")).json();
-        page.as_array().unwrap().iter().all(|state| state["in_flight"] == 0).then_some(())
+        page.as_array()
+            .unwrap()
+            .iter()
+            .all(|state| state["in_flight"] == 0)
+            .then_some(())
     });
     assert_eq!(
         world.metric("gateway_upstream_breaker_opened_total", &[]),
@@ -397,7 +571,10 @@ fn an_endpoint_that_fails_its_health_check_is_not_asked() {
     let (good, mut checked) = (Simulator::start(None), Simulator::start(None));
     let port = checked.port;
     let check = "health_check: {path: /_sim/stats, interval_seconds: 1, timeout_seconds: 1, fails_after: 1}";
-    let listed = [format!("{{{}}}", url(good.port)), format!("{{{}, {check}}}", url(port))];
+    let listed = [
+        format!("{{{}}}", url(good.port)),
+        format!("{{{}, {check}}}", url(port)),
+    ];
     let world = Plan::default().turns().endpoints_as(&listed).start();
     let account = world.account();
     let healthy = |wanted: f64| {
@@ -405,14 +582,21 @@ fn an_endpoint_that_fails_its_health_check_is_not_asked() {
             (world.metric("gateway_upstream_healthy", &[&label(port)]) == wanted).then_some(())
         });
     };
-    let ask = |times| (0..times).for_each(|_| assert_eq!(world.ask(&Chat.whole(&account.key, "input=1")).status, 200));
+    let ask = |times| {
+        (0..times)
+            .for_each(|_| assert_eq!(world.ask(&Chat.whole(&account.key, "input=1")).status, 200))
+    };
     ask(10);
     assert_eq!((good.calls(), checked.calls()), (5, 5));
     drop(checked);
     healthy(0.0);
     ask(10);
     assert_eq!(good.calls(), 15);
-    assert_eq!(world.metric("gateway_upstream_failovers_total", &[]), 0.0, "no client's request found it out");
+    assert_eq!(
+        world.metric("gateway_upstream_failovers_total", &[]),
+        0.0,
+        "no client's request found it out"
+    );
     checked = Simulator::start_on(port, None);
     healthy(2.0);
     ask(10);
@@ -420,18 +604,30 @@ fn an_endpoint_that_fails_its_health_check_is_not_asked() {
     world.close();
 }
 
-/// A name that has an address where nobody listens: the next address of the same endpoint is tried, and that is no
-/// failure of the endpoint's.
+/// A name that has an address where nobody listens: the next address of the same endpoint is tried,
+/// and that is no failure of the endpoint's.
 #[test]
 fn every_address_of_a_name_is_tried() {
     let vendor = Simulator::start(None);
     // `localhost` is ::1 and 127.0.0.1, and the simulator listens on the second alone.
-    let listed = [format!("{{url: \"{}\"}}", vendor_url(vendor.port).replace("127.0.0.1", "localhost"))];
-    let world = Plan::default().endpoints_as(&listed).limit("attempts", 1).limit("breaker_failures", 1).start();
+    let listed = [format!(
+        "{{url: \"{}\"}}",
+        vendor_url(vendor.port).replace("127.0.0.1", "localhost")
+    )];
+    let world = Plan::default()
+        .endpoints_as(&listed)
+        .limit("attempts", 1)
+        .limit("breaker_failures", 1)
+        .start();
     let account = world.account();
     for _ in 0..4 {
         for surface in BOTH {
-            assert_eq!(world.ask(&surface.whole(&account.key, "input=1 output=1")).status, 200);
+            assert_eq!(
+                world
+                    .ask(&surface.whole(&account.key, "input=1 output=1"))
+                    .status,
+                200
+            );
         }
     }
     assert_eq!(vendor.calls(), 8);
@@ -441,12 +637,20 @@ fn every_address_of_a_name_is_tried() {
 #[test]
 fn a_name_that_does_not_resolve_is_a_failure_like_any_other() {
     let good = Simulator::start(None);
-    let listed = ["{url: \"http://no-such-host.invalid:9\"}".to_owned(), format!("{{{}}}", url(good.port))];
+    let listed = [
+        "{url: \"http://no-such-host.invalid:9\"}".to_owned(),
+        format!("{{{}}}", url(good.port)),
+    ];
     let world = Plan::default().turns().endpoints_as(&listed).start();
     let account = world.account();
     for surface in BOTH {
         for _ in 0..2 {
-            assert_eq!(world.ask(&surface.whole(&account.key, "input=1 output=1")).status, 200);
+            assert_eq!(
+                world
+                    .ask(&surface.whole(&account.key, "input=1 output=1"))
+                    .status,
+                200
+            );
         }
     }
     assert_eq!(good.calls(), 4);
@@ -463,11 +667,18 @@ fn a_name_that_does_not_resolve_is_a_failure_like_any_other() {
 #[test]
 fn a_reload_forgets_no_open_breaker() {
     let (bad, good) = (Simulator::start(Some("close")), Simulator::start(None));
-    let plan = Plan::default().turns().endpoints(&[bad.port, good.port]).limit("breaker_failures", 1);
-    let world = plan.limit("breaker_open_seconds", 3_600).limit("breaker_open_max_seconds", 3_600).start();
+    let plan = Plan::default()
+        .turns()
+        .endpoints(&[bad.port, good.port])
+        .limit("breaker_failures", 1);
+    let world = plan
+        .limit("breaker_open_seconds", 3_600)
+        .limit("breaker_open_max_seconds", 3_600)
+        .start();
     let account = world.account();
     let ask = |path: &str| {
-        let request = Request::post(path, Chat.body("input=1 output=1", false, 100).to_string()).bearer(&account.key);
+        let request = Request::post(path, Chat.body("input=1 output=1", false, 100).to_string())
+            .bearer(&account.key);
         assert_eq!(world.ask(&request).status, 200);
     };
     (0..4).for_each(|_| ask(Chat.path()));
@@ -487,11 +698,17 @@ fn a_connection_that_is_never_taken_up_fails_in_time() {
     let socket = std::net::TcpListener::bind(("127.0.0.1", free_port())).unwrap();
     let address = socket.local_addr().unwrap();
     let mut waiting = Vec::new();
-    while let Ok(stream) = std::net::TcpStream::connect_timeout(&address, Duration::from_millis(200)) {
+    while let Ok(stream) =
+        std::net::TcpStream::connect_timeout(&address, Duration::from_millis(200))
+    {
         waiting.push(stream);
     }
     let good = Simulator::start(None);
-    let world = Plan::default().turns().endpoints(&[address.port(), good.port]).limit("connect_seconds", 1).start();
+    let world = Plan::default()
+        .turns()
+        .endpoints(&[address.port(), good.port])
+        .limit("connect_seconds", 1)
+        .start();
     let account = world.account();
     for surface in BOTH {
         for _ in 0..2 {
@@ -501,17 +718,34 @@ fn a_connection_that_is_never_taken_up_fails_in_time() {
     }
     assert_eq!(good.calls(), 4);
     let reason = "reason=\"connect\"";
-    assert_eq!(world.metric("gateway_upstream_failovers_total", &[&label(address.port()), reason]), 2.0);
+    assert_eq!(
+        world.metric(
+            "gateway_upstream_failovers_total",
+            &[&label(address.port()), reason]
+        ),
+        2.0
+    );
     world.close();
     // Alone it is told as what it is, in time.
-    let world = Plan::default().endpoints(&[address.port()]).limit("connect_seconds", 1).start();
+    let world = Plan::default()
+        .endpoints(&[address.port()])
+        .limit("connect_seconds", 1)
+        .start();
     let account = world.account();
     for surface in BOTH {
         let began = Instant::now();
         let answer = world.ask(&surface.whole(&account.key, "input=1 output=1"));
-        surface.fails(&answer, (504, "server_error"), (504, "timeout_error"), Some("upstream_timeout"));
+        surface.fails(
+            &answer,
+            (504, "server_error"),
+            (504, "timeout_error"),
+            Some("upstream_timeout"),
+        );
         let took = began.elapsed();
-        assert!(took > Duration::from_millis(750) && took < Duration::from_secs(10), "{took:?}");
+        assert!(
+            took > Duration::from_millis(750) && took < Duration::from_secs(10),
+            "{took:?}"
+        );
     }
     assert_eq!(world.standing(&account).balance, 300_000_000);
     world.close();

@@ -23,16 +23,27 @@ fn vendor(protocol: Surface, cases: Vec<Usages>) -> u16 {
         while let Ok((mut client, _)) = listener.accept() {
             let cases = cases.clone();
             std::thread::spawn(move || {
-                let Some(request) = read_request(&mut client) else { return };
-                let number: usize = request.split("case ").nth(1).unwrap().split(';').next().unwrap().parse().unwrap();
+                let Some(request) = read_request(&mut client) else {
+                    return;
+                };
+                let number: usize = request
+                    .split("case ")
+                    .nth(1)
+                    .unwrap()
+                    .split(';')
+                    .next()
+                    .unwrap()
+                    .parse()
+                    .unwrap();
                 let streams = request.contains("\"stream\":true");
                 let (kind, body) = match streams {
                     true => ("text/event-stream", stream(protocol, &cases[number])),
                     false => ("application/json", whole(protocol, &cases[number])),
                 };
                 let length = body.len();
-                let head =
-                    format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\nconnection: close");
+                let head = format!(
+                    "HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\nconnection: close"
+                );
                 let _ = client.write_all(format!("{head}\r\n\r\n{body}").as_bytes());
             });
         }
@@ -81,7 +92,10 @@ fn stream(protocol: Surface, usages: &[Value]) -> String {
             };
             let text = json!([{"index": 0, "delta": {"role": "assistant", "content": TEXT}, "finish_reason": null}]);
             let end = json!([{"index": 0, "delta": {}, "finish_reason": "stop"}]);
-            chunk(text, None) + &chunk(end, None) + &chunk(json!([]), usages.last()) + "data: [DONE]\n\n"
+            chunk(text, None)
+                + &chunk(end, None)
+                + &chunk(json!([]), usages.last())
+                + "data: [DONE]\n\n"
         }
         Messages => {
             let message = json!({"id": "msg_1", "type": "message", "role": "assistant", "content": [],
@@ -94,7 +108,12 @@ fn stream(protocol: Surface, usages: &[Value]) -> String {
                 json!({"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": usages.last()}),
                 json!({"type": "message_stop"}),
             ];
-            let frame = |event: &Value| format!("event: {}\ndata: {event}\n\n", event["type"].as_str().unwrap());
+            let frame = |event: &Value| {
+                format!(
+                    "event: {}\ndata: {event}\n\n",
+                    event["type"].as_str().unwrap()
+                )
+            };
             events.iter().map(frame).collect()
         }
     }
@@ -103,10 +122,16 @@ fn stream(protocol: Surface, usages: &[Value]) -> String {
 /// Input of every class and output, as the client reads them.
 fn reported(surface: Surface, answer: &Answer) -> (i64, i64) {
     let text = answer.text();
-    let lines = text.lines().map(|line| line.strip_prefix("data: ").unwrap_or(line));
+    let lines = text
+        .lines()
+        .map(|line| line.strip_prefix("data: ").unwrap_or(line));
     let mut usage = json!({});
     for event in lines.filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
-        let object = if event["message"].is_object() { &event["message"]["usage"] } else { &event["usage"] };
+        let object = if event["message"].is_object() {
+            &event["message"]["usage"]
+        } else {
+            &event["usage"]
+        };
         for (name, value) in object.as_object().into_iter().flatten() {
             usage[name] = value.clone();
         }
@@ -116,7 +141,10 @@ fn reported(surface: Surface, answer: &Answer) -> (i64, i64) {
         Chat => {
             let (input, output) = (number("prompt_tokens"), number("completion_tokens"));
             let hit = number("prompt_cache_hit_tokens");
-            assert!(hit == 0 || usage["prompt_tokens_details"]["cached_tokens"] == hit, "{text}");
+            assert!(
+                hit == 0 || usage["prompt_tokens_details"]["cached_tokens"] == hit,
+                "{text}"
+            );
             assert_eq!(number("total_tokens"), input + output, "{text}");
             (input, output)
         }
@@ -137,15 +165,26 @@ struct Way {
 
 impl Way {
     fn all() -> impl Iterator<Item = Self> {
-        let pairs = BOTH.into_iter().flat_map(|surface| BOTH.into_iter().map(move |vendor| (surface, vendor)));
-        pairs.flat_map(|(surface, vendor)| [false, true].map(|streams| Self { surface, vendor, streams }))
+        let pairs = BOTH
+            .into_iter()
+            .flat_map(|surface| BOTH.into_iter().map(move |vendor| (surface, vendor)));
+        pairs.flat_map(|(surface, vendor)| {
+            [false, true].map(|streams| Self {
+                surface,
+                vendor,
+                streams,
+            })
+        })
     }
 
     /// Asks for `case`. The client reads the whole answer, and exactly what is billed.
     fn ask(&self, world: &World, account: &Account, case: usize) -> Value {
-        let Self { surface, vendor, streams } = *self;
-        let mut body =
-            json!({"model": vendor.model(), "messages": [{"role": "user", "content": format!("case {case};")}]});
+        let Self {
+            surface,
+            vendor,
+            streams,
+        } = *self;
+        let mut body = json!({"model": vendor.model(), "messages": [{"role": "user", "content": format!("case {case};")}]});
         body[surface.limit_field()] = LIMIT.into();
         if streams {
             body["stream"] = true.into();
@@ -154,14 +193,31 @@ impl Way {
             body["stream_options"] = json!({"include_usage": true});
         }
         let answer = world.ask(&surface.request(&account.key, &body));
-        let way = format!("case {case}, {surface:?} to {vendor:?}, streams: {streams}: {}", answer.text());
-        assert_eq!((answer.status, answer.end()), (200, Some(End::Whole)), "{way}");
-        assert!(answer.text().contains(TEXT), "the answer is delivered: {way}");
+        let way = format!(
+            "case {case}, {surface:?} to {vendor:?}, streams: {streams}: {}",
+            answer.text()
+        );
+        assert_eq!(
+            (answer.status, answer.end()),
+            (200, Some(End::Whole)),
+            "{way}"
+        );
+        assert!(
+            answer.text().contains(TEXT),
+            "the answer is delivered: {way}"
+        );
         let receipt = world.receipt(account, &answer.request_id());
         assert_eq!(receipt["outcome"], "completed", "{way}");
         let number = |name: &str| receipt["usage"][name].as_i64().unwrap();
-        let input = number("input") + number("cache_read") + number("cache_write_5m") + number("cache_write_1h");
-        assert_eq!(reported(surface, &answer), (input, number("output")), "{way}, {receipt}");
+        let input = number("input")
+            + number("cache_read")
+            + number("cache_write_5m")
+            + number("cache_write_1h");
+        assert_eq!(
+            reported(surface, &answer),
+            (input, number("output")),
+            "{way}, {receipt}"
+        );
         receipt
     }
 }
@@ -174,13 +230,18 @@ fn world(cases: &[(Value, Usages)]) -> World {
         });
         vendor(protocol, usages.collect())
     };
-    Plan::default().endpoints_of(&[of(Messages)], &[of(Chat)]).start()
+    Plan::default()
+        .endpoints_of(&[of(Messages)], &[of(Chat)])
+        .start()
 }
 
 #[test]
 fn counters_are_billed_by_their_meaning_and_reported_as_they_are_billed() {
     let plain = |input: u64, output: u64| {
-        vec![json!({"input_tokens": input, "output_tokens": 1}), json!({"output_tokens": output})]
+        vec![
+            json!({"input_tokens": input, "output_tokens": 1}),
+            json!({"output_tokens": output}),
+        ]
     };
     // The counters of a chat vendor, of a messages vendor, and what both come to: input, cached,
     // output.
@@ -207,7 +268,10 @@ fn counters_are_billed_by_their_meaning_and_reported_as_they_are_billed() {
         ),
         (
             json!({"prompt_tokens": 20.0, "completion_tokens": 1.2e1, "total_tokens": 32.0}),
-            vec![json!({"input_tokens": 20.0, "output_tokens": 1}), json!({"output_tokens": 1.2e1})],
+            vec![
+                json!({"input_tokens": 20.0, "output_tokens": 1}),
+                json!({"output_tokens": 1.2e1}),
+            ],
             (20, 0, 12),
         ),
     ];
@@ -221,14 +285,22 @@ fn counters_are_billed_by_their_meaning_and_reported_as_they_are_billed() {
                 (&usage["input"], &usage["cache_read"], &usage["output"]),
                 (&json!(input), &json!(cached), &json!(output))
             );
-            assert_eq!((&receipt["estimated"], receipt.get("implausible")), (&false.into(), None), "{receipt}");
+            assert_eq!(
+                (&receipt["estimated"], receipt.get("implausible")),
+                (&false.into(), None),
+                "{receipt}"
+            );
             let (input_price, _) = way.vendor.prices();
             // Both shipped models read their cache at a tenth of their input's price.
             let cost = way.vendor.cost(*input, *output) + (cached * input_price + 9) / 10;
             assert_eq!(micro(&receipt["credits"]), cost, "{receipt}");
         }
     }
-    assert_eq!(world.metric("gateway_usage_implausible_total", &[]), 0.0, "nothing was implausible");
+    assert_eq!(
+        world.metric("gateway_usage_implausible_total", &[]),
+        0.0,
+        "nothing was implausible"
+    );
     world.close();
 }
 
@@ -238,11 +310,17 @@ fn what_the_request_cannot_use_is_delivered_capped_and_flagged() {
     let cases = [
         (
             json!({"prompt_tokens": 11, "completion_tokens": absurd, "total_tokens": absurd + 11}),
-            vec![json!({"input_tokens": 11, "output_tokens": 1}), json!({"output_tokens": absurd})],
+            vec![
+                json!({"input_tokens": 11, "output_tokens": 1}),
+                json!({"output_tokens": absurd}),
+            ],
         ),
         (
             json!({"prompt_tokens": 100_000, "completion_tokens": 5, "total_tokens": 100_005}),
-            vec![json!({"input_tokens": 100_000, "output_tokens": 1}), json!({"output_tokens": 5})],
+            vec![
+                json!({"input_tokens": 100_000, "output_tokens": 1}),
+                json!({"output_tokens": 5}),
+            ],
         ),
     ];
     // Neither the vendors that defined the protocols nor any other is believed more than that.
@@ -254,40 +332,74 @@ fn what_the_request_cannot_use_is_delivered_capped_and_flagged() {
             });
             vendor(protocol, usages.collect())
         };
-        let plan = Plan::default().endpoints_of(&[of(Messages)], &[of(Chat)]).edit("official: true", official);
+        let plan = Plan::default()
+            .endpoints_of(&[of(Messages)], &[of(Chat)])
+            .edit("official: true", official);
         let world = plan.start();
         let account = world.funded(1_000_000_000);
         for way in Way::all() {
             for case in 0..cases.len() {
                 let receipt = way.ask(&world, &account, case);
-                assert_eq!(receipt["implausible"], "implausible usage, capped", "{receipt}");
+                assert_eq!(
+                    receipt["implausible"], "implausible usage, capped",
+                    "{receipt}"
+                );
                 assert_eq!(receipt["estimated"], false, "{receipt}");
-                let (input, output) = (receipt["usage"]["input"].as_i64(), receipt["usage"]["output"].as_i64());
+                let (input, output) = (
+                    receipt["usage"]["input"].as_i64(),
+                    receipt["usage"]["output"].as_i64(),
+                );
                 // A body of some hundred bytes holds no more tokens than bytes.
-                let wanted = if case == 0 { input == Some(11) } else { (40..400).contains(&input.unwrap()) };
+                let wanted = if case == 0 {
+                    input == Some(11)
+                } else {
+                    (40..400).contains(&input.unwrap())
+                };
                 assert!(wanted, "{receipt}");
                 assert_eq!(output, Some(if case == 0 { 2_000 } else { 5 }), "{receipt}");
-                assert!(micro(&receipt["credits"]) <= way.vendor.cost(400, 2_000), "{receipt}");
+                assert!(
+                    micro(&receipt["credits"]) <= way.vendor.cost(400, 2_000),
+                    "{receipt}"
+                );
             }
         }
         for vendor in ["alpha", "beta"] {
             for counter in ["input", "output"] {
-                let labels = [format!("vendor=\"{vendor}\""), format!("counter=\"{counter}\"")];
+                let labels = [
+                    format!("vendor=\"{vendor}\""),
+                    format!("counter=\"{counter}\""),
+                ];
                 let labels = labels.each_ref().map(String::as_str);
-                assert!(world.metric("gateway_usage_implausible_total", &labels) >= 4.0, "{vendor} {counter}");
+                assert!(
+                    world.metric("gateway_usage_implausible_total", &labels) >= 4.0,
+                    "{vendor} {counter}"
+                );
             }
         }
         world.close();
     }
 }
 
-/// Where the vendor's usage says nothing, or less than the standard members do, the client reads what is billed.
+/// Where the vendor's usage says nothing, or less than the standard members do, the client reads
+/// what is billed.
 #[test]
 fn usage_that_the_vendor_does_not_report_is_reported_as_it_is_billed() {
-    let nothing = [Value::Null, json!({}), json!({"total_tokens": 500}), json!("none"), json!([])];
-    let mut cases: Vec<_> = nothing.into_iter().map(|usage| (usage.clone(), vec![usage.clone(), usage])).collect();
+    let nothing = [
+        Value::Null,
+        json!({}),
+        json!({"total_tokens": 500}),
+        json!("none"),
+        json!([]),
+    ];
+    let mut cases: Vec<_> = nothing
+        .into_iter()
+        .map(|usage| (usage.clone(), vec![usage.clone(), usage]))
+        .collect();
     let estimated = cases.len();
-    let plain = vec![json!({"input_tokens": 50, "output_tokens": 1}), json!({"output_tokens": 10})];
+    let plain = vec![
+        json!({"input_tokens": 50, "output_tokens": 1}),
+        json!({"output_tokens": 10}),
+    ];
     let cached = json!({"prompt_tokens": 50, "completion_tokens": 10, "total_tokens": 60,
         "prompt_cache_hit_tokens": 40, "prompt_cache_miss_tokens": 10});
     let without_sum = json!({"prompt_tokens": 50, "completion_tokens": 10, "total_tokens": null});
@@ -299,7 +411,10 @@ fn usage_that_the_vendor_does_not_report_is_reported_as_it_is_billed() {
             let receipt = way.ask(&world, &account, case);
             let usage = &receipt["usage"];
             assert_eq!(receipt["estimated"], case < estimated, "{receipt}");
-            assert!(usage["output"].as_i64().unwrap() > 0 && micro(&receipt["credits"]) > 0, "{receipt}");
+            assert!(
+                usage["output"].as_i64().unwrap() > 0 && micro(&receipt["credits"]) > 0,
+                "{receipt}"
+            );
             if way.vendor == Chat && case == estimated {
                 assert_eq!(usage["cache_read"], 40, "{receipt}");
             }
@@ -309,6 +424,10 @@ fn usage_that_the_vendor_does_not_report_is_reported_as_it_is_billed() {
     let body = json!({"model": Chat.model(), "stream": true, "max_tokens": LIMIT,
         "messages": [{"role": "user", "content": "case 0;"}]});
     let answer = world.ask(&Chat.request(&account.key, &body));
-    assert!(answer.text().contains(TEXT) && !answer.text().contains("usage"), "{}", answer.text());
+    assert!(
+        answer.text().contains(TEXT) && !answer.text().contains("usage"),
+        "{}",
+        answer.text()
+    );
     world.close();
 }

@@ -1,5 +1,6 @@
-//! Vendors that refuse what they are asked: the gateway's own key, its credit, a model, or anything at all, by a status or by
-//! the first event of a stream. Who is asked instead, how often, and that no client is told what is the operator's business.
+//! Vendors that refuse what they are asked: the gateway's own key, its credit, a model, or anything
+//! at all, by a status or by the first event of a stream. Who is asked instead, how often, and that
+//! no client is told what is the operator's business.
 
 use crate::account::micro;
 use crate::client::Answer;
@@ -13,25 +14,69 @@ const CHAT_TO_RESPONSES: (&str, &str) = ("    protocol: chat\n", "    protocol: 
 
 /// A model whose vendor is at `port`, and one that may answer in its place.
 fn with_fallback(surface: Surface, port: u16, good: &Simulator) -> Plan {
-    let (alpha, beta) = if surface == Messages { (port, good.port) } else { (good.port, port) };
+    let (alpha, beta) = if surface == Messages {
+        (port, good.port)
+    } else {
+        (good.port, port)
+    };
     mutual(Plan::default().endpoints_of(&[alpha], &[beta]))
 }
 
 /// An error in the words of both vendors.
 fn error(kind: &str, code: &str, message: &str) -> String {
-    format!(r#"{{"type":"error","error":{{"type":"{kind}","code":"{code}","message":"{message}","param":null}}}}"#)
+    format!(
+        r#"{{"type":"error","error":{{"type":"{kind}","code":"{code}","message":"{message}","param":null}}}}"#
+    )
 }
 
 /// Refusals of the key or the account, in the ways in which vendors say that.
 fn key_refusals() -> Vec<(u16, String)> {
     vec![
-        (401, error("authentication_error", "invalid_api_key", "Incorrect API key")),
+        (
+            401,
+            error(
+                "authentication_error",
+                "invalid_api_key",
+                "Incorrect API key",
+            ),
+        ),
         (401, String::new()),
-        (402, error("billing_error", "", "Your account has a billing problem.")),
-        (403, error("permission_error", "", "Your API key does not have permission.")),
-        (429, error("insufficient_quota", "insufficient_quota", "You exceeded your current quota.")),
-        (403, error("invalid_request_error", "account_deactivated", "Deactivated.")),
-        (400, error("invalid_request_error", "", "Your credit balance is too low to access the API.")),
+        (
+            402,
+            error("billing_error", "", "Your account has a billing problem."),
+        ),
+        (
+            403,
+            error(
+                "permission_error",
+                "",
+                "Your API key does not have permission.",
+            ),
+        ),
+        (
+            429,
+            error(
+                "insufficient_quota",
+                "insufficient_quota",
+                "You exceeded your current quota.",
+            ),
+        ),
+        (
+            403,
+            error(
+                "invalid_request_error",
+                "account_deactivated",
+                "Deactivated.",
+            ),
+        ),
+        (
+            400,
+            error(
+                "invalid_request_error",
+                "",
+                "Your credit balance is too low to access the API.",
+            ),
+        ),
     ]
 }
 
@@ -48,22 +93,47 @@ fn a_vendor_that_refuses_the_gateway_s_key_costs_no_client_an_answer_and_is_hard
         let account = world.account();
         let requests = if index == 0 { 100 } else { 15 };
         for number in 0..requests {
-            let request = if number % 2 == 0 { Surface::whole } else { Surface::stream };
-            is_from(&world.ask(&request(surface, &account.key, "input=1 output=1")), other(surface).model());
+            let request = if number % 2 == 0 {
+                Surface::whole
+            } else {
+                Surface::stream
+            };
+            is_from(
+                &world.ask(&request(surface, &account.key, "input=1 output=1")),
+                other(surface).model(),
+            );
         }
-        assert!((1..=5).contains(&bad.calls()), "{status} {body}: asked {} times", bad.calls());
-        assert_eq!((good.calls(), refused_keys(&world)), (requests, bad.calls() as f64), "{status} {body}");
-        assert_eq!(world.log().matches("does not serve this gateway").count() as u64, bad.calls(), "{}", world.log());
+        assert!(
+            (1..=5).contains(&bad.calls()),
+            "{status} {body}: asked {} times",
+            bad.calls()
+        );
+        assert_eq!(
+            (good.calls(), refused_keys(&world)),
+            (requests, bad.calls() as f64),
+            "{status} {body}"
+        );
+        assert_eq!(
+            world.log().matches("does not serve this gateway").count() as u64,
+            bad.calls(),
+            "{}",
+            world.log()
+        );
         world.ended(&account, requests as usize);
         world.close();
     }
 }
 
-/// The vendor takes its time to refuse, so that all requests of a burst are under way before the first refusal.
+/// The vendor takes its time to refuse, so that all requests of a burst are under way before the
+/// first refusal.
 #[test]
 fn of_requests_that_come_together_few_find_out_that_the_key_is_refused() {
     for together in [10, 20, 50] {
-        let refusal = error("authentication_error", "invalid_api_key", "Incorrect API key");
+        let refusal = error(
+            "authentication_error",
+            "invalid_api_key",
+            "Incorrect API key",
+        );
         let mut steps = vec![Step::Wait(Duration::from_millis(100))];
         steps.extend(json(401, &refusal));
         let (bad, good) = (Scripted::start(steps), Simulator::start(None));
@@ -73,12 +143,19 @@ fn of_requests_that_come_together_few_find_out_that_the_key_is_refused() {
             for _ in 0..together {
                 scope.spawn(|| {
                     for _ in 0..100 / together {
-                        is_from(&world.ask(&Chat.whole(&account.key, "input=1 output=1")), Messages.model());
+                        is_from(
+                            &world.ask(&Chat.whole(&account.key, "input=1 output=1")),
+                            Messages.model(),
+                        );
                     }
                 });
             }
         });
-        assert!((1..=5).contains(&bad.calls()), "{together} at a time: asked {} times", bad.calls());
+        assert!(
+            (1..=5).contains(&bad.calls()),
+            "{together} at a time: asked {} times",
+            bad.calls()
+        );
         assert_eq!(good.calls(), 100);
         world.close();
     }
@@ -94,10 +171,17 @@ fn a_burst_for_a_vendor_that_is_slow_is_not_sent_elsewhere() {
         for _ in 0..10 {
             scope.spawn(|| {
                 let answer = world.ask(&Chat.whole(&account.key, "input=1 output=1 delay_ms=4000"));
-                assert_eq!((answer.status, answer.header("x-gateway-warnings")), (200, None));
+                assert_eq!(
+                    (answer.status, answer.header("x-gateway-warnings")),
+                    (200, None)
+                );
             });
         }
-        wait_for("all requests to be under way", Duration::from_secs(8), || (slow.calls() == 10).then_some(()));
+        wait_for(
+            "all requests to be under way",
+            Duration::from_secs(8),
+            || (slow.calls() == 10).then_some(()),
+        );
     });
     assert_eq!((slow.calls(), other.calls()), (10, 0));
     world.close();
@@ -106,8 +190,9 @@ fn a_burst_for_a_vendor_that_is_slow_is_not_sent_elsewhere() {
 #[test]
 fn the_key_is_tried_again_after_a_while_and_used_once_it_is_good() {
     let (bad, good) = (Simulator::start(Some("status=401")), Simulator::start(None));
-    let plan =
-        with_fallback(Chat, bad.port, &good).limit("breaker_open_seconds", 1).limit("breaker_open_max_seconds", 1);
+    let plan = with_fallback(Chat, bad.port, &good)
+        .limit("breaker_open_seconds", 1)
+        .limit("breaker_open_max_seconds", 1);
     let world = plan.start();
     let account = world.account();
     let ask = || world.ask(&Chat.whole(&account.key, "input=1 output=1"));
@@ -115,7 +200,9 @@ fn the_key_is_tried_again_after_a_while_and_used_once_it_is_good() {
     let port = bad.port;
     drop(bad);
     let mended = Simulator::start_on(port, None);
-    wait_for("the model to answer itself", SOON, || ask().header("x-gateway-warnings").is_none().then_some(()));
+    wait_for("the model to answer itself", SOON, || {
+        ask().header("x-gateway-warnings").is_none().then_some(())
+    });
     let calls = mended.calls();
     (0..5).for_each(|_| drop(ask()));
     assert_eq!(mended.calls(), calls + 5);
@@ -127,14 +214,23 @@ fn the_key_is_tried_again_after_a_while_and_used_once_it_is_good() {
 fn without_another_model_the_next_endpoint_is_asked_and_the_client_s_own_key_is_not_blamed() {
     for (status, body) in key_refusals() {
         let bad = [0, 1].map(|_| Scripted::start(json(status, &body)));
-        let world = Plan::default().endpoints(&bad.each_ref().map(|vendor| vendor.port)).start();
+        let world = Plan::default()
+            .endpoints(&bad.each_ref().map(|vendor| vendor.port))
+            .start();
         let account = world.account();
         for (index, surface) in BOTH.into_iter().enumerate() {
             let answer = world.ask(&surface.whole(&account.key, "input=1 output=1"));
-            assert!(matches!(answer.status, 500..=529), "{status}: {} {}", answer.status, answer.text());
+            assert!(
+                matches!(answer.status, 500..=529),
+                "{status}: {} {}",
+                answer.status,
+                answer.text()
+            );
             let text = answer.text().to_lowercase();
             assert!(
-                !["api key", "billing", "quota", "credit", "deactivated"].iter().any(|word| text.contains(word)),
+                !["api key", "billing", "quota", "credit", "deactivated"]
+                    .iter()
+                    .any(|word| text.contains(word)),
                 "{text}"
             );
             let calls = bad.each_ref().map(Scripted::calls);
@@ -148,10 +244,18 @@ fn without_another_model_the_next_endpoint_is_asked_and_the_client_s_own_key_is_
 #[test]
 fn an_endpoint_that_refuses_the_key_does_not_keep_one_that_takes_it_from_answering() {
     let (bad, good) = (Simulator::start(Some("status=401")), Simulator::start(None));
-    let world = Plan::default().turns().endpoints(&[bad.port, good.port]).start();
+    let world = Plan::default()
+        .turns()
+        .endpoints(&[bad.port, good.port])
+        .start();
     let account = world.account();
     for _ in 0..20 {
-        assert_eq!(world.ask(&Chat.whole(&account.key, "input=1 output=1")).status, 200);
+        assert_eq!(
+            world
+                .ask(&Chat.whole(&account.key, "input=1 output=1"))
+                .status,
+            200
+        );
     }
     assert_eq!((bad.calls(), good.calls()), (1, 20));
     world.close();
@@ -161,11 +265,28 @@ fn an_endpoint_that_refuses_the_key_does_not_keep_one_that_takes_it_from_answeri
 #[test]
 fn what_a_client_brings_about_opens_no_breaker() {
     let bodies = [
-        (403, error("invalid_request_error", "content_policy_violation", "No.")),
+        (
+            403,
+            error("invalid_request_error", "content_policy_violation", "No."),
+        ),
         (403, error("moderation", "403", "Your input was flagged.")),
         (403, "<html>blocked</html>".to_owned()),
-        (400, error("invalid_request_error", "invalid_value", "Invalid value: 'You exceeded your current quota'")),
-        (400, error("invalid_request_error", "invalid_value", "'credit balance is too low' is not a role")),
+        (
+            400,
+            error(
+                "invalid_request_error",
+                "invalid_value",
+                "Invalid value: 'You exceeded your current quota'",
+            ),
+        ),
+        (
+            400,
+            error(
+                "invalid_request_error",
+                "invalid_value",
+                "'credit balance is too low' is not a role",
+            ),
+        ),
         (429, error("requests", "rate_limit_exceeded", "Slow down.")),
     ];
     for (status, body) in bodies {
@@ -175,7 +296,11 @@ fn what_a_client_brings_about_opens_no_breaker() {
         for _ in 0..8 {
             world.ask(&Chat.whole(&account.key, "input=1 output=1"));
         }
-        assert_eq!((bad.calls(), refused_keys(&world)), (8, 0.0), "{status} {body}");
+        assert_eq!(
+            (bad.calls(), refused_keys(&world)),
+            (8, 0.0),
+            "{status} {body}"
+        );
         world.close();
     }
 }
@@ -191,7 +316,15 @@ fn which_refusals_another_model_answers_for() {
         (500, of("api_error", ""), true),
         (502, "<html></html>".to_owned(), true),
         (504, String::new(), true),
-        (413, error("tokens", "rate_limit_exceeded", "Request too large: tokens per minute (TPM): limit 6000."), true),
+        (
+            413,
+            error(
+                "tokens",
+                "rate_limit_exceeded",
+                "Request too large: tokens per minute (TPM): limit 6000.",
+            ),
+            true,
+        ),
         (400, of("invalid_request_error", "invalid_value"), false),
         (400, "<html></html>".to_owned(), false),
         (413, of("request_too_large", ""), false),
@@ -202,8 +335,17 @@ fn which_refusals_another_model_answers_for() {
         let world = with_fallback(Messages, bad.port, &good).start();
         let account = world.account();
         let answer = world.ask(&Messages.whole(&account.key, "input=1 output=1"));
-        assert_eq!(answer.status == 200, is_answered, "{status} {body}: {}", answer.text());
-        assert_eq!((bad.calls(), good.calls()), (1, u64::from(is_answered)), "{status} {body}");
+        assert_eq!(
+            answer.status == 200,
+            is_answered,
+            "{status} {body}: {}",
+            answer.text()
+        );
+        assert_eq!(
+            (bad.calls(), good.calls()),
+            (1, u64::from(is_answered)),
+            "{status} {body}"
+        );
         world.close();
     }
 }
@@ -211,12 +353,16 @@ fn which_refusals_another_model_answers_for() {
 /// A vendor whose error body never ends is left after a few seconds.
 #[test]
 fn an_error_that_is_not_said_to_its_end_is_not_waited_for() {
-    let head = "HTTP/1.1 429 Said\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{";
+    let head =
+        "HTTP/1.1 429 Said\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{";
     let steps = vec![Step::Send(head.into()), Step::Hang];
     let (bad, good) = (Scripted::start(steps), Simulator::start(None));
     let world = with_fallback(Chat, bad.port, &good).start();
     let account = world.account();
-    is_from(&world.ask(&Chat.whole(&account.key, "input=1 output=1")), Messages.model());
+    is_from(
+        &world.ask(&Chat.whole(&account.key, "input=1 output=1")),
+        Messages.model(),
+    );
     assert_eq!((bad.calls(), good.calls()), (1, 1));
     world.close();
 }
@@ -234,11 +380,27 @@ fn response_event(kind: &str, number: u64) -> String {
 
 /// Streams that fail before anything useful, by the vendor's protocol.
 fn failing_streams(surface: Surface) -> Vec<Vec<String>> {
-    let chat = format!("data: {}\n\n", error("server_error", "server_error", "boom"));
-    let messages = format!("event: error\ndata: {}\n\n", error("overloaded_error", "", "Overloaded"));
-    let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+    let chat = format!(
+        "data: {}\n\n",
+        error("server_error", "server_error", "boom")
+    );
+    let messages = format!(
+        "event: error\ndata: {}\n\n",
+        error("overloaded_error", "", "Overloaded")
+    );
+    let texts = |texts: &[&str]| {
+        texts
+            .iter()
+            .map(|text| (*text).to_owned())
+            .collect::<Vec<_>>()
+    };
     match surface {
-        Chat => vec![texts(&[&chat]), texts(&[ROLE, &chat]), texts(&[COMMENT, ROLE, COMMENT, &chat]), texts(&[ROLE])],
+        Chat => vec![
+            texts(&[&chat]),
+            texts(&[ROLE, &chat]),
+            texts(&[COMMENT, ROLE, COMMENT, &chat]),
+            texts(&[ROLE]),
+        ],
         Messages => vec![
             texts(&[&messages]),
             texts(&[MESSAGE_START, &messages]),
@@ -253,7 +415,10 @@ fn failing_streams(surface: Surface) -> Vec<Vec<String>> {
 fn is_clean(answer: &Answer, what: &[String]) {
     let text = answer.text();
     assert_eq!(answer.status, 200, "{what:?}: {text}");
-    assert!(!text.contains("bad\"") && !text.contains("boom") && !text.contains("error"), "{what:?}: {text}");
+    assert!(
+        !text.contains("bad\"") && !text.contains("boom") && !text.contains("error"),
+        "{what:?}: {text}"
+    );
 }
 
 #[test]
@@ -262,20 +427,27 @@ fn a_stream_that_fails_before_anything_useful_is_begun_anew_elsewhere() {
         for events in failing_streams(surface) {
             let (bad, good) = (Scripted::start(stream(&events)), Simulator::start(None));
             // The same model at the next endpoint, passed on.
-            let world = Plan::default().turns().endpoints(&[bad.port, good.port]).start();
+            let world = Plan::default()
+                .turns()
+                .endpoints(&[bad.port, good.port])
+                .start();
             let account = world.account();
             let answer = world.ask(&surface.stream(&account.key, "input=100 output=7"));
             is_clean(&answer, &events);
             assert!(surface.is_complete(&answer), "{}", answer.text());
             assert_eq!((bad.calls(), good.calls()), (1, 1), "{events:?}");
-            assert_eq!(micro(&world.ended(&account, 1)["credits"]), surface.cost(100, 7));
+            assert_eq!(
+                micro(&world.ended(&account, 1)["credits"]),
+                surface.cost(100, 7)
+            );
             world.close();
             // Another model, whose words are translated.
             let world = with_fallback(surface, bad.port, &good).start();
             let account = world.account();
-            for request in
-                [surface.stream(&account.key, "input=100 output=7"), surface.whole(&account.key, "input=100 output=7")]
-            {
+            for request in [
+                surface.stream(&account.key, "input=100 output=7"),
+                surface.whole(&account.key, "input=100 output=7"),
+            ] {
                 let answer = world.ask(&request);
                 is_clean(&answer, &events);
                 is_from(&answer, other(surface).model());
@@ -297,23 +469,39 @@ fn a_stream_that_fails_before_anything_useful_is_begun_anew_elsewhere() {
 
 #[test]
 fn a_responses_stream_that_fails_after_it_was_begun_is_begun_anew_elsewhere() {
-    let opening = [response_event("response.created", 0), response_event("response.in_progress", 1)];
+    let opening = [
+        response_event("response.created", 0),
+        response_event("response.in_progress", 1),
+    ];
     let flat = "event: error\ndata: {\"type\":\"error\",\"sequence_number\":2,\"code\":\"server_error\",\"message\":\"boom\",\"param\":null}\n\n";
-    let failed = response_event("response.failed", 2)
-        .replace("\"usage\"", "\"error\":{\"code\":\"server_error\",\"message\":\"boom\"},\"usage\"");
+    let failed = response_event("response.failed", 2).replace(
+        "\"usage\"",
+        "\"error\":{\"code\":\"server_error\",\"message\":\"boom\"},\"usage\"",
+    );
     for end in [flat.to_owned(), failed] {
         let events = [opening.to_vec(), vec![end]].concat();
         let (bad, good) = (Scripted::start(stream(&events)), Simulator::start(None));
-        let plan = Plan::default().turns().edit(CHAT_TO_RESPONSES.0, CHAT_TO_RESPONSES.1);
+        let plan = Plan::default()
+            .turns()
+            .edit(CHAT_TO_RESPONSES.0, CHAT_TO_RESPONSES.1);
         let world = plan.endpoints(&[bad.port, good.port]).start();
         let account = world.account();
-        let body =
-            serde_json::json!({"model": Chat.model(), "input": "hello", "stream": true, "max_output_tokens": 500});
-        let answer = world.ask(&crate::client::Request::post("/v1/responses", body.to_string()).bearer(&account.key));
-        assert!(!answer.text().contains("resp_bad") && !answer.text().contains("boom"), "{}", answer.text());
+        let body = serde_json::json!({"model": Chat.model(), "input": "hello", "stream": true, "max_output_tokens": 500});
+        let answer = world.ask(
+            &crate::client::Request::post("/v1/responses", body.to_string()).bearer(&account.key),
+        );
+        assert!(
+            !answer.text().contains("resp_bad") && !answer.text().contains("boom"),
+            "{}",
+            answer.text()
+        );
         let events = crate::responses::events(&answer);
         let kinds = crate::responses::kinds(&events);
-        assert_eq!((kinds[0], *kinds.last().unwrap()), ("response.created", "response.completed"), "{kinds:?}");
+        assert_eq!(
+            (kinds[0], *kinds.last().unwrap()),
+            ("response.created", "response.completed"),
+            "{kinds:?}"
+        );
         assert_eq!((bad.calls(), good.calls()), (1, 1));
         world.close();
     }
@@ -322,7 +510,10 @@ fn a_responses_stream_that_fails_after_it_was_begun_is_begun_anew_elsewhere() {
 #[test]
 fn a_whole_answer_that_is_an_error_with_status_200_is_asked_for_elsewhere() {
     for surface in BOTH {
-        let bad = Scripted::start(json(200, &error("overloaded_error", "", "Overloaded, boom")));
+        let bad = Scripted::start(json(
+            200,
+            &error("overloaded_error", "", "Overloaded, boom"),
+        ));
         let good = Simulator::start(None);
         let world = with_fallback(surface, bad.port, &good).start();
         let account = world.account();
@@ -339,10 +530,18 @@ fn a_stream_that_fails_after_something_useful_is_not_begun_anew() {
     let word = "data: {\"id\":\"chatcmpl-bad\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"gpt-5.2\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"word\"},\"finish_reason\":null}]}\n\n";
     let call = word.replace("\"content\":\"word\"", "\"tool_calls\":[{\"index\":0,\"id\":\"c\",\"type\":\"function\",\"function\":{\"name\":\"look\",\"arguments\":\"\"}}]");
     for useful in [word.to_owned(), call] {
-        let failure = format!("data: {}\n\n", error("server_error", "server_error", "boom"));
+        let failure = format!(
+            "data: {}\n\n",
+            error("server_error", "server_error", "boom")
+        );
         // The client has it by then.
-        let steps =
-            vec![stream_head(), piece(ROLE), piece(&useful), Step::Wait(Duration::from_secs(1)), piece(&failure)];
+        let steps = vec![
+            stream_head(),
+            piece(ROLE),
+            piece(&useful),
+            Step::Wait(Duration::from_secs(1)),
+            piece(&failure),
+        ];
         let (bad, good) = (Scripted::start(steps), Simulator::start(None));
         let world = with_fallback(Chat, bad.port, &good).start();
         let account = world.account();
@@ -361,7 +560,11 @@ fn a_stream_that_fails_after_something_useful_is_not_begun_anew() {
 fn a_vendor_that_fails_every_call_is_not_asked_twice_as_often() {
     let bad = [0, 1].map(|_| Simulator::start(Some("status=500")));
     let ports = bad.each_ref().map(|vendor| vendor.port);
-    let world = Plan::default().turns().endpoints(&ports).limit("breaker_failures", 0).start();
+    let world = Plan::default()
+        .turns()
+        .endpoints(&ports)
+        .limit("breaker_failures", 0)
+        .start();
     let account = world.account();
     for _ in 0..100 {
         let answer = world.ask(&Chat.whole(&account.key, "input=1 output=1"));
@@ -370,7 +573,11 @@ fn a_vendor_that_fails_every_call_is_not_asked_twice_as_often() {
     let calls: u64 = bad.iter().map(Simulator::calls).sum();
     assert!((103..=125).contains(&calls), "100 requests became {calls}");
     let refused = world.metric("gateway_retry_budget_exhausted_total", &["vendor=\"beta\""]);
-    assert_eq!(refused, 200.0 - calls as f64, "each other one would have been repeated");
+    assert_eq!(
+        refused,
+        200.0 - calls as f64,
+        "each other one would have been repeated"
+    );
     world.close();
 }
 
@@ -378,20 +585,34 @@ fn a_vendor_that_fails_every_call_is_not_asked_twice_as_often() {
 #[test]
 fn the_retry_budget_is_for_repeats_alone() {
     let (bad, good) = (Simulator::start(Some("status=500")), Simulator::start(None));
-    let no_repeats =
-        |plan: Plan| plan.limit("retry_budget_min", 0).limit("retry_budget_percent", 0).limit("breaker_failures", 0);
+    let no_repeats = |plan: Plan| {
+        plan.limit("retry_budget_min", 0)
+            .limit("retry_budget_percent", 0)
+            .limit("breaker_failures", 0)
+    };
     let world = no_repeats(with_fallback(Chat, bad.port, &good)).start();
     let account = world.account();
     for _ in 0..8 {
-        is_from(&world.ask(&Chat.whole(&account.key, "input=1 output=1")), Messages.model());
+        is_from(
+            &world.ask(&Chat.whole(&account.key, "input=1 output=1")),
+            Messages.model(),
+        );
     }
     world.close();
     let nobody = crate::world::free_port();
     let world = no_repeats(Plan::default().turns().endpoints(&[nobody, good.port])).start();
     let account = world.account();
     for _ in 0..8 {
-        assert_eq!(world.ask(&Chat.whole(&account.key, "input=1 output=1")).status, 200);
+        assert_eq!(
+            world
+                .ask(&Chat.whole(&account.key, "input=1 output=1"))
+                .status,
+            200
+        );
     }
-    assert_eq!(world.metric("gateway_retry_budget_exhausted_total", &[]), 0.0);
+    assert_eq!(
+        world.metric("gateway_retry_budget_exhausted_total", &[]),
+        0.0
+    );
     world.close();
 }

@@ -35,24 +35,43 @@ struct Vendor {
 
 impl Vendor {
     fn start(shown: &Shown, authority: &(CertificateParams, KeyPair)) -> Self {
-        let host = if matches!(shown, Shown::OtherHost) { "elsewhere.example" } else { "localhost" };
+        let host = if matches!(shown, Shown::OtherHost) {
+            "elsewhere.example"
+        } else {
+            "localhost"
+        };
         let mut params = CertificateParams::new(vec![host.to_owned()]).unwrap();
         if matches!(shown, Shown::Expired) {
-            (params.not_before, params.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(2021, 1, 1));
+            (params.not_before, params.not_after) =
+                (date_time_ymd(2020, 1, 1), date_time_ymd(2021, 1, 1));
         }
         let key = KeyPair::generate().unwrap();
         let certificate = match shown {
             Shown::SelfSigned => params.self_signed(&key).unwrap(),
-            _ => params.signed_by(&key, &Issuer::from_params(&authority.0, &authority.1)).unwrap(),
+            _ => params
+                .signed_by(&key, &Issuer::from_params(&authority.0, &authority.1))
+                .unwrap(),
         };
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-        let config = builder.with_no_client_auth().with_single_cert(vec![certificate.der().clone()], key).unwrap();
+        let builder = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap();
+        let config = builder
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.der().clone()], key)
+            .unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let (read, connections) = (Arc::<Mutex<Vec<u8>>>::default(), Arc::<Mutex<usize>>::default());
-        let vendor = Self { port, read: Arc::clone(&read), connections: Arc::clone(&connections) };
+        let (read, connections) = (
+            Arc::<Mutex<Vec<u8>>>::default(),
+            Arc::<Mutex<usize>>::default(),
+        );
+        let vendor = Self {
+            port,
+            read: Arc::clone(&read),
+            connections: Arc::clone(&connections),
+        };
         let config = Arc::new(config);
         // It ends with the test's process; nothing it does is waited for.
         std::thread::spawn(move || {
@@ -74,7 +93,11 @@ fn serve(stream: &mut Stream<'_, ServerConnection, std::net::TcpStream>, read: &
         read.extend_from_slice(&piece[..length]);
         if read.ends_with(b"}") {
             let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n";
-            let _ = write!(stream, "{head}content-length: {}\r\n\r\n{ANSWER}", ANSWER.len());
+            let _ = write!(
+                stream,
+                "{head}content-length: {}\r\n\r\n{ANSWER}",
+                ANSWER.len()
+            );
             stream.conn.send_close_notify();
             let _ = stream.flush();
             return;
@@ -82,26 +105,41 @@ fn serve(stream: &mut Stream<'_, ServerConnection, std::net::TcpStream>, read: &
     }
 }
 
-fn world(vendor: &Vendor, authority: &(CertificateParams, KeyPair), dir: &tempfile::TempDir) -> World {
+fn world(
+    vendor: &Vendor,
+    authority: &(CertificateParams, KeyPair),
+    dir: &tempfile::TempDir,
+) -> World {
     let file = dir.path().join("authority.pem");
     std::fs::write(&file, authority.0.self_signed(&authority.1).unwrap().pem()).unwrap();
     let listed = [format!("{{url: \"https://localhost:{}\"}}", vendor.port)];
-    Plan::default().endpoints_as(&listed).environment("SSL_CERT_FILE", &file).start()
+    Plan::default()
+        .endpoints_as(&listed)
+        .environment("SSL_CERT_FILE", &file)
+        .start()
 }
 
 #[test]
 fn a_vendor_with_a_certificate_that_is_not_right_is_told_nothing() {
     let (authority, dir) = (authority(), tempfile::tempdir().unwrap());
-    for (what, shown) in
-        [("expired", Shown::Expired), ("another host's", Shown::OtherHost), ("self-signed", Shown::SelfSigned)]
-    {
+    for (what, shown) in [
+        ("expired", Shown::Expired),
+        ("another host's", Shown::OtherHost),
+        ("self-signed", Shown::SelfSigned),
+    ] {
         let vendor = Vendor::start(&shown, &authority);
         let world = world(&vendor, &authority, &dir);
         let account = world.account();
         let answer = world.ask(&Chat.whole(&account.key, "input=1"));
         Chat.failure(&answer, 502, "server_error", Some("upstream_error"));
-        wait_for("the handshake to be over", SOON, || (*vendor.connections.lock().unwrap() > 0).then_some(()));
-        assert_eq!(vendor.read.lock().unwrap().len(), 0, "{what}: not one byte, so no key");
+        wait_for("the handshake to be over", SOON, || {
+            (*vendor.connections.lock().unwrap() > 0).then_some(())
+        });
+        assert_eq!(
+            vendor.read.lock().unwrap().len(),
+            0,
+            "{what}: not one byte, so no key"
+        );
         assert_eq!(world.standing(&account).balance, 300_000_000);
         world.close();
     }
@@ -117,7 +155,11 @@ fn a_vendor_with_a_good_certificate_gets_the_request_and_its_key() {
     let answer = world.ask(&Chat.whole(&account.key, "input=1"));
     assert_eq!(answer.status, 200, "{}", answer.text());
     let read = String::from_utf8_lossy(&vendor.read.lock().unwrap()).into_owned();
-    assert!(read.to_ascii_lowercase().contains("\r\nauthorization: bearer sim-beta-key\r\n"), "{read}");
+    assert!(
+        read.to_ascii_lowercase()
+            .contains("\r\nauthorization: bearer sim-beta-key\r\n"),
+        "{read}"
+    );
     let host = format!("\r\nhost: localhost:{}\r\n", vendor.port);
     assert!(read.to_ascii_lowercase().contains(&host), "{read}");
     world.close();

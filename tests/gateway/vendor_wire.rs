@@ -1,5 +1,6 @@
-//! Vendors whose bytes no server of today would send: broken framing, headers out of all proportion, dates. Whatever it is,
-//! it ends in time as a failure in the client's own protocol, costs nothing, and harms nobody else.
+//! Vendors whose bytes no server of today would send: broken framing, headers out of all
+//! proportion, dates. Whatever it is, it ends in time as a failure in the client's own protocol,
+//! costs nothing, and harms nobody else.
 
 use crate::account::{Account, taken};
 use crate::surface::{BOTH, Chat, Surface};
@@ -26,7 +27,10 @@ fn read_request(client: &mut TcpStream) -> Option<usize> {
         }
     }
     let text = String::from_utf8_lossy(&got).into_owned();
-    let number = text.split("case ").nth(1).and_then(|rest| rest.split(';').next()?.parse().ok());
+    let number = text
+        .split("case ")
+        .nth(1)
+        .and_then(|rest| rest.split(';').next()?.parse().ok());
     Some(number.unwrap_or(0))
 }
 
@@ -51,7 +55,10 @@ fn vendor(cases: Vec<Says>) -> u16 {
 }
 
 fn says(head: &str, body: &[u8], closes: bool) -> Says {
-    Says { bytes: [format!("HTTP/1.1 {head}\r\n\r\n").as_bytes(), body].concat(), closes }
+    Says {
+        bytes: [format!("HTTP/1.1 {head}\r\n\r\n").as_bytes(), body].concat(),
+        closes,
+    }
 }
 
 const JSON: &str = "200 OK\r\ncontent-type: application/json";
@@ -60,21 +67,34 @@ const HI: &str = r#"{"id":"c","object":"chat.completion","created":1,"model":"gp
 const EVENTS: &str = "200 OK\r\ncontent-type: text/event-stream";
 
 fn chunked(kind: &str, body: &[u8], closes: bool) -> Says {
-    says(&format!("{kind}\r\ntransfer-encoding: chunked"), body, closes)
+    says(
+        &format!("{kind}\r\ntransfer-encoding: chunked"),
+        body,
+        closes,
+    )
 }
 
 fn world_of(cases: Vec<Says>) -> World {
-    let plan = Plan::default().endpoints(&[vendor(cases)]).limit("breaker_failures", 0).limit("attempts", 1);
-    plan.limit("idle_seconds", 1).limit("first_byte_seconds", 1).start()
+    let plan = Plan::default()
+        .endpoints(&[vendor(cases)])
+        .limit("breaker_failures", 0)
+        .limit("attempts", 1);
+    plan.limit("idle_seconds", 1)
+        .limit("first_byte_seconds", 1)
+        .start()
 }
 
-/// A vendor that reads what has come, answers, and says of each request whether all of it came at once.
+/// A vendor that reads what has come, answers, and says of each request whether all of it came at
+/// once.
 fn looks_at_packets() -> (u16, Arc<Mutex<Vec<bool>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let seen = Arc::<Mutex<Vec<bool>>>::default();
     let told = Arc::clone(&seen);
-    let answer = format!("HTTP/1.1 {JSON}\r\ncontent-length: {}\r\n\r\n{HI}", HI.len());
+    let answer = format!(
+        "HTTP/1.1 {JSON}\r\ncontent-length: {}\r\n\r\n{HI}",
+        HI.len()
+    );
     std::thread::spawn(move || {
         while let Ok((mut client, _)) = listener.accept() {
             let (told, answer) = (Arc::clone(&told), answer.clone());
@@ -109,37 +129,101 @@ fn a_request_reaches_its_vendor_in_one_packet_and_at_once() {
         assert_eq!(answer.status, 200, "{}", answer.text());
     }
     // What nobody lets go of, the kernel sends after 200 ms.
-    assert!(began.elapsed() < Duration::from_millis(200) * ASKED as u32, "{:?}", began.elapsed());
+    assert!(
+        began.elapsed() < Duration::from_millis(200) * ASKED as u32,
+        "{:?}",
+        began.elapsed()
+    );
     let seen = seen.lock().unwrap();
     assert_eq!(seen.len(), ASKED);
     // A machine that stands still for so long parts one.
-    assert!(seen.iter().filter(|at_once| !**at_once).count() <= 2, "{seen:?}");
+    assert!(
+        seen.iter().filter(|at_once| !**at_once).count() <= 2,
+        "{seen:?}"
+    );
     drop(seen);
     world.close();
 }
 
 #[test]
 fn broken_framing_of_a_vendor_is_a_failure_that_costs_nothing() {
-    let many = |count: usize, line: &str| format!("{JSON}\r\n{}content-length: 2", line.repeat(count));
+    let many =
+        |count: usize, line: &str| format!("{JSON}\r\n{}content-length: 2", line.repeat(count));
     let mut cases = vec![
-        ("no header", Says { bytes: b"nothing of HTTP\r\n\r\n".to_vec(), closes: true }),
-        ("a header that does not end", Says { bytes: b"HTTP/1.1 200 OK\r\nx: ".to_vec(), closes: false }),
-        ("two lengths", says(&format!("{JSON}\r\ncontent-length: 2\r\ncontent-length: 3"), b"{}}", false)),
-        ("a length that is none", says(&format!("{JSON}\r\ncontent-length: two"), b"{}", true)),
-        ("a length that is too long", says(&format!("{JSON}\r\ncontent-length: 500"), b"{}", true)),
-        ("a body of which nothing comes", says(&format!("{JSON}\r\ncontent-length: 500"), b"", false)),
-        ("a header of 2 MiB", says(&many(1, &format!("x: {}\r\n", "x".repeat(2 << 20))), b"{}", true)),
-        ("600 header fields", says(&many(600, "x: x\r\n"), b"{}", true)),
+        (
+            "no header",
+            Says {
+                bytes: b"nothing of HTTP\r\n\r\n".to_vec(),
+                closes: true,
+            },
+        ),
+        (
+            "a header that does not end",
+            Says {
+                bytes: b"HTTP/1.1 200 OK\r\nx: ".to_vec(),
+                closes: false,
+            },
+        ),
+        (
+            "two lengths",
+            says(
+                &format!("{JSON}\r\ncontent-length: 2\r\ncontent-length: 3"),
+                b"{}}",
+                false,
+            ),
+        ),
+        (
+            "a length that is none",
+            says(&format!("{JSON}\r\ncontent-length: two"), b"{}", true),
+        ),
+        (
+            "a length that is too long",
+            says(&format!("{JSON}\r\ncontent-length: 500"), b"{}", true),
+        ),
+        (
+            "a body of which nothing comes",
+            says(&format!("{JSON}\r\ncontent-length: 500"), b"", false),
+        ),
+        (
+            "a header of 2 MiB",
+            says(
+                &many(1, &format!("x: {}\r\n", "x".repeat(2 << 20))),
+                b"{}",
+                true,
+            ),
+        ),
+        (
+            "600 header fields",
+            says(&many(600, "x: x\r\n"), b"{}", true),
+        ),
     ];
     for kind in [JSON, EVENTS] {
         cases.extend([
-            ("a chunk without a size", chunked(kind, b"\r\n{}\r\n0\r\n\r\n", false)),
+            (
+                "a chunk without a size",
+                chunked(kind, b"\r\n{}\r\n0\r\n\r\n", false),
+            ),
             ("a missing size, closed", chunked(kind, b"\r\n", true)),
-            ("a size below nothing", chunked(kind, b"-2\r\n{}\r\n0\r\n\r\n", false)),
-            ("a size that is none", chunked(kind, b"zz\r\n{}\r\n0\r\n\r\n", false)),
-            ("a size past all bounds", chunked(kind, b"fffffffffffffffff\r\n{}\r\n", false)),
-            ("a size that does not end", chunked(kind, &[b'0'; 100_000], false)),
-            ("a chunk that is longer than its size", chunked(kind, b"2\r\n{}{}{}\r\n0\r\n\r\n", false)),
+            (
+                "a size below nothing",
+                chunked(kind, b"-2\r\n{}\r\n0\r\n\r\n", false),
+            ),
+            (
+                "a size that is none",
+                chunked(kind, b"zz\r\n{}\r\n0\r\n\r\n", false),
+            ),
+            (
+                "a size past all bounds",
+                chunked(kind, b"fffffffffffffffff\r\n{}\r\n", false),
+            ),
+            (
+                "a size that does not end",
+                chunked(kind, &[b'0'; 100_000], false),
+            ),
+            (
+                "a chunk that is longer than its size",
+                chunked(kind, b"2\r\n{}{}{}\r\n0\r\n\r\n", false),
+            ),
             ("a chunk that breaks off", chunked(kind, b"ff\r\n{}", true)),
             ("no last chunk", chunked(kind, b"2\r\n{}\r\n", true)),
         ]);
@@ -155,15 +239,25 @@ fn broken_framing_of_a_vendor_is_a_failure_that_costs_nothing() {
     });
     world.ended(&account, names.len() * 4);
     let ended = world.endings(&account);
-    assert!(ended.len() == names.len() * 4 && taken(&ended) == 0, "{ended:?}");
-    assert!(ended.iter().all(|ending| ending["outcome"] == "vendor_error" || ending["outcome"] == "vendor_cut"));
+    assert!(
+        ended.len() == names.len() * 4 && taken(&ended) == 0,
+        "{ended:?}"
+    );
+    assert!(
+        ended
+            .iter()
+            .all(|ending| ending["outcome"] == "vendor_error" || ending["outcome"] == "vendor_cut")
+    );
     assert_eq!(world.standing(&account).held, 0);
     world.close();
 }
 
 /// Asks for a whole answer and for a stream over each surface.
 fn each_way(world: &World, account: &Account, number: usize, name: &str) {
-    for (surface, stream) in BOTH.into_iter().flat_map(|surface| [(surface, false), (surface, true)]) {
+    for (surface, stream) in BOTH
+        .into_iter()
+        .flat_map(|surface| [(surface, false), (surface, true)])
+    {
         let mut body = surface.body("", stream, 10);
         body["messages"][0]["content"] = format!("case {number};").into();
         let answer = world.ask(&surface.request(&account.key, &body));
@@ -171,7 +265,12 @@ fn each_way(world: &World, account: &Account, number: usize, name: &str) {
             200 => answer.has(surface.error_frame()) && !surface.is_complete(&answer),
             status => (500..505).contains(&status),
         };
-        assert!(told, "{name}, {surface:?}, stream {stream}: {} {}", answer.status, answer.text());
+        assert!(
+            told,
+            "{name}, {surface:?}, stream {stream}: {} {}",
+            answer.status,
+            answer.text()
+        );
     }
 }
 
@@ -179,8 +278,16 @@ fn each_way(world: &World, account: &Account, number: usize, name: &str) {
 #[test]
 fn control_a_vendor_of_the_same_make_is_understood() {
     for says in [
-        says(&format!("{JSON}\r\ncontent-length: {}", HI.len()), HI.as_bytes(), false),
-        chunked(JSON, format!("{:x}\r\n{HI}\r\n0\r\n\r\n", HI.len()).as_bytes(), false),
+        says(
+            &format!("{JSON}\r\ncontent-length: {}", HI.len()),
+            HI.as_bytes(),
+            false,
+        ),
+        chunked(
+            JSON,
+            format!("{:x}\r\n{HI}\r\n0\r\n\r\n", HI.len()).as_bytes(),
+            false,
+        ),
     ] {
         let world = world_of(vec![says]);
         let account = world.account();
@@ -190,19 +297,35 @@ fn control_a_vendor_of_the_same_make_is_understood() {
     }
 }
 
-/// Nobody asked for another protocol, so nothing that follows could be read. The whole first-byte time would be lost on it.
+/// Nobody asked for another protocol, so nothing that follows could be read. The whole first-byte
+/// time would be lost on it.
 #[test]
 fn a_vendor_that_switches_protocols_is_a_failure_at_once_and_interim_answers_are_skipped() {
-    let good = format!("HTTP/1.1 {JSON}\r\ncontent-length: {}\r\n\r\n{HI}", HI.len());
-    let says_first =
-        |interim: &str| Says { bytes: format!("HTTP/1.1 {interim}\r\n\r\n{good}").into_bytes(), closes: false };
-    let switched = |rest: &str| Says {
-        bytes: format!("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n{rest}")
-            .into_bytes(),
+    let good = format!(
+        "HTTP/1.1 {JSON}\r\ncontent-length: {}\r\n\r\n{HI}",
+        HI.len()
+    );
+    let says_first = |interim: &str| Says {
+        bytes: format!("HTTP/1.1 {interim}\r\n\r\n{good}").into_bytes(),
         closes: false,
     };
-    let cases = vec![says_first("100 Continue"), says_first("103 Early Hints"), switched(""), switched(&good)];
-    let plan = Plan::default().endpoints(&[vendor(cases)]).limit("breaker_failures", 0).limit("attempts", 1);
+    let switched = |rest: &str| Says {
+        bytes: format!(
+            "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n{rest}"
+        )
+        .into_bytes(),
+        closes: false,
+    };
+    let cases = vec![
+        says_first("100 Continue"),
+        says_first("103 Early Hints"),
+        switched(""),
+        switched(&good),
+    ];
+    let plan = Plan::default()
+        .endpoints(&[vendor(cases)])
+        .limit("breaker_failures", 0)
+        .limit("attempts", 1);
     let world = plan.limit("first_byte_seconds", 600).start();
     let account = world.account();
     for (case, status) in [(0, 200), (1, 200), (2, 502), (3, 502)] {
@@ -216,12 +339,20 @@ fn a_vendor_that_switches_protocols_is_a_failure_at_once_and_interim_answers_are
             assert_eq!(answer.header("upgrade"), None);
         }
     }
-    assert_eq!(world.metric("gateway_upstream_requests_total", &["vendor=\"beta\"", "status=\"101\""]), 4.0);
+    assert_eq!(
+        world.metric(
+            "gateway_upstream_requests_total",
+            &["vendor=\"beta\"", "status=\"101\""]
+        ),
+        4.0
+    );
     world.close();
 }
 
 fn limited(retry_after: &str) -> Says {
-    let head = format!("429 Too Many Requests\r\ncontent-type: application/json\r\nretry-after: {retry_after}");
+    let head = format!(
+        "429 Too Many Requests\r\ncontent-type: application/json\r\nretry-after: {retry_after}"
+    );
     says(&format!("{head}\r\ncontent-length: 2"), b"{}", false)
 }
 
@@ -231,18 +362,28 @@ fn a_vendors_date_to_come_again_is_told_in_seconds_and_heeded() {
         let at = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(seconds);
         at.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string()
     };
-    // A date that has passed is as soon as can be; one that is none is no wait that the vendor asked for.
-    for (retry_after, least, most) in
-        [(date(50), 20, 50), (date(9_000), 60, 60), (date(-50), 1, 1), ("50".into(), 50, 50)]
-    {
+    // A date that has passed is as soon as can be; one that is none is no wait that the vendor
+    // asked for.
+    for (retry_after, least, most) in [
+        (date(50), 20, 50),
+        (date(9_000), 60, 60),
+        (date(-50), 1, 1),
+        ("50".into(), 50, 50),
+    ] {
         let port = vendor(vec![limited(&retry_after)]);
-        let plan = Plan::default().endpoints(&[port]).limit("cool_down_probe_seconds", 0);
+        let plan = Plan::default()
+            .endpoints(&[port])
+            .limit("cool_down_probe_seconds", 0);
         let world = plan.limit("breaker_failures", 0).start();
         let account = world.account();
         let ask = |surface: Surface| {
             let answer = world.ask(&surface.whole(&account.key, "input=1 output=1"));
             assert_eq!(answer.status, 429, "{}", answer.text());
-            answer.header("retry-after").unwrap().parse::<u64>().unwrap()
+            answer
+                .header("retry-after")
+                .unwrap()
+                .parse::<u64>()
+                .unwrap()
         };
         for surface in BOTH {
             let told = ask(surface);
@@ -250,7 +391,11 @@ fn a_vendors_date_to_come_again_is_told_in_seconds_and_heeded() {
         }
         if least > 1 {
             ask(Chat);
-            assert_eq!(world.metric("gateway_upstream_requests_total", &["vendor=\"beta\""]), 1.0, "{retry_after}");
+            assert_eq!(
+                world.metric("gateway_upstream_requests_total", &["vendor=\"beta\""]),
+                1.0,
+                "{retry_after}"
+            );
         }
         world.close();
     }

@@ -1,4 +1,5 @@
-//! `vendors test`, `models import` and presets: what an operator does before the first request of a client.
+//! `vendors test`, `models import` and presets: what an operator does before the first request of a
+//! client.
 
 use crate::client::Request;
 use crate::world::{Plan, Simulator, World, command_on, free_port};
@@ -14,7 +15,10 @@ use std::sync::Arc;
 
 /// The head of a config file: what has nothing to do with vendors.
 fn head() -> &'static str {
-    include_str!("../../conf/local.yaml").split("vendors:\n").next().unwrap()
+    include_str!("../../conf/local.yaml")
+        .split("vendors:\n")
+        .next()
+        .unwrap()
 }
 
 /// A file with this vendor, and one model of it.
@@ -25,12 +29,20 @@ fn file(dir: &Path, vendor: &str, upstream_model: &str) -> PathBuf {
          max_output_tokens: 900, price: {{input: \"1\", output: \"1\"}}}}\n"
     );
     let limits = "limits: {first_byte_seconds: 3}\n";
-    std::fs::write(&file, format!("{}vendors:\n  v: {vendor}\n{model}{limits}", head())).unwrap();
+    std::fs::write(
+        &file,
+        format!("{}vendors:\n  v: {vendor}\n{model}{limits}", head()),
+    )
+    .unwrap();
     file
 }
 
 fn said(output: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
 }
 
 /// What `vendors test --json` says of the one endpoint, and its exit code.
@@ -38,7 +50,8 @@ fn tested(file: &Path) -> (i32, Value) {
     let output = command_on(file, &["vendors", "test", "--json"]);
     let text = said(&output);
     assert!(!text.contains("CANARY"), "{text}");
-    let value: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {text}"));
+    let value: Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {text}"));
     assert_eq!(value["endpoints"].as_array().unwrap().len(), 1, "{value}");
     (output.status.code().unwrap(), value["endpoints"][0].clone())
 }
@@ -49,37 +62,62 @@ fn chat_at(url: &str) -> String {
 
 #[test]
 fn a_vendor_that_works_is_shown_with_all_that_was_found() {
-    let (vendor, dir) = (Simulator::start_in_the_clear(None), tempfile::tempdir().unwrap());
+    let (vendor, dir) = (
+        Simulator::start_in_the_clear(None),
+        tempfile::tempdir().unwrap(),
+    );
     let url = format!("http://127.0.0.1:{}", vendor.port);
     let config = file(dir.path(), &chat_at(&url), "sim-small");
     let (code, report) = tested(&config);
     assert_eq!(code, 0, "{report}");
     assert_eq!(report["url"], format!("{url}/v1/chat/completions"));
-    assert_eq!(report["addresses"], json!([format!("127.0.0.1:{}", vendor.port)]));
+    assert_eq!(
+        report["addresses"],
+        json!([format!("127.0.0.1:{}", vendor.port)])
+    );
     assert_eq!(
         (&report["tls"], &report["http"], &report["key"]),
         (&json!(null), &json!("HTTP/1.1"), &json!("accepted"))
     );
     assert_eq!(report["models"], json!({"count": 3, "unlisted": []}));
     let request = &report["requests"][0];
-    assert_eq!((&request["model"], &request["status"]), (&json!("sim-small"), &json!(200)));
-    assert!(request["input"].as_u64() > Some(0) && request["output"].as_u64() > Some(0), "{report}");
+    assert_eq!(
+        (&request["model"], &request["status"]),
+        (&json!("sim-small"), &json!(200))
+    );
+    assert!(
+        request["input"].as_u64() > Some(0) && request["output"].as_u64() > Some(0),
+        "{report}"
+    );
     assert_eq!(vendor.calls(), 2, "one list and one small request");
     let limit = vendor.last()["body"].to_string();
     assert!(limit.contains("16"), "a small output limit: {limit}");
     let table = command_on(&config, &["vendors", "test", "v"]);
     let text = said(&table);
-    assert!(table.status.success() && text.lines().count() == 2, "{text}");
-    assert!(text.contains("VENDOR") && text.contains("sim-small: 200") && text.trim_end().ends_with("ok"), "{text}");
+    assert!(
+        table.status.success() && text.lines().count() == 2,
+        "{text}"
+    );
+    assert!(
+        text.contains("VENDOR")
+            && text.contains("sim-small: 200")
+            && text.trim_end().ends_with("ok"),
+        "{text}"
+    );
     let config = file(
         dir.path(),
-        &chat_at(&url)
-            .replace("chat", "messages")
-            .replace("}]", "}], version_header: {name: anthropic-version, value: \"2023-06-01\"}"),
+        &chat_at(&url).replace("chat", "messages").replace(
+            "}]",
+            "}], version_header: {name: anthropic-version, value: \"2023-06-01\"}",
+        ),
         "unlisted-model",
     );
     let (code, report) = tested(&config);
-    assert_eq!((code, &report["models"]["unlisted"]), (0, &json!(["unlisted-model"])), "asked all the same: {report}");
+    assert_eq!(
+        (code, &report["models"]["unlisted"]),
+        (0, &json!(["unlisted-model"])),
+        "asked all the same: {report}"
+    );
     let unknown = command_on(&config, &["vendors", "test", "w"]);
     assert!(
         unknown.status.code() == Some(1) && said(&unknown).contains("no vendor \"w\" is in use"),
@@ -98,10 +136,19 @@ fn each_fault_is_one_line_in_plain_words_and_the_key_is_never_printed() {
     let at = |port: u16| format!("http://127.0.0.1:{port}");
     for (entry, fault) in [
         (chat_at(&at(free_port())), "nothing listens at 127.0.0.1:"),
-        (chat_at("http://nobody.invalid"), "the name nobody.invalid cannot be resolved"),
-        (chat_at(&at(vendor.port)).replace("sk-CANARY-one", "gw-CANARY-one"), "the vendor refused the key (401)"),
+        (
+            chat_at("http://nobody.invalid"),
+            "the name nobody.invalid cannot be resolved",
+        ),
+        (
+            chat_at(&at(vendor.port)).replace("sk-CANARY-one", "gw-CANARY-one"),
+            "the vendor refused the key (401)",
+        ),
         (chat_at(&at(broken.port)), "sim-small was refused (429)"),
-        (chat_at(&format!("{}/elsewhere", at(vendor.port))), "is not known there (404)"),
+        (
+            chat_at(&format!("{}/elsewhere", at(vendor.port))),
+            "is not known there (404)",
+        ),
         (chat_at(&at(silent)), "sim-small did not answer: "),
     ] {
         let config = file(dir.path(), &entry, "sim-small");
@@ -112,20 +159,31 @@ fn each_fault_is_one_line_in_plain_words_and_the_key_is_never_printed() {
         assert!(text.contains(fault) && !text.contains('\n'), "{report}");
         let table = command_on(&config, &["vendors", "test"]);
         let text = said(&table);
-        assert!(table.status.code() == Some(1) && text.lines().count() == 2 && !text.contains("CANARY"), "{text}");
+        assert!(
+            table.status.code() == Some(1) && text.lines().count() == 2 && !text.contains("CANARY"),
+            "{text}"
+        );
         assert!(text.contains("FAULT: "), "{text}");
     }
 }
 
-/// A server of chat completions behind TLS that offers these protocols; answers requests that end in `}` and lists.
+/// A server of chat completions behind TLS that offers these protocols; answers requests that end
+/// in `}` and lists.
 fn tls_server(authority: &(CertificateParams, KeyPair), host: &str) -> u16 {
     let params = CertificateParams::new(vec![host.to_owned()]).unwrap();
     let key = KeyPair::generate().unwrap();
-    let certificate = params.signed_by(&key, &Issuer::from_params(&authority.0, &authority.1)).unwrap();
+    let certificate = params
+        .signed_by(&key, &Issuer::from_params(&authority.0, &authority.1))
+        .unwrap();
     let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-    let mut config = builder.with_no_client_auth().with_single_cert(vec![certificate.der().clone()], key).unwrap();
+    let builder = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap();
+    let mut config = builder
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate.der().clone()], key)
+        .unwrap();
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     let config = Arc::new(config);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -164,27 +222,61 @@ fn tls_and_its_faults_are_those_of_the_gateway() {
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let authority = (params, KeyPair::generate().unwrap());
     let believed = dir.path().join("authority.pem");
-    std::fs::write(&believed, authority.0.self_signed(&authority.1).unwrap().pem()).unwrap();
+    std::fs::write(
+        &believed,
+        authority.0.self_signed(&authority.1).unwrap().pem(),
+    )
+    .unwrap();
     let test = |config: &Path| {
         let mut command = Command::new(crate::world::binary());
-        command.args(["vendors", "test", "--json", "-c"]).arg(config).env("SSL_CERT_FILE", &believed);
+        command
+            .args(["vendors", "test", "--json", "-c"])
+            .arg(config)
+            .env("SSL_CERT_FILE", &believed);
         let output = command.stdin(Stdio::null()).output().unwrap();
-        let value: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", said(&output)));
+        let value: Value =
+            serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", said(&output)));
         (output.status.code().unwrap(), value["endpoints"][0].clone())
     };
     let good = tls_server(&authority, "localhost");
-    let (code, report) = test(&file(dir.path(), &chat_at(&format!("https://localhost:{good}/v1")), "up"));
+    let (code, report) = test(&file(
+        dir.path(),
+        &chat_at(&format!("https://localhost:{good}/v1")),
+        "up",
+    ));
     assert_eq!(code, 0, "{report}");
-    assert_eq!((&report["tls"], &report["http"]), (&json!("TLSv1.3"), &json!("HTTP/1.1")), "{report}");
-    assert_eq!(report["models"], json!({"count": 1, "unlisted": []}), "a name with its kind before it is the name");
+    assert_eq!(
+        (&report["tls"], &report["http"]),
+        (&json!("TLSv1.3"), &json!("HTTP/1.1")),
+        "{report}"
+    );
+    assert_eq!(
+        report["models"],
+        json!({"count": 1, "unlisted": []}),
+        "a name with its kind before it is the name"
+    );
     let other = tls_server(&authority, "elsewhere.example");
-    let (code, report) = test(&file(dir.path(), &chat_at(&format!("https://localhost:{other}")), "up"));
+    let (code, report) = test(&file(
+        dir.path(),
+        &chat_at(&format!("https://localhost:{other}")),
+        "up",
+    ));
     let fault = report["faults"][0].as_str().unwrap();
-    assert!(code == 1 && fault.contains("localhost") && fault.contains("certificate"), "{report}");
-    assert_eq!((&report["http"], &report["requests"]), (&json!(null), &json!([])), "nothing was asked: {report}");
+    assert!(
+        code == 1 && fault.contains("localhost") && fault.contains("certificate"),
+        "{report}"
+    );
+    assert_eq!(
+        (&report["http"], &report["requests"]),
+        (&json!(null), &json!([])),
+        "nothing was asked: {report}"
+    );
     let h2 = chat_at(&format!("https://localhost:{good}")).replace("}]", ", http_version: 2}]");
     let (code, report) = test(&file(dir.path(), &h2, "up"));
-    assert_eq!(code, 1, "a server of HTTP/1.1 alone, where HTTP/2 is wanted: {report}");
+    assert_eq!(
+        code, 1,
+        "a server of HTTP/1.1 alone, where HTTP/2 is wanted: {report}"
+    );
 }
 
 /// Another gateway is a vendor that speaks HTTP/2 without TLS.
@@ -260,19 +352,32 @@ fn four_kinds_of_server_take_six_lines_each_at_most() {
         std::fs::write(&config, format!("{}vendors:\n{entry}{model}", head())).unwrap();
         let mut check = Command::new(crate::world::binary());
         check.args(["check", "-c"]).arg(&config);
-        for variable in ["OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "AZURE", "VLLM"] {
+        for variable in [
+            "OPENAI_API_KEY",
+            "ANTHROPIC_API_KEY",
+            "GEMINI_API_KEY",
+            "AZURE",
+            "VLLM",
+        ] {
             check.env(variable, "sk-CANARY");
         }
         let output = check.output().unwrap();
         let text = said(&output);
-        assert!(output.status.success() && text.contains(call) && !text.contains("CANARY"), "{what}: {text}");
+        assert!(
+            output.status.success() && text.contains(call) && !text.contains("CANARY"),
+            "{what}: {text}"
+        );
     }
 }
 
 #[test]
 fn import_prints_what_is_not_in_the_file_yet_and_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let config = file(dir.path(), "{preset: openai, api_key: \"${UNSET_HERE}\"}", "gpt-5.2");
+    let config = file(
+        dir.path(),
+        "{preset: openai, api_key: \"${UNSET_HERE}\"}",
+        "gpt-5.2",
+    );
     let before = std::fs::read(&config).unwrap();
     let print = |arguments: &[&str]| {
         let output = command_on(&config, &[&["models", "import"], arguments].concat());
@@ -290,9 +395,19 @@ fn import_prints_what_is_not_in_the_file_yet_and_changes_nothing() {
         assert!(text.contains(part), "no {part} in {text}");
     }
     let (code, text) = print(&["openai", "--vendor", "v"]);
-    assert!(code == 0 && !text.contains("vendors:\n") && text.contains("    vendor: v\n"), "{text}");
-    assert!(text.contains("already has the model \"gpt-5.2\"") && !text.contains("- id: gpt-5.2\n"), "{text}");
-    for (name, why) in [("opnai", "Did you mean \"openai\"?"), ("bedrock", "SigV4"), ("vertex", "OAuth")] {
+    assert!(
+        code == 0 && !text.contains("vendors:\n") && text.contains("    vendor: v\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("already has the model \"gpt-5.2\"") && !text.contains("- id: gpt-5.2\n"),
+        "{text}"
+    );
+    for (name, why) in [
+        ("opnai", "Did you mean \"openai\"?"),
+        ("bedrock", "SigV4"),
+        ("vertex", "OAuth"),
+    ] {
         let (code, text) = print(&[name]);
         assert!(code == 1 && text.contains(why), "{name}: {text}");
     }
@@ -313,19 +428,38 @@ fn a_models_known_capabilities_come_from_the_preset() {
             "models:\n  - {{id: mine, vendor: known, upstream_model: gpt-5.2, context_tokens: 90000, \
              max_output_tokens: 9000, price: {{input: \"1\", output: \"1\"}}{capabilities}}}\n"
         );
-        (Plan::default().edit("vendors:\n", &entry(vendor.port)).edit("models:\n", &models).start(), vendor)
+        (
+            Plan::default()
+                .edit("vendors:\n", &entry(vendor.port))
+                .edit("models:\n", &models)
+                .start(),
+            vendor,
+        )
     };
     let described = |capabilities: &str| {
         let (world, _vendor) = plan(capabilities);
         let account = world.account();
-        let model = world.ask(&Request::get("/v1/models/mine").bearer(&account.key)).json();
+        let model = world
+            .ask(&Request::get("/v1/models/mine").bearer(&account.key))
+            .json();
         world.close();
         model["capabilities"].clone()
     };
     let known = described("");
-    assert_eq!((&known["reasoning"], &known["temperature"]), (&json!(true), &json!(false)), "{known}");
-    assert_eq!(known["reasoning_efforts"], json!(["none", "low", "medium", "high", "xhigh"]));
+    assert_eq!(
+        (&known["reasoning"], &known["temperature"]),
+        (&json!(true), &json!(false)),
+        "{known}"
+    );
+    assert_eq!(
+        known["reasoning_efforts"],
+        json!(["none", "low", "medium", "high", "xhigh"])
+    );
     let written = described(", capabilities: {sampling: true, effort_values: [low]}");
-    assert_eq!((&written["reasoning"], &written["temperature"]), (&json!(true), &json!(true)), "{written}");
+    assert_eq!(
+        (&written["reasoning"], &written["temperature"]),
+        (&json!(true), &json!(true)),
+        "{written}"
+    );
     assert_eq!(written["reasoning_efforts"], json!(["low"]));
 }

@@ -1,5 +1,5 @@
-//! A successor that waits for its turn: what signals do to it and to the one that it waits for, by which settings it begins,
-//! and that a process which nobody meant to be one does not become one.
+//! A successor that waits for its turn: what signals do to it and to the one that it waits for, by
+//! which settings it begins, and that a process which nobody meant to be one does not become one.
 
 use crate::account::Account;
 use crate::client::Request;
@@ -18,7 +18,9 @@ impl World {
     }
 
     fn has(&self, account: &Account, model: &str) -> bool {
-        self.ask(&Request::get(&format!("/v1/models/{model}")).bearer(&account.key)).status == 200
+        self.ask(&Request::get(&format!("/v1/models/{model}")).bearer(&account.key))
+            .status
+            == 200
     }
 
     /// Changes a text of the config file.
@@ -44,8 +46,12 @@ fn a_reload_and_a_hand_over_that_it_is_told_of_too_early_do_it_no_harm() {
     assert_eq!(status.code(), Some(0));
     world.all_work(&account);
     // What it was told meanwhile is heard now: each once.
-    wait_for("the reload", SOON, || (world.metric("gateway_config_reloads_total", &["\"ok\""]) == 1.0).then_some(()));
-    wait_for("the hand-over", SOON, || world.log().contains("no successor waits").then_some(()));
+    wait_for("the reload", SOON, || {
+        (world.metric("gateway_config_reloads_total", &["\"ok\""]) == 1.0).then_some(())
+    });
+    wait_for("the hand-over", SOON, || {
+        world.log().contains("no successor waits").then_some(())
+    });
     world.close();
 }
 
@@ -56,11 +62,19 @@ fn one_that_is_told_to_end_ends_at_once_and_the_running_one_serves_on() {
     for (name, number) in [("TERM", 15), ("INT", 2)] {
         let mut successor = world.begin_successor();
         signal(successor.id(), name);
-        let status = wait_for("the successor to end", SOON, || successor.try_wait().unwrap());
-        assert_eq!((status.code(), status.signal()), (None, Some(number)), "it served nothing yet");
+        let status = wait_for("the successor to end", SOON, || {
+            successor.try_wait().unwrap()
+        });
+        assert_eq!(
+            (status.code(), status.signal()),
+            (None, Some(number)),
+            "it served nothing yet"
+        );
         world.all_work(&account);
         world.signal("QUIT");
-        wait_for("the gateway to find nobody", SOON, || world.log().contains("no successor waits").then_some(()));
+        wait_for("the gateway to find nobody", SOON, || {
+            world.log().contains("no successor waits").then_some(())
+        });
         world.all_work(&account);
     }
     // The next one is welcome.
@@ -77,7 +91,10 @@ fn it_says_that_it_waits_only_once_it_can_be_handed_to() {
     let mut successor = world.begin_successor();
     let second = world.command(&["run", "--upgrade"]);
     let said = String::from_utf8_lossy(&second.stderr);
-    assert!(second.status.code() == Some(1) && said.contains("another successor waits"), "{said}");
+    assert!(
+        second.status.code() == Some(1) && said.contains("another successor waits"),
+        "{said}"
+    );
     assert!(!said.contains("waiting for the running gateway"), "{said}");
     assert_eq!(successor.try_wait().unwrap(), None);
     let mut old = world.hand_over_to(successor);
@@ -93,7 +110,9 @@ fn a_gateway_whose_successor_does_not_come_is_told_to_end_all_the_same() {
     let mut successor = world.begin_successor();
     signal(successor.id(), "STOP");
     world.signal("QUIT");
-    wait_for("the gateway to hand over", SOON, || world.log().contains("handing over").then_some(()));
+    wait_for("the gateway to hand over", SOON, || {
+        world.log().contains("handing over").then_some(())
+    });
     world.all_work(&account);
     world.signal("TERM");
     assert_eq!(world.wait_end(SOON), 0);
@@ -104,7 +123,8 @@ fn a_gateway_whose_successor_does_not_come_is_told_to_end_all_the_same() {
     world.close();
 }
 
-/// Its books are given up by then: without its sockets the one that waits could not serve, and nobody would.
+/// Its books are given up by then: without its sockets the one that waits could not serve, and
+/// nobody would.
 #[test]
 fn one_that_is_told_to_end_while_it_hands_over_hands_over_first() {
     let mut world = World::new();
@@ -114,7 +134,9 @@ fn one_that_is_told_to_end_while_it_hands_over_hands_over_first() {
     signal(waiting, "STOP");
     let mut old = world.hand_over_by(successor, |world| {
         world.signal("QUIT");
-        wait_for("the gateway to hand over", SOON, || world.log().contains("handing over").then_some(()));
+        wait_for("the gateway to hand over", SOON, || {
+            world.log().contains("handing over").then_some(())
+        });
         world.signal("TERM");
         signal(waiting, "CONT");
     });
@@ -126,40 +148,73 @@ fn one_that_is_told_to_end_while_it_hands_over_hands_over_first() {
 
 #[test]
 fn it_serves_by_the_limits_of_that_moment_and_names_what_it_was_begun_with() {
-    let plan = Plan::default().limit("open_requests_per_account", 1).limit("journal_pending", 2_048);
+    let plan = Plan::default()
+        .limit("open_requests_per_account", 1)
+        .limit("journal_pending", 2_048);
     let mut world = plan.edit(STORE, &format!("{STORE}\nwatch: false")).start();
     let account = world.account();
     let successor = world.begin_successor();
-    world.rewrite("open_requests_per_account: 1", "open_requests_per_account: 2");
+    world.rewrite(
+        "open_requests_per_account: 1",
+        "open_requests_per_account: 2",
+    );
     world.rewrite("journal_pending: 2048", "journal_pending: 4096");
     let mut old = world.hand_over_to(successor);
     wait_for("the old gateway to end", SOON, || old.try_wait().unwrap());
-    assert!(world.log().contains("limits.journal_pending was changed"), "{}", world.log());
+    assert!(
+        world.log().contains("limits.journal_pending was changed"),
+        "{}",
+        world.log()
+    );
     assert_eq!(world.metric("gateway_config_keys_waiting", &[]), 1.0);
     let mut running = world.connect();
-    assert!(running.send(&Chat.stream(&account.key, "events=40 gap_ms=250 input=10 output=5").bytes()));
+    assert!(
+        running.send(
+            &Chat
+                .stream(&account.key, "events=40 gap_ms=250 input=10 output=5")
+                .bytes()
+        )
+    );
     let mut answer = running.begin();
-    assert!(answer.status == 200 && running.more(&mut answer), "{}", answer.text());
-    assert_eq!(world.ask(&Chat.whole(&account.key, "input=1 output=1")).status, 200);
+    assert!(
+        answer.status == 200 && running.more(&mut answer),
+        "{}",
+        answer.text()
+    );
+    assert_eq!(
+        world
+            .ask(&Chat.whole(&account.key, "input=1 output=1"))
+            .status,
+        200
+    );
     drop(running);
     world.close();
 }
 
 #[test]
 fn it_begins_by_the_file_of_that_moment_and_by_the_one_before_where_that_is_no_good() {
-    let mut world = Plan::default().edit(STORE, &format!("{STORE}\nwatch: false")).start();
+    let mut world = Plan::default()
+        .edit(STORE, &format!("{STORE}\nwatch: false"))
+        .start();
     let account = world.account();
     let successor = world.begin_successor();
     world.rewrite("id: beta-5.5", "id: beta-6");
     let mut old = world.hand_over_to(successor);
     wait_for("the old gateway to end", SOON, || old.try_wait().unwrap());
-    assert!(world.has(&account, "beta-6") && !world.has(&account, "beta-5.5"), "the file of its own start was used");
+    assert!(
+        world.has(&account, "beta-6") && !world.has(&account, "beta-5.5"),
+        "the file of its own start was used"
+    );
 
     let successor = world.begin_successor();
     world.rewrite("id: beta-6", "colour: blue\n    id: beta-7");
     let mut old = world.hand_over_to(successor);
     wait_for("the old gateway to end", SOON, || old.try_wait().unwrap());
-    assert!(world.has(&account, "beta-6") && world.log().contains("colour"), "{}", world.log());
+    assert!(
+        world.has(&account, "beta-6") && world.log().contains("colour"),
+        "{}",
+        world.log()
+    );
 
     // Whom it waits for is told by the folder.
     world.rewrite("colour: blue\n    id: beta-7", "id: beta-7");
@@ -168,18 +223,26 @@ fn it_begins_by_the_file_of_that_moment_and_by_the_one_before_where_that_is_no_g
     world.rewrite(&data, "\"elsewhere\"");
     let mut old = world.hand_over_to(successor);
     wait_for("the old gateway to end", SOON, || old.try_wait().unwrap());
-    assert!(world.has(&account, "beta-7") && world.log().contains("data_dir was changed"), "{}", world.log());
+    assert!(
+        world.has(&account, "beta-7") && world.log().contains("data_dir was changed"),
+        "{}",
+        world.log()
+    );
     world.rewrite("\"elsewhere\"", &data);
     world.close();
 }
 
-/// Private addresses can be shared, as by a process and its successor: nobody else is to come by that.
+/// Private addresses can be shared, as by a process and its successor: nobody else is to come by
+/// that.
 #[test]
 fn a_gateway_of_other_data_does_not_share_a_private_address() {
     let world = World::new();
     let shipped = std::fs::read_to_string(&world.config).unwrap();
     let data = format!("{:?}", world.data_dir().display().to_string());
-    let taken = [("listen.sidecar", world.sidecar, world.admin), ("listen.admin", world.admin, world.sidecar)];
+    let taken = [
+        ("listen.sidecar", world.sidecar, world.admin),
+        ("listen.admin", world.admin, world.sidecar),
+    ];
     let starts = taken.map(|(key, port, other)| {
         let folder = world.dir.path().join(key);
         let mut text = shipped.replace(&data, &format!("{:?}", folder.display().to_string()));
@@ -189,13 +252,22 @@ fn a_gateway_of_other_data_does_not_share_a_private_address() {
         assert!(text.contains(&format!(":{port}\"")) && !text.contains(&format!(":{other}\"")));
         let config = world.dir.path().join(format!("{key}.yaml"));
         std::fs::write(&config, text).unwrap();
-        let run = move || Command::new("timeout").args(["40", binary(), "run", "-c"]).arg(&config).output().unwrap();
+        let run = move || {
+            Command::new("timeout")
+                .args(["40", binary(), "run", "-c"])
+                .arg(&config)
+                .output()
+                .unwrap()
+        };
         (key, std::thread::spawn(run))
     });
     for (key, start) in starts {
         let output = start.join().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.code() == Some(1) && said.contains(&format!("listen on {key}")), "{key}: {said}");
+        assert!(
+            output.status.code() == Some(1) && said.contains(&format!("listen on {key}")),
+            "{key}: {said}"
+        );
     }
     let account = world.account();
     world.ask(&Chat.whole(&account.key, "input=1 output=1"));

@@ -1,4 +1,5 @@
-//! One test's world: a gateway and its simulated vendors as processes, on ports and in a directory of their own.
+//! One test's world: a gateway and its simulated vendors as processes, on ports and in a directory
+//! of their own.
 //!
 //! It must not know what a test is about. What an account has and owes is `account.rs`.
 
@@ -21,7 +22,8 @@ use tempfile::TempDir;
 pub fn binary() -> &'static str {
     static PATH: OnceLock<String> = OnceLock::new();
     PATH.get_or_init(|| {
-        std::env::var("MODEL_GATEWAY_BIN").unwrap_or_else(|_| env!("CARGO_BIN_EXE_model-gateway").to_owned())
+        std::env::var("MODEL_GATEWAY_BIN")
+            .unwrap_or_else(|_| env!("CARGO_BIN_EXE_model-gateway").to_owned())
     })
 }
 
@@ -30,7 +32,8 @@ const SHIPPED_ENDPOINTS: &str = r#"endpoints: [{url: "http://127.0.0.1:9100"}]"#
 /// How long anything may take that takes an instant on an idle machine.
 pub const SOON: Duration = Duration::from_secs(20);
 
-/// Ports below those that the system gives to outgoing connections, so that nothing takes one between two starts.
+/// Ports below those that the system gives to outgoing connections, so that nothing takes one
+/// between two starts.
 static NEXT_PORT: AtomicU16 = AtomicU16::new(0);
 
 /// A port of this machine that nobody listens on.
@@ -51,12 +54,16 @@ pub fn wait_for<T>(what: &str, limit: Duration, mut look: impl FnMut() -> Option
         if let Some(found) = look() {
             return found;
         }
-        assert!(began.elapsed() < limit, "waited {limit:?} in vain for {what}");
+        assert!(
+            began.elapsed() < limit,
+            "waited {limit:?} in vain for {what}"
+        );
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// Whether vendors speak TLS and HTTP/2, as the real ones do: `GATEWAY_TEST_VENDORS=h2`. Else HTTP/1.1 without TLS.
+/// Whether vendors speak TLS and HTTP/2, as the real ones do: `GATEWAY_TEST_VENDORS=h2`. Else
+/// HTTP/1.1 without TLS.
 pub fn has_h2_vendors() -> bool {
     static ASKED: OnceLock<bool> = OnceLock::new();
     *ASKED.get_or_init(|| match std::env::var("GATEWAY_TEST_VENDORS").as_deref() {
@@ -79,7 +86,11 @@ static TLS_PORTS: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 
 /// The address of the vendor at a port, as an endpoint has it.
 pub fn vendor_url(port: u16) -> String {
-    let scheme = if TLS_PORTS.lock().unwrap().contains(&port) { "https" } else { "http" };
+    let scheme = if TLS_PORTS.lock().unwrap().contains(&port) {
+        "https"
+    } else {
+        "http"
+    };
     format!("{scheme}://127.0.0.1:{port}")
 }
 
@@ -89,12 +100,18 @@ pub struct Simulator {
     pub port: u16,
 }
 
-/// The library that gives a process another clock, where Debian's package puts it. `None` on a machine without it; CI has it.
+/// The library that gives a process another clock, where Debian's package puts it. `None` on a
+/// machine without it; CI has it.
 pub fn faketime() -> Option<&'static Path> {
-    let places =
-        ["/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1", "/usr/lib/aarch64-linux-gnu/faketime/libfaketime.so.1"];
+    let places = [
+        "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1",
+        "/usr/lib/aarch64-linux-gnu/faketime/libfaketime.so.1",
+    ];
     let found = places.into_iter().map(Path::new).find(|path| path.exists());
-    assert!(found.is_some() || std::env::var_os("CI").is_none(), "libfaketime is missing: scripts/test installs it");
+    assert!(
+        found.is_some() || std::env::var_os("CI").is_none(),
+        "libfaketime is missing: scripts/test installs it"
+    );
     found
 }
 
@@ -116,7 +133,9 @@ impl Simulator {
 
     fn start_as(port: u16, fault: Option<&str>, tls: bool) -> Self {
         let mut command = Command::new(binary());
-        command.args(["simulate", "--listen", &format!("127.0.0.1:{port}")]).stdout(Stdio::piped());
+        command
+            .args(["simulate", "--listen", &format!("127.0.0.1:{port}")])
+            .stdout(Stdio::piped());
         if let Some(fault) = fault {
             command.args(["--fault", fault]);
         }
@@ -126,7 +145,9 @@ impl Simulator {
         }
         let mut process = command.spawn().expect("start a simulator");
         let mut line = String::new();
-        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        BufReader::new(process.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
         assert!(line.contains("listening"), "the simulator said {line:?}");
         Self { process, port }
     }
@@ -158,12 +179,16 @@ impl Simulator {
 
     /// So many requests are being answered.
     pub fn wait_busy(&self, count: u64) {
-        wait_for("the vendor to be busy", SOON, || (self.stats()["in_flight"].as_u64() >= Some(count)).then_some(()));
+        wait_for("the vendor to be busy", SOON, || {
+            (self.stats()["in_flight"].as_u64() >= Some(count)).then_some(())
+        });
     }
 
     /// Nothing is being answered.
     pub fn wait_idle(&self) {
-        wait_for("the vendor to be idle", SOON, || (self.stats()["in_flight"] == 0).then_some(()));
+        wait_for("the vendor to be idle", SOON, || {
+            (self.stats()["in_flight"] == 0).then_some(())
+        });
     }
 }
 
@@ -195,7 +220,20 @@ impl Default for Plan {
         let (limits, signup, alpha, beta) = (String::new(), None, Vec::new(), Vec::new());
         let (role, edits, environment, takes_turns) = ("run", Vec::new(), Vec::new(), false);
         let (sidecar, data, shared, open_files) = (None, None, false, None);
-        Self { role, sidecar, limits, signup, alpha, beta, takes_turns, edits, environment, data, shared, open_files }
+        Self {
+            role,
+            sidecar,
+            limits,
+            signup,
+            alpha,
+            beta,
+            takes_turns,
+            edits,
+            environment,
+            data,
+            shared,
+            open_files,
+        }
     }
 }
 
@@ -219,20 +257,30 @@ impl Plan {
 
     /// Trial length in days, a decimal.
     pub fn trial_days(mut self, days: &str) -> Self {
-        self.signup = Some(format!("{{mode: open, trial_credits: \"300\", trial_days: {days}}}"));
+        self.signup = Some(format!(
+            "{{mode: open, trial_credits: \"300\", trial_days: {days}}}"
+        ));
         self
     }
 
     /// The endpoints of both vendors, by port.
     pub fn endpoints(mut self, ports: &[u16]) -> Self {
-        self.alpha = ports.iter().map(|port| format!("{{url: \"{}\"}}", vendor_url(*port))).collect();
+        self.alpha = ports
+            .iter()
+            .map(|port| format!("{{url: \"{}\"}}", vendor_url(*port)))
+            .collect();
         self.beta.clone_from(&self.alpha);
         self
     }
 
     /// The endpoints of each vendor, by port.
     pub fn endpoints_of(mut self, alpha: &[u16], beta: &[u16]) -> Self {
-        let list = |ports: &[u16]| ports.iter().map(|port| format!("{{url: \"{}\"}}", vendor_url(*port))).collect();
+        let list = |ports: &[u16]| {
+            ports
+                .iter()
+                .map(|port| format!("{{url: \"{}\"}}", vendor_url(*port)))
+                .collect()
+        };
         (self.alpha, self.beta) = (list(alpha), list(beta));
         self
     }
@@ -294,12 +342,26 @@ impl Plan {
             return world;
         }
         let redis = Server::start_on(free_port(), &[]);
-        let store = format!("store: {{kind: redis, url: \"redis://127.0.0.1:{}\"}}", redis.port);
-        let sidecar = Plan::default().role("sidecar").edit(EMBEDDED, &store).start();
-        let edge = Self { role: "edge", sidecar: Some(sidecar.sidecar), ..self }.edit(EMBEDDED, &store);
+        let store = format!(
+            "store: {{kind: redis, url: \"redis://127.0.0.1:{}\"}}",
+            redis.port
+        );
+        let sidecar = Plan::default()
+            .role("sidecar")
+            .edit(EMBEDDED, &store)
+            .start();
+        let edge = Self {
+            role: "edge",
+            sidecar: Some(sidecar.sidecar),
+            ..self
+        }
+        .edit(EMBEDDED, &store);
         let mut world = World::prepare(&edge);
         world.start_gateway();
-        world.beside = Some(Box::new(Beside { sidecar, _redis: redis }));
+        world.beside = Some(Box::new(Beside {
+            sidecar,
+            _redis: redis,
+        }));
         world
     }
 }
@@ -342,7 +404,11 @@ impl World {
         let dir = tempfile::tempdir().unwrap();
         let config = dir.path().join("gateway.yaml");
         let vendor = Simulator::start(None);
-        let (edge, sidecar, admin) = (free_port(), plan.sidecar.unwrap_or_else(free_port), free_port());
+        let (edge, sidecar, admin) = (
+            free_port(),
+            plan.sidecar.unwrap_or_else(free_port),
+            free_port(),
+        );
         let data = plan.data.clone().unwrap_or_else(|| dir.path().join("data"));
         let role = plan.role;
         let environment = plan.environment.clone();
@@ -371,20 +437,42 @@ impl World {
         let own = [format!("{{url: \"{}\"}}", vendor_url(self.vendor.port))];
         let list = |given: &[String]| {
             let endpoints = if given.is_empty() { &own } else { given };
-            let sticky = if plan.takes_turns { "\n    sticky: false" } else { "" };
+            let sticky = if plan.takes_turns {
+                "\n    sticky: false"
+            } else {
+                ""
+            };
             format!("endpoints: [{}]{sticky}", endpoints.join(", "))
         };
         let data = &self.data;
-        let (alpha, beta) = SHIPPED.split_once("  beta:").expect("the shipped file's vendor beta");
+        let (alpha, beta) = SHIPPED
+            .split_once("  beta:")
+            .expect("the shipped file's vendor beta");
         let alpha = replace(alpha, SHIPPED_ENDPOINTS, &list(&plan.alpha));
         let beta = replace(beta, SHIPPED_ENDPOINTS, &list(&plan.beta));
         let mut text = format!("{alpha}  beta:{beta}");
-        for (shipped, port) in [("8080", self.edge), ("8081", self.sidecar), ("9090", self.admin)] {
-            text = replace(&text, &format!("127.0.0.1:{shipped}"), &format!("127.0.0.1:{port}"));
+        for (shipped, port) in [
+            ("8080", self.edge),
+            ("8081", self.sidecar),
+            ("9090", self.admin),
+        ] {
+            text = replace(
+                &text,
+                &format!("127.0.0.1:{shipped}"),
+                &format!("127.0.0.1:{port}"),
+            );
         }
-        text = replace(&text, r#"data_dir: "data""#, &format!("data_dir: {:?}", data.display().to_string()));
+        text = replace(
+            &text,
+            r#"data_dir: "data""#,
+            &format!("data_dir: {:?}", data.display().to_string()),
+        );
         if let Some(signup) = &plan.signup {
-            let shipped = text.lines().find(|line| line.starts_with("signup:")).unwrap().to_owned();
+            let shipped = text
+                .lines()
+                .find(|line| line.starts_with("signup:"))
+                .unwrap()
+                .to_owned();
             text = replace(&text, &shipped, &format!("signup: {signup}"));
         }
         for (shipped, instead) in &plan.edits {
@@ -401,12 +489,24 @@ impl World {
     }
 
     fn spawn_gateway(&self, arguments: &[&str], point: Option<&str>) -> Child {
-        let log = std::fs::File::options().create(true).append(true).open(self.log_path()).unwrap();
-        // With the signal ignored, a write past a limit on the size of files fails as on a full disk.
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.log_path())
+            .unwrap();
+        // With the signal ignored, a write past a limit on the size of files fails as on a full
+        // disk.
         let mut command = Command::new("sh");
-        let limit = self.open_files.map_or_else(String::new, |files| format!("ulimit -n {files}; "));
+        let limit = self
+            .open_files
+            .map_or_else(String::new, |files| format!("ulimit -n {files}; "));
         command
-            .args(["-c", &format!("trap '' XFSZ; {limit}exec \"$@\""), "sh", binary()])
+            .args([
+                "-c",
+                &format!("trap '' XFSZ; {limit}exec \"$@\""),
+                "sh",
+                binary(),
+            ])
             .args(arguments)
             .arg("-c")
             .arg(&self.config);
@@ -417,7 +517,8 @@ impl World {
         command.spawn().expect("start the gateway")
     }
 
-    /// Has a new process take over from the one that runs. Returns the old one, which finishes its work.
+    /// Has a new process take over from the one that runs. Returns the old one, which finishes its
+    /// work.
     pub fn upgrade(&mut self) -> Child {
         let successor = self.begin_successor();
         self.hand_over_to(successor)
@@ -443,7 +544,9 @@ impl World {
     pub fn hand_over_by(&mut self, successor: Child, tell: impl FnOnce(&Self)) -> Child {
         let listened = self.said("listening on");
         tell(self);
-        wait_for("the successor to listen", SOON, || (self.said("listening on") > listened).then_some(()));
+        wait_for("the successor to listen", SOON, || {
+            (self.said("listening on") > listened).then_some(())
+        });
         self.gateway.replace(successor).expect("a running gateway")
     }
 
@@ -463,7 +566,11 @@ impl World {
         self.begin_gateway(point);
         wait_for("the gateway to be ready", SOON, || {
             let died = self.gateway.as_mut().unwrap().try_wait().unwrap();
-            assert!(died.is_none(), "the gateway ended at its start: {died:?}\n{}", self.log());
+            assert!(
+                died.is_none(),
+                "the gateway ended at its start: {died:?}\n{}",
+                self.log()
+            );
             self.is_ready().then_some(())
         });
         began.elapsed()
@@ -472,7 +579,9 @@ impl World {
     /// Starts the gateway with the ledger as it is.
     pub fn start_accepting(&mut self) {
         self.gateway = Some(self.spawn_gateway(&[self.role, "--accept-older-ledger"], None));
-        wait_for("the gateway to be ready", SOON, || self.is_ready().then_some(()));
+        wait_for("the gateway to be ready", SOON, || {
+            self.is_ready().then_some(())
+        });
     }
 
     /// Starts the gateway, which may kill itself at a fail point, and does not wait.
@@ -483,7 +592,10 @@ impl World {
 
     /// The gateway has ended by itself: another one may be started.
     pub fn has_ended(&mut self) -> bool {
-        let ended = self.gateway.as_mut().is_none_or(|gateway| gateway.try_wait().unwrap().is_some());
+        let ended = self
+            .gateway
+            .as_mut()
+            .is_none_or(|gateway| gateway.try_wait().unwrap().is_some());
         if ended {
             self.gateway = None;
         }
@@ -494,12 +606,15 @@ impl World {
     #[track_caller]
     pub fn wait_killed(&mut self) {
         let mut gateway = self.gateway.take().expect("a running gateway");
-        let status = wait_for("the gateway to be killed", SOON, || gateway.try_wait().unwrap());
+        let status = wait_for("the gateway to be killed", SOON, || {
+            gateway.try_wait().unwrap()
+        });
         assert_eq!(status.signal(), Some(9), "{status}");
     }
 
     pub fn is_ready(&self) -> bool {
-        client::try_ask(self.admin, &Request::get("/readyz")).is_some_and(|answer| answer.status == 200)
+        client::try_ask(self.admin, &Request::get("/readyz"))
+            .is_some_and(|answer| answer.status == 200)
     }
 
     fn log_path(&self) -> PathBuf {
@@ -521,22 +636,39 @@ impl World {
 
     /// Files that the gateway has open, sockets among them.
     pub fn open_files(&self) -> usize {
-        std::fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().count()
+        std::fs::read_dir(format!("/proc/{}/fd", self.pid()))
+            .unwrap()
+            .count()
     }
 
     /// Has the kernel refuse the gateway another file past so many.
     pub fn limit_open_files(&self, files: usize) {
         let mut command = Command::new("prlimit");
-        command.args(["--pid", &self.pid().to_string(), &format!("--nofile={files}:")]);
+        command.args([
+            "--pid",
+            &self.pid().to_string(),
+            &format!("--nofile={files}:"),
+        ]);
         assert!(command.status().unwrap().success());
     }
 
     /// Has the kernel refuse the gateway every write behind so many bytes of a file, or no more.
     pub fn limit_file_size(&self, bytes: Option<u64>) {
-        let pid = self.gateway.as_ref().expect("a running gateway").id().to_string();
+        let pid = self
+            .gateway
+            .as_ref()
+            .expect("a running gateway")
+            .id()
+            .to_string();
         let soft = bytes.map_or_else(|| "unlimited".into(), |bytes| bytes.to_string());
         let mut command = Command::new("prlimit");
-        assert!(command.args(["--pid", &pid, &format!("--fsize={soft}:unlimited")]).status().unwrap().success());
+        assert!(
+            command
+                .args(["--pid", &pid, &format!("--fsize={soft}:unlimited")])
+                .status()
+                .unwrap()
+                .success()
+        );
     }
 
     /// SIGKILL, and the process is gone.
@@ -548,7 +680,10 @@ impl World {
 
     /// `GET` on the admin listener, as JSON.
     pub fn readiness(&self) -> (u16, Value) {
-        let answer = client::ask(self.admin, &Request::get("/readyz").header("accept", "application/json"));
+        let answer = client::ask(
+            self.admin,
+            &Request::get("/readyz").header("accept", "application/json"),
+        );
         (answer.status, answer.json())
     }
 
@@ -568,7 +703,10 @@ impl World {
     /// The same with `--json`, which must succeed.
     pub fn json(&self, args: &[&str]) -> Value {
         let output = self.command(&[args, &["--json"]].concat());
-        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let (out, err) = (
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr),
+        );
         assert!(output.status.success(), "{args:?}: {out}{err}");
         serde_json::from_str(&out).unwrap_or_else(|error| panic!("{args:?}: {error}: {out}"))
     }
@@ -582,12 +720,16 @@ impl World {
         let text = self.metrics();
         let samples = text.lines().filter(|line| {
             let rest = line.strip_prefix(family);
-            rest.is_some_and(|rest| rest.starts_with(['{', ' '])) && labels.iter().all(|label| line.contains(label))
+            rest.is_some_and(|rest| rest.starts_with(['{', ' ']))
+                && labels.iter().all(|label| line.contains(label))
         });
-        samples.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
+        samples
+            .map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap())
+            .sum()
     }
 
-    /// The end of every test: nothing is held or running, the gateway leaves with 0, and the ledger is right.
+    /// The end of every test: nothing is held or running, the gateway leaves with 0, and the ledger
+    /// is right.
     pub fn close(mut self) {
         self.leave();
         match self.beside.take() {
@@ -606,10 +748,16 @@ impl World {
         self.vendor.wait_idle();
         if has_h2_vendors() {
             let requests = self.vendor.requests();
-            let over_h1 = requests.as_array().unwrap().iter().find(|request| request["http"] != "2");
+            let over_h1 = requests
+                .as_array()
+                .unwrap()
+                .iter()
+                .find(|request| request["http"] != "2");
             assert!(over_h1.is_none(), "a request over HTTP/1.1: {over_h1:?}");
         }
-        wait_for("all holds to be gone", SOON, || (self.metric("gateway_open_holds", &[]) == 0.0).then_some(()));
+        wait_for("all holds to be gone", SOON, || {
+            (self.metric("gateway_open_holds", &[]) == 0.0).then_some(())
+        });
         assert!(!self.log().contains("panicked"), "a panic:\n{}", self.log());
         self.signal("TERM");
         assert_eq!(self.wait_end(SOON), 0);
@@ -626,7 +774,10 @@ impl Drop for World {
         if std::thread::panicking() {
             let log = self.log();
             let start = log.len().saturating_sub(4_000);
-            eprintln!("--- the gateway's log ---\n{}", log.get(start..).unwrap_or(&log));
+            eprintln!(
+                "--- the gateway's log ---\n{}",
+                log.get(start..).unwrap_or(&log)
+            );
         } else if !self.is_closed {
             eprintln!("a world was left without `close`: its ledger was not asked");
         }
@@ -635,16 +786,28 @@ impl Drop for World {
 
 /// Sends a process a signal: `TERM`, `HUP`, …
 pub fn signal(pid: u32, name: &str) {
-    let sent = Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status().unwrap();
+    let sent = Command::new("kill")
+        .args([&format!("-{name}"), &pid.to_string()])
+        .status()
+        .unwrap();
     assert!(sent.success(), "send {name} to process {pid}");
 }
 
 /// `model-gateway ARGS -c CONFIG`, without a world.
 pub fn command_on(config: &Path, args: &[&str]) -> Output {
-    Command::new(binary()).args(args).arg("-c").arg(config).stdin(Stdio::null()).output().unwrap()
+    Command::new(binary())
+        .args(args)
+        .arg("-c")
+        .arg(config)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
 }
 
 fn replace(text: &str, from: &str, to: &str) -> String {
-    assert!(text.contains(from), "conf/local.yaml has no {from:?} any more");
+    assert!(
+        text.contains(from),
+        "conf/local.yaml has no {from:?} any more"
+    );
     text.replace(from, to)
 }

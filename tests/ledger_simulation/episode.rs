@@ -76,8 +76,28 @@ pub struct Counts {
 
 impl Counts {
     fn fields(&self) -> [u64; 16] {
-        let Self { steps, held, lowered, refused, expired, settled, written_off, released, .. } = self;
-        let Self { crashes, torn, replays, turns, lapses, refunds, adjustments, audits, .. } = self;
+        let Self {
+            steps,
+            held,
+            lowered,
+            refused,
+            expired,
+            settled,
+            written_off,
+            released,
+            ..
+        } = self;
+        let Self {
+            crashes,
+            torn,
+            replays,
+            turns,
+            lapses,
+            refunds,
+            adjustments,
+            audits,
+            ..
+        } = self;
         [
             steps,
             held,
@@ -101,7 +121,10 @@ impl Counts {
 
     pub fn add(&mut self, other: &Self) {
         let sums = self.fields();
-        let mut sums = sums.iter().zip(other.fields()).map(|(one, other)| one + other);
+        let mut sums = sums
+            .iter()
+            .zip(other.fields())
+            .map(|(one, other)| one + other);
         let mut next = || sums.next().unwrap();
         *self = Self {
             steps: next(),
@@ -202,7 +225,12 @@ fn route(prices: &Prices) -> Arc<Route> {
 impl Episode {
     pub fn new(seed: u64) -> Self {
         let memory = Path::new("/dev/shm");
-        let dir = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
+        let dir = if memory.is_dir() {
+            tempfile::tempdir_in(memory)
+        } else {
+            tempfile::tempdir()
+        }
+        .unwrap();
         let mut dice = Dice(seed);
         // Odd prices, so that costs have fractions to round.
         let prices = [0; 5].map(|_| i64::try_from(dice.below(3_000_000_000)).unwrap());
@@ -224,7 +252,10 @@ impl Episode {
             holds: HashMap::new(),
             route: route(&prices),
             prices,
-            model: Model { most_open: MOST_OPEN, ..Model::default() },
+            model: Model {
+                most_open: MOST_OPEN,
+                ..Model::default()
+            },
             requests: 0,
             references: 0,
             last_end: None,
@@ -243,19 +274,34 @@ impl Episode {
     }
 
     fn open_accounts(&mut self) {
-        self.core().keep_prices(&[Arc::clone(&self.route)], self.now).unwrap();
+        self.core()
+            .keep_prices(&[Arc::clone(&self.route)], self.now)
+            .unwrap();
         for account in 0..ACCOUNTS {
             let trial = (account % 2 == 0).then(|| {
                 let ends = self.now + 50_000 + i64::try_from(self.dice.below(400_000)).unwrap();
                 (i128::from(self.dice.below(100_000_000)) + 1, ends)
             });
-            let granted = trial.map(|(amount, ends_at_ms)| Trial { credits: micro(amount), ends_at_ms });
+            let granted = trial.map(|(amount, ends_at_ms)| Trial {
+                credits: micro(amount),
+                ends_at_ms,
+            });
             for _ in 0..2 {
-                self.core().open_account(&name(account), granted, self.now).unwrap();
+                self.core()
+                    .open_account(&name(account), granted, self.now)
+                    .unwrap();
             }
             let trial_ends = trial.map(|(_, ends)| ends);
-            let has = Parts { paid: 0, trial: trial.map_or(0, |(amount, _)| amount) };
-            self.model.accounts.push(Account { has, trial_ends, was_given: false, lapsed: false });
+            let has = Parts {
+                paid: 0,
+                trial: trial.map_or(0, |(amount, _)| amount),
+            };
+            self.model.accounts.push(Account {
+                has,
+                trial_ends,
+                was_given: false,
+                lapsed: false,
+            });
         }
     }
 
@@ -299,7 +345,12 @@ impl Episode {
     /// Some seconds on, or to a trial's last or first moment.
     fn leap(&mut self) {
         let leap = self.now + i64::try_from(self.dice.below(20_000)).unwrap();
-        let end = self.model.accounts.iter().filter_map(|account| account.trial_ends).find(|ends| *ends > self.now + 1);
+        let end = self
+            .model
+            .accounts
+            .iter()
+            .filter_map(|account| account.trial_ends)
+            .find(|ends| *ends > self.now + 1);
         self.now = match end {
             Some(ends) if ends < leap => ends - i64::from(self.dice.one_in(2)),
             _ => leap,
@@ -318,12 +369,20 @@ impl Episode {
     fn reserve(&mut self) {
         let account = self.any_account();
         let limit = 1 + self.dice.below(4_000);
-        let ask =
-            Ask { input: self.dice.below(3_000), limit, floor: 1 + self.dice.below(limit), exact: self.dice.one_in(4) };
+        let ask = Ask {
+            input: self.dice.below(3_000),
+            limit,
+            floor: 1 + self.dice.below(limit),
+            exact: self.dice.one_in(4),
+        };
         self.requests += 1;
         let request = format!("req_{:06}", self.requests);
         let price = &self.route.price;
-        let reach = Reach { input_tokens: ask.input, input_price: price.input, output_price: price.output };
+        let reach = Reach {
+            input_tokens: ask.input,
+            input_price: price.input,
+            output_price: price.output,
+        };
         let quote = Quote::flat(reach, 1, ask.limit, ask.floor);
         let opening = Opening {
             request_id: request.clone(),
@@ -336,9 +395,16 @@ impl Episode {
             conversation: None,
         };
         let expected = self.model.admission(account, &ask, &self.prices, self.now);
-        match (self.core().reserve(opening, &quote, ask.exact, self.now), expected) {
+        match (
+            self.core().reserve(opening, &quote, ask.exact, self.now),
+            expected,
+        ) {
             (Ok((hold, given)), Admission::Held { amount, limit }) => {
-                assert_eq!((i128::from(hold.amount().get()), given), (amount, limit), "{request}");
+                assert_eq!(
+                    (i128::from(hold.amount().get()), given),
+                    (amount, limit),
+                    "{request}"
+                );
                 self.model.hold(&request, account, amount, self.now);
                 self.counts.held += 1;
                 self.counts.lowered += u64::from(limit < ask.limit);
@@ -346,18 +412,29 @@ impl Episode {
                 self.last_end = None;
                 self.holds.insert(request, hold);
             }
-            (Err(Refused::Insufficient { .. }), Admission::Insufficient) => self.counts.refused += 1,
+            (Err(Refused::Insufficient { .. }), Admission::Insufficient) => {
+                self.counts.refused += 1
+            }
             (Err(Refused::TooManyOpen { .. }), Admission::TooMany) => self.counts.refused += 1,
             (Err(Refused::TrialExpired), Admission::TrialExpired) => self.counts.expired += 1,
-            (given, expected) => panic!("{request}: {:?} for {expected:?}", given.map(|(hold, _)| hold.amount())),
+            (given, expected) => panic!(
+                "{request}: {:?} for {expected:?}",
+                given.map(|(hold, _)| hold.amount())
+            ),
         }
     }
 
     fn settle(&mut self) {
-        let Some(request) = self.any_open() else { return };
+        let Some(request) = self.any_open() else {
+            return;
+        };
         let tokens = [0; 5].map(|_| self.dice.below(2_000));
         // Mostly what a hold bears; sometimes far more.
-        let tokens = if self.dice.one_in(5) { tokens } else { tokens.map(|count| count / 8) };
+        let tokens = if self.dice.one_in(5) {
+            tokens
+        } else {
+            tokens.map(|count| count / 8)
+        };
         let cost = cost(tokens, &self.prices);
         let [input, cache_read, cache_write_5m, cache_write_1h, output] = tokens;
         let usage = Usage {
@@ -369,7 +446,11 @@ impl Episode {
             reasoning: output / 2,
             ..Usage::default()
         };
-        let outcome = if self.dice.one_in(6) { Outcome::ClientLeft } else { Outcome::Completed };
+        let outcome = if self.dice.one_in(6) {
+            Outcome::ClientLeft
+        } else {
+            Outcome::Completed
+        };
         let hold = self.holds.remove(&request).unwrap();
         let kept = self.model.open[&request].clone();
         let taken = hold.settle(usage, outcome, false, self.now).unwrap();
@@ -382,7 +463,9 @@ impl Episode {
     }
 
     fn release(&mut self) {
-        let Some(request) = self.any_open() else { return };
+        let Some(request) = self.any_open() else {
+            return;
+        };
         let hold = self.holds.remove(&request).unwrap();
         let kept = self.model.open[&request].clone();
         if self.dice.one_in(3) {
@@ -423,31 +506,56 @@ impl Episode {
         }
         let amount = 1 + i128::from(self.dice.below(12_000_000));
         for is_new in [true, false] {
-            assert_eq!(self.core().grant(&name(account), micro(amount), &reference, self.now).unwrap(), is_new);
+            assert_eq!(
+                self.core()
+                    .grant(&name(account), micro(amount), &reference, self.now)
+                    .unwrap(),
+                is_new
+            );
         }
-        assert!(self.core().grant(&name(account), micro(amount + 1), &reference, self.now).is_err());
+        assert!(
+            self.core()
+                .grant(&name(account), micro(amount + 1), &reference, self.now)
+                .is_err()
+        );
         assert!(self.model.adjust(account, amount, self.now));
     }
 
     fn refund(&mut self) {
-        // Only of what is in the ledger: a refund of what is on its way is refused, and tried again later.
+        // Only of what is in the ledger: a refund of what is on its way is refused, and tried again
+        // later.
         while self.core().turn(self.now).unwrap() {}
         self.model.lapse(self.now);
         (self.last_end, self.last_open) = (None, None);
         let requests: Vec<_> = self.model.ends.keys().cloned().collect();
-        let Some(request) = self.dice.pick(&requests).cloned() else { return };
-        let amount = self.dice.one_in(2).then(|| i128::from(self.dice.below(3_000_000)));
+        let Some(request) = self.dice.pick(&requests).cloned() else {
+            return;
+        };
+        let amount = self
+            .dice
+            .one_in(2)
+            .then(|| i128::from(self.dice.below(3_000_000)));
         let reference = self.reference();
-        let given = self.core().refund(&request, amount.map(micro), &reference, self.now);
+        let given = self
+            .core()
+            .refund(&request, amount.map(micro), &reference, self.now);
         match (given, self.model.refund(&request, amount, self.now)) {
             (Ok(posted), Some(amount)) => {
-                assert_eq!((posted.is_new, i128::from(posted.change.get())), (true, amount));
-                let again = self.core().refund(&request, None, &reference, self.now).unwrap();
+                assert_eq!(
+                    (posted.is_new, i128::from(posted.change.get())),
+                    (true, amount)
+                );
+                let again = self
+                    .core()
+                    .refund(&request, None, &reference, self.now)
+                    .unwrap();
                 assert!(!again.is_new);
                 self.counts.refunds += 1;
             }
             (Err(StoreError::Refused(_) | StoreError::Unknown(_)), None) => {}
-            (given, expected) => panic!("refund {amount:?} of {request}: {given:?} for {expected:?}"),
+            (given, expected) => {
+                panic!("refund {amount:?} of {request}: {given:?} for {expected:?}")
+            }
         }
     }
 
@@ -457,38 +565,63 @@ impl Episode {
         if amount == 0 || amount > 0 && account == NEVER_GIVEN {
             return;
         }
-        let given = self.core().adjust(&name(account), micro(amount), &reference, "a test", self.now);
+        let given = self.core().adjust(
+            &name(account),
+            micro(amount),
+            &reference,
+            "a test",
+            self.now,
+        );
         match (given, self.model.adjust(account, amount, self.now)) {
             (Ok(posted), true) => {
                 assert_eq!(i128::from(posted.change.get()), amount);
                 assert!(
-                    !self.core().adjust(&name(account), micro(amount), &reference, "a test", self.now).unwrap().is_new
+                    !self
+                        .core()
+                        .adjust(
+                            &name(account),
+                            micro(amount),
+                            &reference,
+                            "a test",
+                            self.now
+                        )
+                        .unwrap()
+                        .is_new
                 );
                 self.counts.adjustments += 1;
             }
             (Err(StoreError::Refused(_)), false) => {}
-            (given, expected) => panic!("adjust {amount} of account {account}: {given:?} for {expected}"),
+            (given, expected) => {
+                panic!("adjust {amount} of account {account}: {given:?} for {expected}")
+            }
         }
     }
 
     fn journals(&self) -> Vec<PathBuf> {
-        let mut folders: Vec<_> =
-            std::fs::read_dir(self.dir.path().join("journal")).unwrap().map(|entry| entry.unwrap().path()).collect();
+        let mut folders: Vec<_> = std::fs::read_dir(self.dir.path().join("journal"))
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .collect();
         folders.sort();
         folders
     }
 
-    /// What a living core has journalled comes again from elsewhere, in any order: it must count once. What is open is
-    /// left out, because nobody may void a living request.
+    /// What a living core has journalled comes again from elsewhere, in any order: it must count
+    /// once. What is open is left out, because nobody may void a living request.
     fn double_replay(&mut self) {
-        let Some(folder) = self.journals().pop() else { return };
-        let lines = lines_of(&folder).into_iter().filter(|line| line.contains("{\"end\":"));
+        let Some(folder) = self.journals().pop() else {
+            return;
+        };
+        let lines = lines_of(&folder)
+            .into_iter()
+            .filter(|line| line.contains("{\"end\":"));
         let copy = self.dir.path().join("journal-copy");
         self.write_journal(&copy, lines.collect());
         self.core().replay(&copy).unwrap();
         std::fs::remove_dir_all(&copy).unwrap();
         self.counts.replays += 1;
-        // The ledger has the ends now, and the core does not know: it must find out, at its next turn.
+        // The ledger has the ends now, and the core does not know: it must find out, at its next
+        // turn.
         self.turn_until_done();
     }
 
@@ -500,11 +633,16 @@ impl Episode {
             }
         }
         for index in (1..lines.len()).rev() {
-            lines.swap(index, usize::try_from(self.dice.below(index as u64 + 1)).unwrap());
+            lines.swap(
+                index,
+                usize::try_from(self.dice.below(index as u64 + 1)).unwrap(),
+            );
         }
         std::fs::create_dir_all(folder).unwrap();
         std::fs::write(folder.join("lock"), "").unwrap();
-        let text = lines.into_iter().fold(String::new(), |text, line| text + "\n" + &line + "\n");
+        let text = lines
+            .into_iter()
+            .fold(String::new(), |text, line| text + "\n" + &line + "\n");
         std::fs::write(folder.join("000001.log"), text).unwrap();
     }
 
@@ -523,7 +661,9 @@ impl Episode {
             // Each folder's records come again in any order, and some twice.
             for folder in &folders {
                 let lines = lines_of(folder);
-                std::fs::read_dir(folder).unwrap().for_each(|file| std::fs::remove_file(file.unwrap().path()).unwrap());
+                std::fs::read_dir(folder)
+                    .unwrap()
+                    .for_each(|file| std::fs::remove_file(file.unwrap().path()).unwrap());
                 self.write_journal(folder, lines);
             }
         }
@@ -539,7 +679,10 @@ impl Episode {
     /// Takes the last record, or some of its bytes, off the journal's last file.
     fn tear(&mut self, folders: &[PathBuf]) {
         let Some(folder) = folders.last() else { return };
-        let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+        let mut files: Vec<_> = std::fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .collect();
         files.retain(|file| file.extension().is_some_and(|extension| extension == "log"));
         files.sort();
         let Some(file) = files.pop() else { return };
@@ -549,11 +692,15 @@ impl Episode {
             return;
         }
         // A record is a line end, its text, a line end.
-        let before = text[..text.len() - 1].iter().rposition(|byte| *byte == b'\n').unwrap();
+        let before = text[..text.len() - 1]
+            .iter()
+            .rposition(|byte| *byte == b'\n')
+            .unwrap();
         let cut = self.dice.below((text.len() - before - 1) as u64) as usize;
         let mut torn = text[..before + cut].to_vec();
         if self.dice.one_in(2) {
-            // Another record was written after it, whole: half a line is in the middle now, and must not be believed.
+            // Another record was written after it, whole: half a line is in the middle now, and
+            // must not be believed.
             torn.push(b'\n');
         } else if self.dice.one_in(2) {
             // Or the disk gave back other bytes than it was given.
@@ -576,9 +723,16 @@ impl Episode {
     fn agree(&mut self) {
         for account in 0..ACCOUNTS {
             let told = self.core().balance(&name(account), self.now).unwrap();
-            let (balance, held) = (self.model.balance(account, self.now), self.model.held(account).total());
+            let (balance, held) = (
+                self.model.balance(account, self.now),
+                self.model.held(account).total(),
+            );
             let free = self.model.free(account, self.now);
-            assert_eq!(i128::from(told.balance.get()), balance, "balance of {account}");
+            assert_eq!(
+                i128::from(told.balance.get()),
+                balance,
+                "balance of {account}"
+            );
             assert_eq!(i128::from(told.held.get()), held, "held of {account}");
             assert_eq!(
                 i128::from(told.available.get()),
@@ -602,27 +756,54 @@ impl Episode {
         let mut rows = statement.query([self.seen]).unwrap();
         while let Some(row) = rows.next().unwrap() {
             self.seen = row.get(0).unwrap();
-            let (kind, request, account): (String, String, String) =
-                (row.get(1).unwrap(), row.get(2).unwrap(), row.get(3).unwrap());
+            let (kind, request, account): (String, String, String) = (
+                row.get(1).unwrap(),
+                row.get(2).unwrap(),
+                row.get(3).unwrap(),
+            );
             let amount = |column| i128::from(row.get::<_, i64>(column).unwrap());
             let sums = self.sums.entry(account.clone()).or_default();
-            *sums = Parts { paid: sums.paid + amount(4), trial: sums.trial + amount(5) };
-            assert!(sums.paid >= 0 && sums.trial >= 0, "{account} below zero: {sums:?}");
+            *sums = Parts {
+                paid: sums.paid + amount(4),
+                trial: sums.trial + amount(5),
+            };
+            assert!(
+                sums.paid >= 0 && sums.trial >= 0,
+                "{account} below zero: {sums:?}"
+            );
             self.counts.lapses += u64::from(kind == "lapse");
             if kind == "debit" || kind == "void" {
-                let end = self.model.ends.get(&request).unwrap_or_else(|| panic!("{request} has not ended: {kind}"));
-                assert_eq!((kind == "debit", account), (end.is_debit, name(end.account)), "{request}");
-                assert_eq!((-amount(4), -amount(5)), (end.taken.paid, end.taken.trial), "{request}");
+                let end = self
+                    .model
+                    .ends
+                    .get(&request)
+                    .unwrap_or_else(|| panic!("{request} has not ended: {kind}"));
+                assert_eq!(
+                    (kind == "debit", account),
+                    (end.is_debit, name(end.account)),
+                    "{request}"
+                );
+                assert_eq!(
+                    (-amount(4), -amount(5)),
+                    (end.taken.paid, end.taken.trial),
+                    "{request}"
+                );
                 assert_eq!(amount(6), end.writeoff, "{request}");
             }
         }
         drop(rows);
-        let mut statement = self.entries.prepare_cached("SELECT id, paid, trial FROM account").unwrap();
+        let mut statement = self
+            .entries
+            .prepare_cached("SELECT id, paid, trial FROM account")
+            .unwrap();
         let mut rows = statement.query([]).unwrap();
         while let Some(row) = rows.next().unwrap() {
             let id: String = row.get(0).unwrap();
             let sums = self.sums.get(&id).copied().unwrap_or_default();
-            let kept = (i128::from(row.get::<_, i64>(1).unwrap()), i128::from(row.get::<_, i64>(2).unwrap()));
+            let kept = (
+                i128::from(row.get::<_, i64>(1).unwrap()),
+                i128::from(row.get::<_, i64>(2).unwrap()),
+            );
             assert_eq!((sums.paid, sums.trial), kept, "{id}");
         }
     }
@@ -635,25 +816,42 @@ impl Episode {
         let verdict = self.core().verify(self.now).unwrap();
         // What was torn is kept for whoever looks at it.
         let is_torn = |finding: &Finding| finding.rule == "damaged journal" && self.counts.torn > 0;
-        let findings: Vec<_> = verdict.findings.iter().filter(|finding| !is_torn(finding)).collect();
+        let findings: Vec<_> = verdict
+            .findings
+            .iter()
+            .filter(|finding| !is_torn(finding))
+            .collect();
         assert!(findings.is_empty(), "{findings:?}");
         let debits = self.model.ends.values().filter(|end| end.is_debit).count();
         assert_eq!(verdict.debits, debits as u64);
         let sql = "SELECT count(*), count(DISTINCT ref) FROM entry WHERE kind IN ('debit', 'void')";
-        let counts: (i64, i64) = self.entries.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
-        assert_eq!(counts, (self.model.ends.len() as i64, self.model.ends.len() as i64));
+        let counts: (i64, i64) = self
+            .entries
+            .query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?)))
+            .unwrap();
+        assert_eq!(
+            counts,
+            (self.model.ends.len() as i64, self.model.ends.len() as i64)
+        );
     }
 }
 
 /// A journal folder's records, in the order of their writing.
 fn lines_of(folder: &Path) -> Vec<String> {
-    let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut files: Vec<_> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
     files.retain(|file| file.extension().is_some_and(|extension| extension == "log"));
     files.sort();
     let whole = |file: &PathBuf| {
         let text = std::fs::read_to_string(file).unwrap();
         let end = text.rfind('\n').map_or(0, |end| end + 1);
-        text[..end].lines().filter(|line| !line.is_empty()).map(str::to_owned).collect::<Vec<_>>()
+        text[..end]
+            .lines()
+            .filter(|line| !line.is_empty())
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
     };
     files.iter().flat_map(whole).collect()
 }

@@ -1,4 +1,5 @@
-//! What ought to be: the rules of credit, written a second time, in `i128`, without the program's types.
+//! What ought to be: the rules of credit, written a second time, in `i128`, without the program's
+//! types.
 //!
 //! It must not share arithmetic or state with what it judges.
 
@@ -19,7 +20,10 @@ impl Parts {
     /// Of `amount`, what these bear, the trial first.
     fn take(self, amount: i128) -> Self {
         let trial = amount.min(self.trial.max(0));
-        Self { trial, paid: (amount - trial).min(self.paid.max(0)) }
+        Self {
+            trial,
+            paid: (amount - trial).min(self.paid.max(0)),
+        }
     }
 }
 
@@ -70,7 +74,11 @@ pub type Prices = [i64; 5];
 
 /// Rounded up once; division by hand, so that no helper is shared.
 pub fn cost(tokens: [u64; 5], prices: &Prices) -> i128 {
-    let sum: i128 = tokens.iter().zip(prices).map(|(tokens, price)| i128::from(*tokens) * i128::from(*price)).sum();
+    let sum: i128 = tokens
+        .iter()
+        .zip(prices)
+        .map(|(tokens, price)| i128::from(*tokens) * i128::from(*price))
+        .sum();
     sum / 1_000_000 + i128::from(sum % 1_000_000 != 0)
 }
 
@@ -92,24 +100,44 @@ impl Model {
     }
 
     fn runs(&self, account: usize, now: i64) -> bool {
-        self.accounts[account].trial_ends.is_some_and(|ends| now < ends)
+        self.accounts[account]
+            .trial_ends
+            .is_some_and(|ends| now < ends)
     }
 
     /// What the account may be told it has.
     pub fn balance(&self, account: usize, now: i64) -> i128 {
         let has = self.accounts[account].has;
         // After its end a trial is what open holds took of it.
-        has.paid + if self.runs(account, now) { has.trial } else { has.trial.min(self.held(account).trial) }
+        has.paid
+            + if self.runs(account, now) {
+                has.trial
+            } else {
+                has.trial.min(self.held(account).trial)
+            }
     }
 
     pub fn free(&self, account: usize, now: i64) -> Parts {
         let (has, held) = (self.accounts[account].has, self.held(account));
-        let trial = if self.runs(account, now) { has.trial - held.trial } else { 0 };
-        Parts { paid: has.paid - held.paid, trial }
+        let trial = if self.runs(account, now) {
+            has.trial - held.trial
+        } else {
+            0
+        };
+        Parts {
+            paid: has.paid - held.paid,
+            trial,
+        }
     }
 
     pub fn admission(&self, account: usize, ask: &Ask, prices: &Prices, now: i64) -> Admission {
-        if self.open.values().filter(|hold| hold.account == account).count() >= self.most_open {
+        if self
+            .open
+            .values()
+            .filter(|hold| hold.account == account)
+            .count()
+            >= self.most_open
+        {
             return Admission::TooMany;
         }
         let free = self.free(account, now).total();
@@ -121,22 +149,38 @@ impl Model {
         }
         while low < high {
             let middle = low + (high - low).div_ceil(2);
-            if price(middle) <= free { low = middle } else { high = middle - 1 }
+            if price(middle) <= free {
+                low = middle
+            } else {
+                high = middle - 1
+            }
         }
         let fits = low == ask.limit || !ask.exact && low >= ask.floor && low > 0;
-        if fits { Admission::Held { amount: price(low), limit: low } } else { self.refusal(account, now) }
+        if fits {
+            Admission::Held {
+                amount: price(low),
+                limit: low,
+            }
+        } else {
+            self.refusal(account, now)
+        }
     }
 
     fn refusal(&self, account: usize, now: i64) -> Admission {
         let account = &self.accounts[account];
         let is_over = account.trial_ends.is_some_and(|ends| now >= ends);
-        if is_over && !account.was_given { Admission::TrialExpired } else { Admission::Insufficient }
+        if is_over && !account.was_given {
+            Admission::TrialExpired
+        } else {
+            Admission::Insufficient
+        }
     }
 
     pub fn hold(&mut self, request: &str, account: usize, amount: i128, now: i64) {
         let parts = self.free(account, now).take(amount);
         assert_eq!(parts.total(), amount);
-        self.open.insert(request.to_owned(), Hold { account, parts });
+        self.open
+            .insert(request.to_owned(), Hold { account, parts });
     }
 
     /// Ends a request. Returns what its account pays.
@@ -145,13 +189,25 @@ impl Model {
         let mut taken = hold.parts.take(cost);
         if taken.total() < cost {
             let more = self.free(hold.account, now).take(cost - taken.total());
-            taken = Parts { paid: taken.paid + more.paid, trial: taken.trial + more.trial };
+            taken = Parts {
+                paid: taken.paid + more.paid,
+                trial: taken.trial + more.trial,
+            };
         }
         self.open.remove(request);
         let has = &mut self.accounts[hold.account].has;
-        *has = Parts { paid: has.paid - taken.paid, trial: has.trial - taken.trial };
+        *has = Parts {
+            paid: has.paid - taken.paid,
+            trial: has.trial - taken.trial,
+        };
         let writeoff = cost - taken.total();
-        let end = End { account: hold.account, is_debit, taken, writeoff, refunded: 0 };
+        let end = End {
+            account: hold.account,
+            is_debit,
+            taken,
+            writeoff,
+            refunded: 0,
+        };
         assert!(self.ends.insert(request.to_owned(), end).is_none());
         taken.total()
     }
@@ -160,7 +216,10 @@ impl Model {
     pub fn unend(&mut self, request: &str, hold: Hold) {
         let end = self.ends.remove(request).unwrap();
         let has = &mut self.accounts[end.account].has;
-        *has = Parts { paid: has.paid + end.taken.paid, trial: has.trial + end.taken.trial };
+        *has = Parts {
+            paid: has.paid + end.taken.paid,
+            trial: has.trial + end.taken.trial,
+        };
         self.open.insert(request.to_owned(), hold);
     }
 
@@ -168,7 +227,13 @@ impl Model {
     pub fn crash(&mut self) {
         for (request, hold) in std::mem::take(&mut self.open) {
             let (taken, writeoff) = (Parts::default(), 0);
-            let end = End { account: hold.account, is_debit: false, taken, writeoff, refunded: 0 };
+            let end = End {
+                account: hold.account,
+                is_debit: false,
+                taken,
+                writeoff,
+                refunded: 0,
+            };
             assert!(self.ends.insert(request, end).is_none());
         }
     }
@@ -217,7 +282,10 @@ impl Model {
         if trial > free.trial.max(0) {
             return false;
         }
-        of.has = Parts { paid: of.has.paid - paid, trial: of.has.trial - trial };
+        of.has = Parts {
+            paid: of.has.paid - paid,
+            trial: of.has.trial - trial,
+        };
         true
     }
 }

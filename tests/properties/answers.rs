@@ -17,9 +17,20 @@ fn whole(protocol: Protocol, public_model: &str, body: Bytes) -> Result<Whole, F
 
 #[test]
 fn a_chat_answer_is_the_same_but_for_the_model() {
-    let answer = whole(Protocol::Chat, PUBLIC, Bytes::from_static(CHAT_WHOLE.as_bytes())).unwrap();
+    let answer = whole(
+        Protocol::Chat,
+        PUBLIC,
+        Bytes::from_static(CHAT_WHOLE.as_bytes()),
+    )
+    .unwrap();
     assert_eq!(answer.body, renamed(CHAT_WHOLE).as_bytes());
-    let expected = Usage { input: 3, cache_read: 4, cache_write_5m: 2, output: 5, ..Usage::default() };
+    let expected = Usage {
+        input: 3,
+        cache_read: 4,
+        cache_write_5m: 2,
+        output: 5,
+        ..Usage::default()
+    };
     assert_eq!(answer.usage.map(|metered| metered.usage), Some(expected));
     assert_eq!(answer.generated_bytes, "up-model-20260101 A{}".len() as u64);
 }
@@ -29,7 +40,13 @@ fn a_messages_answer_is_the_same_but_for_the_model() {
     let body = Bytes::from_static(MESSAGES_WHOLE.as_bytes());
     let answer = whole(Protocol::Messages, PUBLIC, body).unwrap();
     assert_eq!(answer.body, renamed(MESSAGES_WHOLE).as_bytes());
-    let expected = Usage { input: 7, cache_read: 5, cache_write_5m: 30, output: 12, ..Usage::default() };
+    let expected = Usage {
+        input: 7,
+        cache_read: 5,
+        cache_write_5m: 30,
+        output: 12,
+        ..Usage::default()
+    };
     assert_eq!(answer.usage.map(|metered| metered.usage), Some(expected));
     assert_eq!(answer.generated_bytes, "hmok{\"a\":[1,2]}".len() as u64);
     assert!(!answer.refused_free);
@@ -37,26 +54,51 @@ fn a_messages_answer_is_the_same_but_for_the_model() {
 
 #[test]
 fn a_refusal_without_content_is_free() {
-    let body =
-        r#"{"type":"message","content":[],"stop_reason":"refusal","usage":{"input_tokens":4,"output_tokens":0}}"#;
-    assert!(whole(Protocol::Messages, PUBLIC, Bytes::from(body)).unwrap().refused_free);
+    let body = r#"{"type":"message","content":[],"stop_reason":"refusal","usage":{"input_tokens":4,"output_tokens":0}}"#;
+    assert!(
+        whole(Protocol::Messages, PUBLIC, Bytes::from(body))
+            .unwrap()
+            .refused_free
+    );
     let body = body.replace("[]", r#"[{"type":"text","text":"No"}]"#);
-    assert!(!whole(Protocol::Messages, PUBLIC, Bytes::from(body)).unwrap().refused_free);
+    assert!(
+        !whole(Protocol::Messages, PUBLIC, Bytes::from(body))
+            .unwrap()
+            .refused_free
+    );
 }
 
 #[test]
 fn what_is_no_answer_is_told_apart() {
-    for body in ["", "<html></html>", "{\"a\":", "[]", "\"x\"", "null", "{} {}", "{\"a\":01}", "{\"a\":NaN}"] {
+    for body in [
+        "",
+        "<html></html>",
+        "{\"a\":",
+        "[]",
+        "\"x\"",
+        "null",
+        "{} {}",
+        "{\"a\":01}",
+        "{\"a\":NaN}",
+    ] {
         for protocol in [Protocol::Chat, Protocol::Messages] {
             let fault = whole(protocol, PUBLIC, Bytes::from(body)).unwrap_err();
             assert_eq!(fault, Fault::NotJson, "{body}");
-            assert_eq!(fault.failure(protocol, UPSTREAM, PUBLIC).status(Protocol::Chat), 502);
+            assert_eq!(
+                fault
+                    .failure(protocol, UPSTREAM, PUBLIC)
+                    .status(Protocol::Chat),
+                502
+            );
         }
     }
     let error = r#"{"type":"error","error":{"type":"rate_limit_error","message":"m"}}"#;
     for protocol in [Protocol::Chat, Protocol::Messages] {
         let fault = whole(protocol, PUBLIC, Bytes::from(error)).unwrap_err();
-        assert_eq!(fault.failure(protocol, UPSTREAM, PUBLIC).status(protocol), 429);
+        assert_eq!(
+            fault.failure(protocol, UPSTREAM, PUBLIC).status(protocol),
+            429
+        );
     }
 }
 

@@ -1,4 +1,5 @@
-//! The tables of examples on the account holder's page on billing: each row is recomputed by the functions that bill.
+//! The tables of examples on the account holder's page on billing: each row is recomputed by the
+//! functions that bill.
 //!
 //! Read next: `properties/billing_text.rs`, which holds the rest of the page.
 
@@ -10,8 +11,8 @@ use model_gateway::config;
 use model_gateway::protocol::Protocol;
 use model_gateway::protocol::request::{self, Content};
 use model_gateway::usage::{
-    ChatCounters, MessagesCounters, MessagesUsage, Pass, Usage, UsageBounds, UsageEstimator, UsageVerdict,
-    VendorCounters, meter,
+    ChatCounters, MessagesCounters, MessagesUsage, Pass, Usage, UsageBounds, UsageEstimator,
+    UsageVerdict, VendorCounters, meter,
 };
 use std::sync::Arc;
 
@@ -24,22 +25,35 @@ fn price() -> Price {
 }
 
 fn model() -> Arc<Model> {
-    let settings = config::parse(SHIPPED, &|name| name.ends_with("_API_KEY").then(|| "set".into())).unwrap();
+    let settings = config::parse(SHIPPED, &|name| {
+        name.ends_with("_API_KEY").then(|| "set".into())
+    })
+    .unwrap();
     Arc::clone(settings.catalog.find("beta-5.2").unwrap())
 }
 
 /// The cells of the table whose head begins so.
 fn table(head: &str) -> Vec<Vec<&'static str>> {
-    let (_, table) = PAGE.split_once(head).unwrap_or_else(|| panic!("the page has no table {head:?} any more"));
-    let lines = table.lines().skip(2).take_while(|line| line.starts_with('|'));
-    let rows: Vec<Vec<_>> = lines.map(|line| line.trim_matches('|').split('|').map(str::trim).collect()).collect();
+    let (_, table) = PAGE
+        .split_once(head)
+        .unwrap_or_else(|| panic!("the page has no table {head:?} any more"));
+    let lines = table
+        .lines()
+        .skip(2)
+        .take_while(|line| line.starts_with('|'));
+    let rows: Vec<Vec<_>> = lines
+        .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
+        .collect();
     assert!(rows.len() > 1, "{head}");
     rows
 }
 
 /// `None` for an empty cell.
 fn count(cell: &str) -> Option<u64> {
-    (!cell.is_empty()).then(|| cell.parse().unwrap_or_else(|error| panic!("{cell:?}: {error}")))
+    (!cell.is_empty()).then(|| {
+        cell.parse()
+            .unwrap_or_else(|error| panic!("{cell:?}: {error}"))
+    })
 }
 
 fn credits(usage: &Usage) -> String {
@@ -48,7 +62,11 @@ fn credits(usage: &Usage) -> String {
 
 /// Holds the last cells of a row against what it comes to.
 fn check(head: &str, row: &[&str], computed: &[String]) {
-    assert_eq!(row[row.len() - computed.len()..], *computed, "{head} {row:?}");
+    assert_eq!(
+        row[row.len() - computed.len()..],
+        *computed,
+        "{head} {row:?}"
+    );
 }
 
 fn metered(counters: &VendorCounters) -> Usage {
@@ -98,17 +116,29 @@ fn a_compaction_is_added_to_the_answer() {
     let rows = table("| of a conversation that was shortened once |");
     let usages: Vec<_> = rows
         .iter()
-        .map(|row| Usage { input: count(row[1]).unwrap(), output: count(row[2]).unwrap(), ..Usage::default() })
+        .map(|row| Usage {
+            input: count(row[1]).unwrap(),
+            output: count(row[2]).unwrap(),
+            ..Usage::default()
+        })
         .collect();
     for (row, usage) in rows.iter().zip(&usages) {
         assert_eq!(row[3], credits(usage), "{row:?}");
     }
-    let [answer, pass, billed] = usages[..] else { panic!("{rows:?}") };
+    let [answer, pass, billed] = usages[..] else {
+        panic!("{rows:?}")
+    };
     let [input, output] = [pass.input, pass.output].map(|tokens| tokens.try_into().unwrap());
     let counters = MessagesCounters {
         input: Some(answer.input),
         output: Some(answer.output),
-        compactions: [Pass { input, output, ..Pass::default() }].into_iter().collect(),
+        compactions: [Pass {
+            input,
+            output,
+            ..Pass::default()
+        }]
+        .into_iter()
+        .collect(),
         ..MessagesCounters::default()
     };
     let usage = metered(&VendorCounters::Messages(counters));
@@ -120,16 +150,30 @@ fn a_compaction_is_added_to_the_answer() {
 fn what_cannot_be_is_billed_at_its_bound() {
     for row in table("| reported | could be at most |") {
         let [reported, most, billed] = [0, 1, 2].map(|cell| count(row[cell]).unwrap());
-        let counters = ChatCounters { prompt: Some(0), completion: Some(reported), ..ChatCounters::default() };
-        let bounds = UsageBounds { output: most, ..UsageBounds::default() };
+        let counters = ChatCounters {
+            prompt: Some(0),
+            completion: Some(reported),
+            ..ChatCounters::default()
+        };
+        let bounds = UsageBounds {
+            output: most,
+            ..UsageBounds::default()
+        };
         let metered = meter(&VendorCounters::Chat(counters), &bounds, &Usage::default());
         assert_eq!(metered.usage.output, billed, "{row:?}");
-        assert_eq!(matches!(metered.verdict, UsageVerdict::Implausible(_)), reported > most, "{row:?}");
+        assert_eq!(
+            matches!(metered.verdict, UsageVerdict::Implausible(_)),
+            reported > most,
+            "{row:?}"
+        );
     }
 }
 
 fn content(body: &str) -> Content {
-    request::read(Protocol::Chat, body.as_bytes()).unwrap().features.content
+    request::read(Protocol::Chat, body.as_bytes())
+        .unwrap()
+        .features
+        .content
 }
 
 /// A body whose text, its own frame included, has so many bytes.
@@ -162,7 +206,9 @@ fn file_part(data: &str) -> String {
 fn png(size: &str) -> String {
     let (width, height) = size.split_once(" × ").unwrap();
     let mut image = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR".to_vec();
-    [width, height].into_iter().for_each(|side| image.extend(side.parse::<u32>().unwrap().to_be_bytes()));
+    [width, height]
+        .into_iter()
+        .for_each(|side| image.extend(side.parse::<u32>().unwrap().to_be_bytes()));
     image.resize(750_000, 7);
     format!("data:image/png;base64,{}", encoded(&image))
 }
@@ -178,7 +224,13 @@ fn each_kind_of_content_is_estimated_at_what_the_page_says() {
             "an image, in pixels" => part_tokens(&image_part(&png(row[1])), &png(row[1])),
             "an image somewhere else, or of a size that cannot be read" => {
                 let far = part_tokens(&image_part("https://x/y.png"), "");
-                assert_eq!(far, part_tokens(&image_part("data:image/png;base64,AAAA"), "data:image/png;base64,AAAA"));
+                assert_eq!(
+                    far,
+                    part_tokens(
+                        &image_part("data:image/png;base64,AAAA"),
+                        "data:image/png;base64,AAAA"
+                    )
+                );
                 far
             }
             "a PDF, in pages" => {
@@ -194,7 +246,10 @@ fn each_kind_of_content_is_estimated_at_what_the_page_says() {
                 part_tokens(part, "")
             }
             "audio, in bytes of base64" => {
-                let part = format!(r#"{{"type":"input_audio","input_audio":{{"data":"{}"}}}}"#, letters());
+                let part = format!(
+                    r#"{{"type":"input_audio","input_audio":{{"data":"{}"}}}}"#,
+                    letters()
+                );
                 part_tokens(&part, &letters())
             }
             other => panic!("a kind of content {other:?}"),
@@ -212,13 +267,23 @@ fn a_turn_that_is_not_reported_is_estimated_by_the_one_before() {
     let cells = |row: &[&str]| [1, 2, 3].map(|cell| count(row[cell]).unwrap());
     let model = model();
     let [bytes, input, cache_read] = cells(&rows[0]);
-    let reported = Usage { input, cache_read, ..Usage::default() };
+    let reported = Usage {
+        input,
+        cache_read,
+        ..Usage::default()
+    };
     assert_eq!(rows[0][4], credits(&reported));
     let turn = ReportedTurn::new(&text_of(bytes), &reported, 0, None);
     for (row, remembered) in [(&rows[1], Some(&turn)), (&rows[2], None)] {
         let [bytes, input, cache_read] = cells(row);
-        let assumed = InputEstimate::new(&text_of(bytes), &model, remembered).estimator.input();
-        assert_eq!((assumed.input, assumed.cache_read), (input, cache_read), "{row:?}");
+        let assumed = InputEstimate::new(&text_of(bytes), &model, remembered)
+            .estimator
+            .input();
+        assert_eq!(
+            (assumed.input, assumed.cache_read),
+            (input, cache_read),
+            "{row:?}"
+        );
         assert_eq!(row[4], credits(&assumed), "{row:?}");
     }
 }

@@ -1,4 +1,5 @@
-//! The account holder's page on billing: its examples are recomputed from its own numbers and the shipped prices.
+//! The account holder's page on billing: its examples are recomputed from its own numbers and the
+//! shipped prices.
 
 use model_gateway::billing::pricing::{self, Quote, Reach};
 use model_gateway::config;
@@ -9,21 +10,38 @@ const PAGE: &str = include_str!("../../docs/billing.md");
 const SHIPPED: &str = include_str!("../../conf/gateway.yaml");
 
 fn settings() -> config::Settings {
-    config::parse(SHIPPED, &|name| name.ends_with("_API_KEY").then(|| "set".into())).unwrap()
+    config::parse(SHIPPED, &|name| {
+        name.ends_with("_API_KEY").then(|| "set".into())
+    })
+    .unwrap()
 }
 
 /// The rows of the example's table, by their first cell.
 fn rows() -> Vec<Vec<&'static str>> {
-    let table = PAGE.split_once("| class | tokens | price | credits |").expect("the example").1;
-    let lines = table.lines().skip(2).take_while(|line| line.starts_with('|'));
-    lines.map(|line| line.trim_matches('|').split('|').map(str::trim).collect()).collect()
+    let table = PAGE
+        .split_once("| class | tokens | price | credits |")
+        .expect("the example")
+        .1;
+    let lines = table
+        .lines()
+        .skip(2)
+        .take_while(|line| line.starts_with('|'));
+    lines
+        .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
+        .collect()
 }
 
 /// The text between two others, wherever its lines break.
 fn between(start: &str, end: &str) -> String {
     let page = PAGE.replace('\n', " ");
-    let rest = page.split_once(start).unwrap_or_else(|| panic!("the page has no {start:?} any more")).1;
-    rest.split_once(end).unwrap_or_else(|| panic!("the page has no {end:?} after {start:?} any more")).0.to_owned()
+    let rest = page
+        .split_once(start)
+        .unwrap_or_else(|| panic!("the page has no {start:?} any more"))
+        .1;
+    rest.split_once(end)
+        .unwrap_or_else(|| panic!("the page has no {end:?} after {start:?} any more"))
+        .0
+        .to_owned()
 }
 
 fn micro(text: &str) -> Micro {
@@ -33,7 +51,10 @@ fn micro(text: &str) -> Micro {
 #[test]
 fn the_example_adds_up_with_the_shipped_prices() {
     let settings = settings();
-    let model = settings.catalog.find(&between("An example: an answer of `", "`")).expect("a shipped model");
+    let model = settings
+        .catalog
+        .find(&between("An example: an answer of `", "`"))
+        .expect("a shipped model");
     let (mut usage, mut sum) = (Usage::default(), 0_u128);
     let rows = rows();
     assert_eq!(rows.len(), 5);
@@ -49,12 +70,23 @@ fn the_example_adds_up_with_the_shipped_prices() {
         let lines = pricing::lines(&usage, &model.price);
         let line = lines.into_iter().find(|line| line.class == row[0]).unwrap();
         assert_eq!(micro(row[2]), line.price, "the shipped price of {}", row[0]);
-        assert_eq!(row[3], exact_line(tokens, line.price, line.factor), "{}", row[0]);
+        assert_eq!(
+            row[3],
+            exact_line(tokens, line.price, line.factor),
+            "{}",
+            row[0]
+        );
         sum += u128::from(tokens) * u128::from(line.price.get().unsigned_abs());
     }
     // In millionths of a millionth.
-    assert_eq!(rows[3][3], exact_line(u64::try_from(sum).unwrap(), Micro::new(1), Factor::ONE));
-    assert!(sum % 1_000_000 > 0, "an example of rounding must have something to round");
+    assert_eq!(
+        rows[3][3],
+        exact_line(u64::try_from(sum).unwrap(), Micro::new(1), Factor::ONE)
+    );
+    assert!(
+        sum % 1_000_000 > 0,
+        "an example of rounding must have something to round"
+    );
     assert_eq!(micro(rows[4][3]), pricing::cost(&usage, &model.price));
 }
 
@@ -69,26 +101,50 @@ fn the_example_of_a_hold_adds_up() {
         input_price: model.price.input.max(model.price.cache_write_5m),
         output_price: model.price.output,
     };
-    let quote = Quote::flat(reach, 1, number("that allows ", " output tokens"), settings.limits.min_output_tokens);
+    let quote = Quote::flat(
+        reach,
+        1,
+        number("that allows ", " output tokens"),
+        settings.limits.min_output_tokens,
+    );
     let held = quote.cost(quote.output_limit);
-    assert_eq!(micro(&between("output tokens sets ", " credits aside")), held);
+    assert_eq!(
+        micro(&between("output tokens sets ", " credits aside")),
+        held
+    );
     let balance = micro(&between("With a balance of ", ", "));
     let available = between("With a balance of ", " are available");
-    assert_eq!(micro(available.split_once(", ").unwrap().1), balance.minus(held));
+    assert_eq!(
+        micro(available.split_once(", ").unwrap().1),
+        balance.minus(held)
+    );
     let cost = micro(&between("has come and cost ", ","));
     assert_eq!(rows()[4][3], cost.to_string(), "the same answer as above");
-    assert_eq!(micro(&between("and the balance is ", ". ")), balance.minus(cost));
+    assert_eq!(
+        micro(&between("and the balance is ", ". ")),
+        balance.minus(cost)
+    );
 }
 
 #[test]
 fn the_settings_that_the_page_names_are_the_shipped_ones() {
     let settings = settings();
     let (limits, signup) = (&settings.limits, &settings.signup);
-    assert_eq!(micro(&between("A new account gets ", " credits")), signup.trial_credits);
-    assert_eq!(between("credits for ", " days"), (signup.trial_ms / 86_400_000).to_string());
+    assert_eq!(
+        micro(&between("A new account gets ", " credits")),
+        signup.trial_credits
+    );
+    assert_eq!(
+        between("credits for ", " days"),
+        (signup.trial_ms / 86_400_000).to_string()
+    );
     for (start, end, value) in [
         ("done only down to ", " tokens", limits.min_output_tokens),
-        ("read on for up to ", " seconds", limits.drain_after_client_seconds),
+        (
+            "read on for up to ",
+            " seconds",
+            limits.drain_after_client_seconds,
+        ),
         ("(up to ", " seconds", limits.drain_hidden_seconds),
         ("took longer than ", " minutes", limits.total_seconds / 60),
         ("Then for ", " hours", limits.idempotency_seconds / 3_600),

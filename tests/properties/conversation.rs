@@ -1,4 +1,5 @@
-//! Conversations: every turn of one gives the same key, another one another, and nothing said can be read in it.
+//! Conversations: every turn of one gives the same key, another one another, and nothing said can
+//! be read in it.
 //!
 //! Read next: `properties/features.rs`.
 
@@ -10,8 +11,16 @@ use std::collections::HashSet;
 
 fn key_with(protocol: Protocol, account: &str, headers: &[(&str, &str)], body: &Value) -> String {
     let body = body.to_string();
-    let header = |name: &str| headers.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
-    read(protocol, body.as_bytes()).unwrap().conversation(account, header, body.as_bytes()).to_string()
+    let header = |name: &str| {
+        headers
+            .iter()
+            .find(|(known, _)| *known == name)
+            .map(|(_, value)| *value)
+    };
+    read(protocol, body.as_bytes())
+        .unwrap()
+        .conversation(account, header, body.as_bytes())
+        .to_string()
 }
 
 fn key(protocol: Protocol, body: &Value) -> String {
@@ -90,14 +99,29 @@ proptest! {
 fn what_a_client_calls_its_session_counts_whatever_is_said() {
     let ids = |members: Value, text: &str| {
         let mut body = body("s", &[said("user", text)]);
-        body.as_object_mut().unwrap().extend(members.as_object().unwrap().clone());
+        body.as_object_mut()
+            .unwrap()
+            .extend(members.as_object().unwrap().clone());
         body
     };
-    let wanted = key_with(Protocol::Chat, "acc_1", &[("x-session-id", "conv-77")], &body("s", &[said("user", "x")]));
+    let wanted = key_with(
+        Protocol::Chat,
+        "acc_1",
+        &[("x-session-id", "conv-77")],
+        &body("s", &[said("user", "x")]),
+    );
     for header in SESSION_HEADERS {
         let other = body("t", &[said("user", "y")]);
-        assert_eq!(key_with(Protocol::Chat, "acc_1", &[(header, " conv-77")], &other), wanted, "{header}");
-        assert_ne!(key_with(Protocol::Chat, "acc_2", &[(header, "conv-77")], &other), wanted, "{header}");
+        assert_eq!(
+            key_with(Protocol::Chat, "acc_1", &[(header, " conv-77")], &other),
+            wanted,
+            "{header}"
+        );
+        assert_ne!(
+            key_with(Protocol::Chat, "acc_2", &[(header, "conv-77")], &other),
+            wanted,
+            "{header}"
+        );
     }
     for members in [
         json!({"prompt_cache_key": "conv-77"}),
@@ -116,41 +140,82 @@ fn what_a_client_calls_its_session_counts_whatever_is_said() {
         json!({"prompt_cache_key": 7, "metadata": null}),
         json!({"session_id": "x".repeat(513)}),
     ] {
-        assert_eq!(key(Protocol::Messages, &ids(no_session.clone(), "one")), unnamed, "{no_session}");
+        assert_eq!(
+            key(Protocol::Messages, &ids(no_session.clone(), "one")),
+            unnamed,
+            "{no_session}"
+        );
     }
-    assert_ne!(key(Protocol::Messages, &ids(json!({"session_id": "x".repeat(512)}), "one")), unnamed);
+    assert_ne!(
+        key(
+            Protocol::Messages,
+            &ids(json!({"session_id": "x".repeat(512)}), "one")
+        ),
+        unnamed
+    );
 }
 
 /// Of one conversation: whoever writes a string in the first turn has to write items in the second.
 #[test]
 fn a_string_has_the_key_of_the_parts_that_it_stands_for() {
     let text = "Read \"this\" / that\n";
-    let go_on = [json!({"role": "assistant", "content": "ok"}), json!({"role": "user", "content": "go on"})];
+    let go_on = [
+        json!({"role": "assistant", "content": "ok"}),
+        json!({"role": "user", "content": "go on"}),
+    ];
     let part = |kind: &str| json!([{"type": kind, "text": text}]);
-    let responses = |input: &Value| json!({"model": "m", "instructions": "be brief", "input": input});
+    let responses =
+        |input: &Value| json!({"model": "m", "instructions": "be brief", "input": input});
     let items = |first: Value| Value::Array([&[first], go_on.as_slice()].concat());
     let first = key(Protocol::Responses, &responses(&json!(text)));
     for message in [
         json!({"role": "user", "content": text}),
         json!({"type": "message", "role": "user", "content": part("input_text")}),
     ] {
-        assert_eq!(key(Protocol::Responses, &responses(&json!([message]))), first, "{message}");
-        assert_eq!(key(Protocol::Responses, &responses(&items(message.clone()))), first, "{message}");
+        assert_eq!(
+            key(Protocol::Responses, &responses(&json!([message]))),
+            first,
+            "{message}"
+        );
+        assert_eq!(
+            key(Protocol::Responses, &responses(&items(message.clone()))),
+            first,
+            "{message}"
+        );
     }
-    for other in [json!("completely different words"), json!(""), json!([]), Value::Null] {
-        assert_ne!(key(Protocol::Responses, &responses(&other)), first, "{other}");
+    for other in [
+        json!("completely different words"),
+        json!(""),
+        json!([]),
+        Value::Null,
+    ] {
+        assert_ne!(
+            key(Protocol::Responses, &responses(&other)),
+            first,
+            "{other}"
+        );
     }
     for protocol in [Protocol::Chat, Protocol::Messages] {
         let whole = |system: Value, content: Value| {
             let user = json!({"role": "user", "content": content});
             match protocol {
-                Protocol::Chat => json!({"model": "m", "messages": [{"role": "system", "content": system}, user]}),
+                Protocol::Chat => {
+                    json!({"model": "m", "messages": [{"role": "system", "content": system}, user]})
+                }
                 _ => json!({"model": "m", "system": system, "messages": [user]}),
             }
         };
         let first = key(protocol, &whole(json!(text), json!(text)));
-        assert_eq!(key(protocol, &whole(part("text"), part("text"))), first, "{protocol:?}");
-        assert_ne!(key(protocol, &whole(json!(text), json!("other"))), first, "{protocol:?}");
+        assert_eq!(
+            key(protocol, &whole(part("text"), part("text"))),
+            first,
+            "{protocol:?}"
+        );
+        assert_ne!(
+            key(protocol, &whole(json!(text), json!("other"))),
+            first,
+            "{protocol:?}"
+        );
     }
 }
 
@@ -158,18 +223,31 @@ fn a_string_has_the_key_of_the_parts_that_it_stands_for() {
 #[test]
 fn a_line_that_changes_with_every_request_does_not_count() {
     let with = |line: &str| {
-        let system = json!([{"type": "text", "text": line}, {"type": "text", "text": "You are an agent."}]);
-        key(Protocol::Messages, &json!({"model": "m", "system": system, "messages": [said("user", "hi")]}))
+        let system =
+            json!([{"type": "text", "text": line}, {"type": "text", "text": "You are an agent."}]);
+        key(
+            Protocol::Messages,
+            &json!({"model": "m", "system": system, "messages": [said("user", "hi")]}),
+        )
     };
-    assert_eq!(with("x-anthropic-billing-header: cch=1;"), with("x-anthropic-billing-header: cch=2;"));
+    assert_eq!(
+        with("x-anthropic-billing-header: cch=1;"),
+        with("x-anthropic-billing-header: cch=2;")
+    );
     assert_ne!(with("one"), with("two"));
 }
 
 #[test]
 fn a_body_without_a_beginning_has_a_key_too() {
-    for body in
-        [json!({"model": "m"}), json!({"model": "m", "messages": []}), json!({"model": "m", "messages": [1, "x"]})]
-    {
-        assert_eq!(key(Protocol::Chat, &body), key(Protocol::Chat, &json!({"model": "n"})), "{body}");
+    for body in [
+        json!({"model": "m"}),
+        json!({"model": "m", "messages": []}),
+        json!({"model": "m", "messages": [1, "x"]}),
+    ] {
+        assert_eq!(
+            key(Protocol::Chat, &body),
+            key(Protocol::Chat, &json!({"model": "n"})),
+            "{body}"
+        );
     }
 }

@@ -8,8 +8,15 @@ use model_gateway::protocol::failure::{Failure, Kind, from_vendor};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-/// Kind; chat status, type, code; messages status, type; `retry-after`; `x-should-retry: false`; on which surface.
-type Row = (Kind, (u16, &'static str, Option<&'static str>), (u16, &'static str), Option<&'static str>, [bool; 2]);
+/// Kind; chat status, type, code; messages status, type; `retry-after`; `x-should-retry: false`; on
+/// which surface.
+type Row = (
+    Kind,
+    (u16, &'static str, Option<&'static str>),
+    (u16, &'static str),
+    Option<&'static str>,
+    [bool; 2],
+);
 
 const INVALID: &str = "invalid_request_error";
 const NEVER: [bool; 2] = [true, true];
@@ -74,7 +81,10 @@ const TABLE: &[Row] = &[
 ];
 
 fn header<'a>(headers: &'a [(&'static str, String)], name: &str) -> Option<&'a str> {
-    headers.iter().find(|(found, _)| *found == name).map(|(_, value)| value.as_str())
+    headers
+        .iter()
+        .find(|(found, _)| *found == name)
+        .map(|(_, value)| value.as_str())
 }
 
 #[test]
@@ -87,8 +97,16 @@ fn every_kind_has_its_shape_on_both_surfaces() {
         assert_eq!(body["error"]["type"], chat.1, "{kind:?}");
         assert_eq!(body["error"]["code"], json!(chat.2), "{kind:?}");
         assert!(body["error"].as_object().unwrap().contains_key("param"));
-        assert_eq!(header(&rendered.headers, "retry-after"), *retry_after, "{kind:?}");
-        assert_eq!(header(&rendered.headers, "x-should-retry").is_some(), never[0], "{kind:?}");
+        assert_eq!(
+            header(&rendered.headers, "retry-after"),
+            *retry_after,
+            "{kind:?}"
+        );
+        assert_eq!(
+            header(&rendered.headers, "x-should-retry").is_some(),
+            never[0],
+            "{kind:?}"
+        );
 
         let rendered = failure.render(Messages, "req_1");
         let body: Value = serde_json::from_slice(&rendered.body).unwrap();
@@ -96,11 +114,26 @@ fn every_kind_has_its_shape_on_both_surfaces() {
         assert_eq!(body["type"], "error");
         assert_eq!(body["request_id"], "req_1");
         assert_eq!(body["error"]["type"], messages.1, "{kind:?}");
-        assert_eq!(body["error"]["details"]["error_code"], json!(chat.2), "{kind:?}");
+        assert_eq!(
+            body["error"]["details"]["error_code"],
+            json!(chat.2),
+            "{kind:?}"
+        );
         assert!(!body["error"]["message"].as_str().unwrap().is_empty());
-        assert_eq!(header(&rendered.headers, "retry-after"), *retry_after, "{kind:?}");
-        assert_eq!(header(&rendered.headers, "x-should-retry").is_some(), never[1], "{kind:?}");
-        assert_eq!(header(&rendered.headers, "content-type"), Some("application/json"));
+        assert_eq!(
+            header(&rendered.headers, "retry-after"),
+            *retry_after,
+            "{kind:?}"
+        );
+        assert_eq!(
+            header(&rendered.headers, "x-should-retry").is_some(),
+            never[1],
+            "{kind:?}"
+        );
+        assert_eq!(
+            header(&rendered.headers, "content-type"),
+            Some("application/json")
+        );
     }
 }
 
@@ -168,7 +201,10 @@ fn is_known(kind: Kind) -> bool {
 fn the_table_names_each_kind_and_reason_once() {
     assert_eq!(TABLE.len(), 54);
     assert!(TABLE.iter().all(|row| is_known(row.0)));
-    let mut reasons: Vec<&str> = TABLE.iter().map(|row| Failure::of(row.0).reason()).collect();
+    let mut reasons: Vec<&str> = TABLE
+        .iter()
+        .map(|row| Failure::of(row.0).reason())
+        .collect();
     reasons.sort_unstable();
     let all = reasons.len();
     reasons.dedup();
@@ -177,7 +213,9 @@ fn the_table_names_each_kind_and_reason_once() {
 
 #[test]
 fn frames_end_a_stream_in_its_own_shape() {
-    let frame = |kind, surface| String::from_utf8(Failure::new(kind, "a\nb").frame(surface, "req_1")).unwrap();
+    let frame = |kind, surface| {
+        String::from_utf8(Failure::new(kind, "a\nb").frame(surface, "req_1")).unwrap()
+    };
     assert_eq!(
         frame(Kind::UpstreamClosed, Chat),
         "data: {\"error\":{\"message\":\"a\\nb\",\"type\":\"server_error\",\"param\":null,\"code\":\"upstream_closed\"}}\n\ndata: [DONE]\n\n"
@@ -203,56 +241,131 @@ fn words_that_clients_look_for_are_there() {
         body["error"]["message"].as_str().unwrap().to_owned()
     };
     let missing = Failure::model_not_found("x/y");
-    assert_eq!(message(&missing, Chat), "The model `x/y` does not exist or you do not have access to it.");
+    assert_eq!(
+        message(&missing, Chat),
+        "The model `x/y` does not exist or you do not have access to it."
+    );
     assert_eq!(message(&missing, Messages), "model: x/y");
     let long = Failure::context_too_long(300, 200);
-    assert_eq!(message(&long, Messages), "prompt is too long: 300 tokens > 200 maximum");
+    assert_eq!(
+        message(&long, Messages),
+        "prompt is too long: 300 tokens > 200 maximum"
+    );
     assert_eq!(
         message(&long, Chat),
         "This model's maximum context length is 200 tokens. However, your messages resulted in 300 tokens."
     );
     let thread = Failure::of(Kind::ThreadUnsupported).render(Messages, "r");
     let body: Value = serde_json::from_slice(&thread.body).unwrap();
-    assert_eq!(body["error"]["details"], json!({"error_code": "thread_unsupported_request", "unsupported": ["model"]}));
     assert_eq!(
-        header(&Failure::of(Kind::RateLimited).with_retry_after(900).render(Chat, "r").headers, "retry-after"),
+        body["error"]["details"],
+        json!({"error_code": "thread_unsupported_request", "unsupported": ["model"]})
+    );
+    assert_eq!(
+        header(
+            &Failure::of(Kind::RateLimited)
+                .with_retry_after(900)
+                .render(Chat, "r")
+                .headers,
+            "retry-after"
+        ),
         Some("60")
     );
 }
 
 fn vendor(protocol: Protocol, status: u16, body: &str) -> Failure {
-    from_vendor(protocol, status, Some("7.5"), body.as_bytes(), UPSTREAM, PUBLIC)
+    from_vendor(
+        protocol,
+        status,
+        Some("7.5"),
+        body.as_bytes(),
+        UPSTREAM,
+        PUBLIC,
+    )
 }
 
 #[test]
 fn a_vendor_error_is_judged_by_status_and_words() {
     let chat = |kind: &str, code: &str, message: &str| {
-        json!({"error": {"message": message, "type": kind, "param": null, "code": code}}).to_string()
+        json!({"error": {"message": message, "type": kind, "param": null, "code": code}})
+            .to_string()
     };
     let rows = [
-        (400, chat(INVALID, "unsupported_value", "m"), Kind::InvalidRequest),
-        (400, chat(INVALID, "context_length_exceeded", "m"), Kind::ContextTooLong),
-        (400, chat(INVALID, "", "prompt is too long: 3 tokens > 2 maximum"), Kind::ContextTooLong),
-        (400, chat(INVALID, "content_filter", "m"), Kind::ContentPolicy),
-        (400, chat(INVALID, "", "Your credit balance is too low"), Kind::VendorQuota),
+        (
+            400,
+            chat(INVALID, "unsupported_value", "m"),
+            Kind::InvalidRequest,
+        ),
+        (
+            400,
+            chat(INVALID, "context_length_exceeded", "m"),
+            Kind::ContextTooLong,
+        ),
+        (
+            400,
+            chat(INVALID, "", "prompt is too long: 3 tokens > 2 maximum"),
+            Kind::ContextTooLong,
+        ),
+        (
+            400,
+            chat(INVALID, "content_filter", "m"),
+            Kind::ContentPolicy,
+        ),
+        (
+            400,
+            chat(INVALID, "", "Your credit balance is too low"),
+            Kind::VendorQuota,
+        ),
         (400, "<html>".to_owned(), Kind::UpstreamFailed),
-        (401, chat(INVALID, "invalid_api_key", "m"), Kind::VendorRefusedUs),
+        (
+            401,
+            chat(INVALID, "invalid_api_key", "m"),
+            Kind::VendorRefusedUs,
+        ),
         (403, String::new(), Kind::VendorRefusedUs),
         (402, String::new(), Kind::VendorQuota),
-        (404, chat(INVALID, "model_not_found", "m"), Kind::VendorModelMissing),
-        (404, chat("not_found_error", "", "model: x"), Kind::VendorModelMissing),
-        (404, chat("not_found_error", "", "File not found"), Kind::VendorNotFound),
-        (404, json!({"detail": "Not Found"}).to_string(), Kind::UpstreamFailed),
+        (
+            404,
+            chat(INVALID, "model_not_found", "m"),
+            Kind::VendorModelMissing,
+        ),
+        (
+            404,
+            chat("not_found_error", "", "model: x"),
+            Kind::VendorModelMissing,
+        ),
+        (
+            404,
+            chat("not_found_error", "", "File not found"),
+            Kind::VendorNotFound,
+        ),
+        (
+            404,
+            json!({"detail": "Not Found"}).to_string(),
+            Kind::UpstreamFailed,
+        ),
         (405, chat(INVALID, "", "m"), Kind::UpstreamFailed),
         (408, String::new(), Kind::VendorRequestTimeout),
         (409, chat("conflict_error", "", "m"), Kind::Conflict),
         (413, String::new(), Kind::BodyTooLarge),
         (413, chat("request_too_large", "", "m"), Kind::BodyTooLarge),
         // Of tokens a minute, and not of the body.
-        (413, chat("tokens", "rate_limit_exceeded", "on tokens per minute (TPM): Limit 6000"), Kind::RateLimited),
+        (
+            413,
+            chat(
+                "tokens",
+                "rate_limit_exceeded",
+                "on tokens per minute (TPM): Limit 6000",
+            ),
+            Kind::RateLimited,
+        ),
         (422, chat(INVALID, "", "m"), Kind::Unprocessable),
         (429, chat("rate_limit_error", "", "m"), Kind::RateLimited),
-        (429, chat("insufficient_quota", "insufficient_quota", "m"), Kind::VendorQuota),
+        (
+            429,
+            chat("insufficient_quota", "insufficient_quota", "m"),
+            Kind::VendorQuota,
+        ),
         (500, chat("server_error", "", "m"), Kind::UpstreamFailed),
         (503, String::new(), Kind::Overloaded),
         (529, "<html>".to_owned(), Kind::Overloaded),
@@ -266,7 +379,10 @@ fn a_vendor_error_is_judged_by_status_and_words() {
     assert_eq!(vendor(Chat, 429, "").retry_after_seconds, Some(8));
     let late = from_vendor(Chat, 503, Some("86400"), b"", UPSTREAM, PUBLIC);
     assert_eq!(late.retry_after_seconds, Some(60));
-    assert_eq!(from_vendor(Chat, 503, Some("soon"), b"", UPSTREAM, PUBLIC).retry_after_seconds, None);
+    assert_eq!(
+        from_vendor(Chat, 503, Some("soon"), b"", UPSTREAM, PUBLIC).retry_after_seconds,
+        None
+    );
 }
 
 #[test]
@@ -275,11 +391,15 @@ fn a_vendor_error_keeps_its_words_but_not_its_secrets() {
         r#"{{"error":{{"message":"Model {UPSTREAM}: bad temperature, see https://vendor.example/x","param":"temperature","code":"unsupported_value"}}}}"#
     );
     let failure = vendor(Chat, 400, &body);
-    assert_eq!(failure.message, format!("Model {PUBLIC}: bad temperature, see [address]"));
+    assert_eq!(
+        failure.message,
+        format!("Model {PUBLIC}: bad temperature, see [address]")
+    );
     assert_eq!(failure.param.as_deref(), Some("temperature"));
     let key = r#"{"error":{"message":"Incorrect API key provided: sk-abc123","type":"authentication_error"}}"#;
     assert!(!vendor(Messages, 401, key).message.contains("sk-"));
-    let limit = r#"{"error":{"message":"rate limit for org-Ab12Cd34 is 50","type":"rate_limit_error"}}"#;
+    let limit =
+        r#"{"error":{"message":"rate limit for org-Ab12Cd34 is 50","type":"rate_limit_error"}}"#;
     assert!(!vendor(Messages, 429, limit).message.contains("org-"));
 }
 

@@ -1,7 +1,8 @@
-//! What a strict reader of each protocol takes: a vendor of a request, an SDK of an answer. Each check gives the first
-//! fault that it finds.
+//! What a strict reader of each protocol takes: a vendor of a request, an SDK of an answer. Each
+//! check gives the first fault that it finds.
 //!
-//! Written from the protocols, and knowing nothing of the translator. Read next: `properties/translation.rs`.
+//! Written from the protocols, and knowing nothing of the translator. Read next:
+//! `properties/translation.rs`.
 
 use model_gateway::protocol::Protocol;
 use model_gateway::protocol::rules::Accepts;
@@ -30,9 +31,8 @@ fn fits(id: &str, most: usize) -> bool {
 /// Whether a vendor of this protocol would take the body.
 pub fn request(vendor: Protocol, body: &Value, accepts: &Accepts) -> Fault {
     match (vendor, accepts) {
-        (Protocol::Messages, Accepts::Messages(model)) => {
-            messages_request(body).and_then(|()| messages_turns(body, model.prefill, model.mid_system))
-        }
+        (Protocol::Messages, Accepts::Messages(model)) => messages_request(body)
+            .and_then(|()| messages_turns(body, model.prefill, model.mid_system)),
         (Protocol::Chat, Accepts::Chat(_)) => chat_request(body).and_then(|()| chat_turns(body)),
         _ => Err("the model is of another vendor".to_owned()),
     }
@@ -61,15 +61,25 @@ fn messages_request(body: &Value) -> Fault {
         "container",
         "betas",
     ];
-    if let Some(name) = body.as_object().ok_or("no object")?.keys().find(|name| !KNOWN.contains(&name.as_str())) {
+    if let Some(name) = body
+        .as_object()
+        .ok_or("no object")?
+        .keys()
+        .find(|name| !KNOWN.contains(&name.as_str()))
+    {
         return Err(format!("unknown member {name}"));
     }
-    if body["max_tokens"].as_u64().is_none_or(|limit| limit == 0 || limit > 32_000) {
+    if body["max_tokens"]
+        .as_u64()
+        .is_none_or(|limit| limit == 0 || limit > 32_000)
+    {
         return Err(format!("max_tokens {}", body["max_tokens"]));
     }
     let mut names = BTreeSet::new();
     for tool in list(&body["tools"]) {
-        let Some(name) = tool["name"].as_str() else { continue };
+        let Some(name) = tool["name"].as_str() else {
+            continue;
+        };
         if tool.get("type").is_none() {
             if !fits(name, 64) {
                 return Err(format!("tool name {name:?}"));
@@ -94,7 +104,9 @@ fn messages_request(body: &Value) -> Fault {
         return Err("more than four cache markers".to_owned());
     }
     let texts = list(&body["system"]);
-    unless(texts.iter().any(|block| blank(&block["text"])), || "a blank system block".to_owned())
+    unless(texts.iter().any(|block| blank(&block["text"])), || {
+        "a blank system block".to_owned()
+    })
 }
 
 fn markers(value: &Value) -> usize {
@@ -122,25 +134,43 @@ fn messages_turns(body: &Value, prefill: bool, mid_system: bool) -> Fault {
         if index == 0 && role != "user" {
             return Err(format!("begins with {role}"));
         }
-        if role == before || !matches!(role, "user" | "assistant" | "system") || (role == "system" && !mid_system) {
+        if role == before
+            || !matches!(role, "user" | "assistant" | "system")
+            || (role == "system" && !mid_system)
+        {
             return Err(format!("messages[{index}]: {role} behind {before}"));
         }
         if blocks.is_empty() {
             return Err(format!("messages[{index}] is empty"));
         }
-        let results: Vec<_> = blocks.iter().take_while(|block| block["type"] == "tool_result").collect();
-        if blocks.iter().filter(|block| block["type"] == "tool_result").count() != results.len() {
+        let results: Vec<_> = blocks
+            .iter()
+            .take_while(|block| block["type"] == "tool_result")
+            .collect();
+        if blocks
+            .iter()
+            .filter(|block| block["type"] == "tool_result")
+            .count()
+            != results.len()
+        {
             return Err(format!("messages[{index}]: a result behind something else"));
         }
-        let answered: Vec<_> = results.iter().filter_map(|block| block["tool_use_id"].as_str()).collect();
+        let answered: Vec<_> = results
+            .iter()
+            .filter_map(|block| block["tool_use_id"].as_str())
+            .collect();
         if answered != open {
-            return Err(format!("messages[{index}]: results {answered:?} for calls {open:?}"));
+            return Err(format!(
+                "messages[{index}]: results {answered:?} for calls {open:?}"
+            ));
         }
         open.clear();
         let mut called = false;
         for block in blocks {
             match block["type"].as_str().ok_or("no string")? {
-                "text" if blank(&block["text"]) => return Err(format!("messages[{index}]: a blank text")),
+                "text" if blank(&block["text"]) => {
+                    return Err(format!("messages[{index}]: a blank text"));
+                }
                 "text" | "image" | "document" if called => {
                     return Err(format!("messages[{index}]: something behind a call"));
                 }
@@ -150,7 +180,9 @@ fn messages_turns(body: &Value, prefill: bool, mid_system: bool) -> Fault {
                     if !fits(id, 64) || !ids.insert(id) {
                         return Err(format!("messages[{index}]: call id {id:?}"));
                     }
-                    if !block["input"].is_object() || !fits(block["name"].as_str().ok_or("no string")?, 64) {
+                    if !block["input"].is_object()
+                        || !fits(block["name"].as_str().ok_or("no string")?, 64)
+                    {
                         return Err(format!("messages[{index}]: call {block}"));
                     }
                     open.push(id);
@@ -168,7 +200,10 @@ fn messages_turns(body: &Value, prefill: bool, mid_system: bool) -> Fault {
         return Err(format!("no results for {open:?}"));
     }
     if last["role"] == "assistant" {
-        let text = list(&last["content"]).last().and_then(|block| block["text"].as_str()).unwrap_or_default();
+        let text = list(&last["content"])
+            .last()
+            .and_then(|block| block["text"].as_str())
+            .unwrap_or_default();
         if !prefill || text.ends_with(char::is_whitespace) {
             return Err("ends with the assistant".to_owned());
         }
@@ -198,19 +233,33 @@ fn chat_request(body: &Value) -> Fault {
         "max_tokens",
         "top_k",
     ];
-    if let Some(name) = body.as_object().ok_or("no object")?.keys().find(|name| !KNOWN.contains(&name.as_str())) {
+    if let Some(name) = body
+        .as_object()
+        .ok_or("no object")?
+        .keys()
+        .find(|name| !KNOWN.contains(&name.as_str()))
+    {
         return Err(format!("unknown member {name}"));
     }
     // Only one surface must name a limit.
     let limit = body.get("max_completion_tokens");
-    if limit.is_some_and(|limit| limit.as_u64().is_none_or(|limit| limit == 0 || limit > 32_000)) {
-        return Err(format!("max_completion_tokens {}", body["max_completion_tokens"]));
+    if limit.is_some_and(|limit| {
+        limit
+            .as_u64()
+            .is_none_or(|limit| limit == 0 || limit > 32_000)
+    }) {
+        return Err(format!(
+            "max_completion_tokens {}",
+            body["max_completion_tokens"]
+        ));
     }
     let tools = body["tools"].as_array();
     if tools.is_some_and(|tools| tools.is_empty() || tools.len() > 128) {
         return Err("no or too many tools".to_owned());
     }
-    if tools.is_none() && (body.get("tool_choice").is_some() || body.get("parallel_tool_calls").is_some()) {
+    if tools.is_none()
+        && (body.get("tool_choice").is_some() || body.get("parallel_tool_calls").is_some())
+    {
         return Err("a choice without tools".to_owned());
     }
     for tool in list(&body["tools"]) {
@@ -218,7 +267,9 @@ fn chat_request(body: &Value) -> Fault {
             continue;
         }
         let function = &tool["function"];
-        if !fits(function["name"].as_str().ok_or("no string")?, 64) || function["parameters"]["type"] != "object" {
+        if !fits(function["name"].as_str().ok_or("no string")?, 64)
+            || function["parameters"]["type"] != "object"
+        {
             return Err(format!("tool {tool}"));
         }
     }
@@ -245,7 +296,15 @@ fn chat_turns(body: &Value) -> Fault {
             return Err(format!("messages[{index}]: no results for {open:?}"));
         }
         for name in message.as_object().ok_or("no object")?.keys() {
-            let known = ["role", "content", "tool_calls", "reasoning_content", "reasoning_details", "refusal", "name"];
+            let known = [
+                "role",
+                "content",
+                "tool_calls",
+                "reasoning_content",
+                "reasoning_details",
+                "refusal",
+                "name",
+            ];
             if !known.contains(&name.as_str()) {
                 return Err(format!("messages[{index}]: unknown member {name}"));
             }
@@ -256,7 +315,10 @@ fn chat_turns(body: &Value) -> Fault {
         }
         for call in calls {
             let id = call["id"].as_str().ok_or("no string")?;
-            if id.is_empty() || id.len() > 40 || !fits(call["function"]["name"].as_str().ok_or("no string")?, 64) {
+            if id.is_empty()
+                || id.len() > 40
+                || !fits(call["function"]["name"].as_str().ok_or("no string")?, 64)
+            {
                 return Err(format!("messages[{index}]: call {call}"));
             }
             if !call["function"]["arguments"].is_string() {
@@ -305,8 +367,8 @@ fn chat_stream(events: &[(String, String)], completed: bool) -> Fault {
             return Err(format!("event {number}: role: {data}"));
         }
         for call in list(&delta["tool_calls"]) {
-            let index =
-                usize::try_from(call["index"].as_u64().ok_or("no count")?).map_err(|error| error.to_string())?;
+            let index = usize::try_from(call["index"].as_u64().ok_or("no count")?)
+                .map_err(|error| error.to_string())?;
             if let Some(id) = call["id"].as_str() {
                 if index != calls.len() || id.is_empty() {
                     return Err(format!("event {number}: call {call}"));
@@ -319,7 +381,9 @@ fn chat_stream(events: &[(String, String)], completed: bool) -> Fault {
         finished |= choice["finish_reason"].is_string();
     }
     let whole = finished && usages == 1 && done;
-    unless(completed != whole, || format!("completed {completed}; finish {finished}, usages {usages}, done {done}"))
+    unless(completed != whole, || {
+        format!("completed {completed}; finish {finished}, usages {usages}, done {done}")
+    })
 }
 
 fn messages_stream(events: &[(String, String)], completed: bool) -> Fault {
@@ -342,7 +406,12 @@ fn messages_stream(events: &[(String, String)], completed: bool) -> Fault {
                 if open.is_some() || event["index"] != next || delta_seen {
                     return fault();
                 }
-                open = Some(event["content_block"]["type"].as_str().ok_or("no string")?.to_owned());
+                open = Some(
+                    event["content_block"]["type"]
+                        .as_str()
+                        .ok_or("no string")?
+                        .to_owned(),
+                );
                 next += 1;
             }
             "content_block_delta" => {
@@ -363,7 +432,10 @@ fn messages_stream(events: &[(String, String)], completed: bool) -> Fault {
                 }
             }
             "message_delta" => {
-                if open.is_some() || delta_seen || event["usage"]["output_tokens"].as_u64().is_none() {
+                if open.is_some()
+                    || delta_seen
+                    || event["usage"]["output_tokens"].as_u64().is_none()
+                {
                     return fault();
                 }
                 delta_seen = true;
@@ -377,7 +449,9 @@ fn messages_stream(events: &[(String, String)], completed: bool) -> Fault {
             _ => return fault(),
         }
     }
-    unless(completed != stopped, || format!("completed {completed}; stopped {stopped}"))
+    unless(completed != stopped, || {
+        format!("completed {completed}; stopped {stopped}")
+    })
 }
 
 /// Whether an SDK of this surface would read this answer.
@@ -388,11 +462,15 @@ pub fn answer(surface: Protocol, body: &Value) -> Fault {
             let message = &body["choices"][0]["message"];
             let calls = list(&message["tool_calls"]);
             // What the model wrote, even where it is broken: the caller's tool is to see that.
-            let fits = calls.iter().all(|call| call["function"]["arguments"].is_string());
+            let fits = calls
+                .iter()
+                .all(|call| call["function"]["arguments"].is_string());
             let whole = message["role"] == "assistant"
                 && body["choices"][0]["finish_reason"].is_string()
                 && body["usage"]["total_tokens"].is_u64()
-                && body["id"].as_str().is_some_and(|id| id.starts_with("chatcmpl-"))
+                && body["id"]
+                    .as_str()
+                    .is_some_and(|id| id.starts_with("chatcmpl-"))
                 && fits;
             unless(!whole, || "not a whole completion".to_owned())
         }
@@ -400,7 +478,11 @@ pub fn answer(surface: Protocol, body: &Value) -> Fault {
             let blocks = list(&body["content"]);
             let fits = blocks.iter().all(|block| match block["type"].as_str() {
                 Some("text") => !blank(&block["text"]),
-                Some("tool_use") => block["input"].is_object() && block["id"].is_string() && block["name"].is_string(),
+                Some("tool_use") => {
+                    block["input"].is_object()
+                        && block["id"].is_string()
+                        && block["name"].is_string()
+                }
                 Some("thinking") => block["signature"].is_string(),
                 _ => false,
             });

@@ -1,6 +1,8 @@
-//! What a strict reader of the responses protocol takes of an answer: the official SDKs' accumulators and an agent's.
+//! What a strict reader of the responses protocol takes of an answer: the official SDKs'
+//! accumulators and an agent's.
 //!
-//! Written from the protocol, and knowing nothing of the translator. Read next: `properties/legal.rs`.
+//! Written from the protocol, and knowing nothing of the translator. Read next:
+//! `properties/legal.rs`.
 
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -38,7 +40,8 @@ pub fn stream(events: &[(String, String)], completed: bool) -> Fault {
         }
         let kind = name.strip_prefix("response.").unwrap_or_default();
         let wanted = ["created", "in_progress"].get(number);
-        if wanted.is_some_and(|wanted| *wanted != kind) || wanted.is_none() && matches!(kind, "created" | "in_progress")
+        if wanted.is_some_and(|wanted| *wanted != kind)
+            || wanted.is_none() && matches!(kind, "created" | "in_progress")
         {
             return fault("not where it belongs");
         }
@@ -56,11 +59,22 @@ pub fn stream(events: &[(String, String)], completed: bool) -> Fault {
                     return fault("a gap between items");
                 }
                 let item = event["item"].clone();
-                items.insert(index, Open { item, text: String::new(), has_part: false, text_done: None });
+                items.insert(
+                    index,
+                    Open {
+                        item,
+                        text: String::new(),
+                        has_part: false,
+                        text_done: None,
+                    },
+                );
             }
             ("output_item.done", Some(index)) => {
-                let Some(open) = items.remove(&index) else { return fault("no such item") };
-                item_done(&open, &event["item"]).map_err(|fault| format!("event {number}: {fault}: {data}"))?;
+                let Some(open) = items.remove(&index) else {
+                    return fault("no such item");
+                };
+                item_done(&open, &event["item"])
+                    .map_err(|fault| format!("event {number}: {fault}: {data}"))?;
                 done.insert(index, event["item"].clone());
             }
             ("completed" | "incomplete", None) => {
@@ -69,16 +83,21 @@ pub fn stream(events: &[(String, String)], completed: bool) -> Fault {
                     .map_err(|fault| format!("event {number}: {fault}: {data}"))?;
             }
             (_, Some(index)) => {
-                let Some(open) = items.get_mut(&index) else { return fault("of no open item") };
+                let Some(open) = items.get_mut(&index) else {
+                    return fault("of no open item");
+                };
                 if event["item_id"] != open.item["id"] {
                     return fault("another item");
                 }
-                piece(kind, &event, open).map_err(|fault| format!("event {number}: {fault}: {data}"))?;
+                piece(kind, &event, open)
+                    .map_err(|fault| format!("event {number}: {fault}: {data}"))?;
             }
             _ => return fault("unknown"),
         }
     }
-    unless(is_over != completed, || format!("completed {completed}, ended {is_over}"))
+    unless(is_over != completed, || {
+        format!("completed {completed}, ended {is_over}")
+    })
 }
 
 fn piece(kind: &str, event: &Value, open: &mut Open) -> Fault {
@@ -94,10 +113,17 @@ fn piece(kind: &str, event: &Value, open: &mut Open) -> Fault {
     if !fits {
         return Err(format!("of a {of}"));
     }
-    let says = |member: &str| event[member].as_str().map(str::to_owned).ok_or_else(|| format!("no {member}"));
+    let says = |member: &str| {
+        event[member]
+            .as_str()
+            .map(str::to_owned)
+            .ok_or_else(|| format!("no {member}"))
+    };
     if of == "web_search_call" {
         let states = ["in_progress", "searching", "completed"];
-        return unless(!states.iter().any(|state| kind.ends_with(state)), || "no state of a search".to_owned());
+        return unless(!states.iter().any(|state| kind.ends_with(state)), || {
+            "no state of a search".to_owned()
+        });
     }
     let is_part = kind.contains("_part");
     let needs_part = matches!(of.as_str(), "message" | "reasoning");
@@ -116,7 +142,9 @@ fn piece(kind: &str, event: &Value, open: &mut Open) -> Fault {
     if kind.ends_with(".delta") {
         let delta = says("delta")?;
         open.text.push_str(&delta);
-        return unless(open.text_done.is_some() || delta.is_empty(), || "a delta behind the end, or empty".to_owned());
+        return unless(open.text_done.is_some() || delta.is_empty(), || {
+            "a delta behind the end, or empty".to_owned()
+        });
     }
     let member = match kind.split('.').next().unwrap_or_default() {
         "function_call_arguments" => "arguments",
@@ -158,26 +186,41 @@ fn item_is_whole(item: &Value) -> Fault {
     let fits = match item["type"].as_str().unwrap_or_default() {
         "message" => {
             let parts = list(&item["content"]);
-            parts.len() == 1 && parts.iter().all(|part| part.get("refusal").is_some() || !blank(&part["text"]))
+            parts.len() == 1
+                && parts
+                    .iter()
+                    .all(|part| part.get("refusal").is_some() || !blank(&part["text"]))
         }
         "reasoning" => item["summary"].is_array(),
         // A call of nobody is the client's to refuse.
         "function_call" => item["name"].is_string() && text("arguments"),
         "custom_tool_call" => item["name"].is_string() && item["input"].is_string(),
         "tool_search_call" => item["arguments"].is_object() && item["execution"] == "client",
-        "web_search_call" => item["action"]["type"] == "search" && item["action"]["query"].is_string(),
-        "local_shell_call" => item["action"]["type"] == "exec" && item["action"]["command"].is_array(),
+        "web_search_call" => {
+            item["action"]["type"] == "search" && item["action"]["query"].is_string()
+        }
+        "local_shell_call" => {
+            item["action"]["type"] == "exec" && item["action"]["command"].is_array()
+        }
         _ => false,
     };
     let has_status = item["status"].is_string() || item["type"] == "reasoning";
-    unless(!fits || !text("id") || !has_status || is_call && !text("call_id"), || format!("item {item}"))
+    unless(
+        !fits || !text("id") || !has_status || is_call && !text("call_id"),
+        || format!("item {item}"),
+    )
 }
 
 fn blank(text: &Value) -> bool {
     text.as_str().is_none_or(|text| text.trim().is_empty())
 }
 
-fn ended(kind: &str, response: &Value, open: &BTreeMap<u64, Open>, done: &BTreeMap<u64, Value>) -> Fault {
+fn ended(
+    kind: &str,
+    response: &Value,
+    open: &BTreeMap<u64, Open>,
+    done: &BTreeMap<u64, Value>,
+) -> Fault {
     let output = list(&response["output"]);
     if response["status"] != kind || kind == "completed" && !open.is_empty() {
         return Err("the status, or unfinished items".to_owned());
@@ -208,9 +251,14 @@ fn envelope(response: &Value) -> Fault {
         &usage["input_tokens_details"]["cache_write_tokens"],
         &usage["output_tokens_details"]["reasoning_tokens"],
     ];
-    let has_id = response["id"].as_str().is_some_and(|id| id.starts_with("resp_") && id.len() > 5);
+    let has_id = response["id"]
+        .as_str()
+        .is_some_and(|id| id.starts_with("resp_") && id.len() > 5);
     let is_whole = has_id && response["object"] == "response" && response["created_at"].is_u64();
-    unless(!is_whole || !numbers.iter().all(|number| number.is_u64()), || "not a whole response".to_owned())
+    unless(
+        !is_whole || !numbers.iter().all(|number| number.is_u64()),
+        || "not a whole response".to_owned(),
+    )
 }
 
 /// Whether an SDK would read this answer.

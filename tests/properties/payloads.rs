@@ -1,4 +1,5 @@
-//! Payloads as the two kinds of vendor send them. The vendor's own model name is `up-model-20260101`.
+//! Payloads as the two kinds of vendor send them. The vendor's own model name is
+//! `up-model-20260101`.
 //!
 //! Nothing is asserted here. Read next: `properties/streams.rs`.
 

@@ -44,7 +44,8 @@ impl Big {
         for (place, one) in self.0.iter().enumerate() {
             let mut carry = 0_u64;
             for offset in 0..=other.0.len() {
-                let product = u64::from(*one) * u64::from(other.0.get(offset).copied().unwrap_or(0));
+                let product =
+                    u64::from(*one) * u64::from(other.0.get(offset).copied().unwrap_or(0));
                 let sum = u64::from(digits[place + offset]) + product + carry;
                 digits[place + offset] = sum as u32;
                 carry = sum >> 32;
@@ -69,7 +70,11 @@ impl Big {
     fn micro_up(&self) -> Self {
         let (millionth, rest) = self.by(1_000_000);
         let (quotient, more) = millionth.by(1_000_000);
-        if rest == 0 && more == 0 { quotient } else { quotient.plus(&Self::new(1)) }
+        if rest == 0 && more == 0 {
+            quotient
+        } else {
+            quotient.plus(&Self::new(1))
+        }
     }
 
     fn compare(&self, other: &Self) -> Ordering {
@@ -78,7 +83,8 @@ impl Big {
     }
 
     fn is_at_most(&self, amount: Micro) -> bool {
-        u64::try_from(amount.get()).is_ok_and(|amount| self.compare(&Self::new(amount)) != Ordering::Greater)
+        u64::try_from(amount.get())
+            .is_ok_and(|amount| self.compare(&Self::new(amount)) != Ordering::Greater)
     }
 
     /// Decimal digits.
@@ -89,7 +95,11 @@ impl Big {
             digits.push(char::from_digit(digit, 10).unwrap());
             rest = quotient;
         }
-        if digits.is_empty() { "0".into() } else { digits.iter().rev().collect() }
+        if digits.is_empty() {
+            "0".into()
+        } else {
+            digits.iter().rev().collect()
+        }
     }
 }
 
@@ -108,12 +118,14 @@ fn kept(cost: &Big) -> Micro {
 
 /// Counts at every size, and their bounds.
 fn tokens() -> impl Strategy<Value = u64> {
-    let bits = (0..=64_u32, any::<u64>()).prop_map(|(bits, any)| any.checked_shr(64 - bits).unwrap_or(0));
+    let bits =
+        (0..=64_u32, any::<u64>()).prop_map(|(bits, any)| any.checked_shr(64 - bits).unwrap_or(0));
     prop_oneof![8 => bits, 1 => Just(u64::MAX), 1 => Just(0), 1 => Just(1), 2 => 0..2_000_000_u64]
 }
 
 fn amount() -> impl Strategy<Value = Micro> {
-    let bits = (0..=53_u32, any::<u64>()).prop_map(|(bits, any)| any.checked_shr(64 - bits).unwrap_or(0));
+    let bits =
+        (0..=53_u32, any::<u64>()).prop_map(|(bits, any)| any.checked_shr(64 - bits).unwrap_or(0));
     let largest = u64::try_from(MICRO_MAX).unwrap();
     let near = (0..3_u64).prop_map(move |less| largest - less);
     let round = (0..20_000_u64).prop_map(|count| count * 500_000);
@@ -143,45 +155,64 @@ fn rates() -> impl Strategy<Value = Rates> {
 /// Names that may have a price, and one that never has.
 const NAMES: [&str; 3] = ["priority", "flex", "unlisted"];
 
-/// Boxed, as the next two are: the frames of large strategies inside one another do not fit a test's stack.
+/// Boxed, as the next two are: the frames of large strategies inside one another do not fit a
+/// test's stack.
 fn features() -> BoxedStrategy<Features> {
     let some = || proptest::option::of(amount());
     let factors = || {
-        [proptest::option::of(factor()), proptest::option::of(factor())]
-            .prop_map(|factors| {
-                let named =
-                    NAMES.iter().zip(factors).filter_map(|(name, factor)| Some((ServiceTier::said(name), factor?)));
-                named.collect::<BTreeMap<_, _>>()
-            })
-            .boxed()
+        [
+            proptest::option::of(factor()),
+            proptest::option::of(factor()),
+        ]
+        .prop_map(|factors| {
+            let named = NAMES
+                .iter()
+                .zip(factors)
+                .filter_map(|(name, factor)| Some((ServiceTier::said(name), factor?)));
+            named.collect::<BTreeMap<_, _>>()
+        })
+        .boxed()
     };
     let tools = [some(), some(), some(), some(), some()];
     (some(), some(), tools, [factors(), factors(), factors()])
-        .prop_map(|(audio_input, audio_output, tools, [service_tier, inference_geo, speed])| {
-            let [web_search, web_fetch, code_execution, tool_search, mcp] = tools;
-            Features {
-                audio_input,
-                audio_output,
-                web_search,
-                web_fetch,
-                code_execution,
-                tool_search,
-                mcp,
-                service_tier,
-                inference_geo,
-                speed,
-            }
-        })
+        .prop_map(
+            |(audio_input, audio_output, tools, [service_tier, inference_geo, speed])| {
+                let [web_search, web_fetch, code_execution, tool_search, mcp] = tools;
+                Features {
+                    audio_input,
+                    audio_output,
+                    web_search,
+                    web_fetch,
+                    code_execution,
+                    tool_search,
+                    mcp,
+                    service_tier,
+                    inference_geo,
+                    speed,
+                }
+            },
+        )
         .boxed()
 }
 
 /// A list with up to three long-context tiers, whatever their prices.
 fn price() -> BoxedStrategy<Price> {
-    let threshold = prop_oneof![tokens(), 0..2_000_000_u64].prop_map(|tokens| tokens.clamp(1, u64::MAX - 1));
-    let tiers = proptest::collection::btree_map(threshold, rates(), 0..=3).prop_map(|tiers: BTreeMap<_, _>| {
-        tiers.into_iter().map(|(above_input_tokens, rates)| Tier { above_input_tokens, rates }).collect::<Vec<_>>()
-    });
-    (rates(), tiers, features()).prop_map(|(base, tiers, features)| Price::list(base, tiers, features)).boxed()
+    let threshold =
+        prop_oneof![tokens(), 0..2_000_000_u64].prop_map(|tokens| tokens.clamp(1, u64::MAX - 1));
+    let tiers = proptest::collection::btree_map(threshold, rates(), 0..=3).prop_map(
+        |tiers: BTreeMap<_, _>| {
+            tiers
+                .into_iter()
+                .map(|(above_input_tokens, rates)| Tier {
+                    above_input_tokens,
+                    rates,
+                })
+                .collect::<Vec<_>>()
+        },
+    );
+    (rates(), tiers, features())
+        .prop_map(|(base, tiers, features)| Price::list(base, tiers, features))
+        .boxed()
 }
 
 fn usage() -> BoxedStrategy<Usage> {
@@ -189,11 +220,27 @@ fn usage() -> BoxedStrategy<Usage> {
         let name = proptest::option::of(proptest::sample::select(&NAMES[..]));
         name.prop_map(|name| name.map(ServiceTier::said))
     };
-    let counts = [tokens(), tokens(), tokens(), tokens(), tokens(), tokens(), tokens()];
+    let counts = [
+        tokens(),
+        tokens(),
+        tokens(),
+        tokens(),
+        tokens(),
+        tokens(),
+        tokens(),
+    ];
     let uses = [tokens(), tokens(), tokens(), tokens(), tokens()];
     (counts, uses, [word(), word(), word()])
         .prop_map(|(counts, uses, [service_tier, inference_geo, speed])| {
-            let [input, cache_read, cache_write_5m, cache_write_1h, output, audio_input, audio_output] = counts;
+            let [
+                input,
+                cache_read,
+                cache_write_5m,
+                cache_write_1h,
+                output,
+                audio_input,
+                audio_output,
+            ] = counts;
             let [web_search, web_fetch, code_execution, tool_search, mcp] = uses;
             let usage = Usage {
                 input,
@@ -208,7 +255,13 @@ fn usage() -> BoxedStrategy<Usage> {
                 speed,
                 ..Usage::default()
             };
-            usage.with_uses(PerTool { web_search, web_fetch, code_execution, tool_search, mcp })
+            usage.with_uses(PerTool {
+                web_search,
+                web_fetch,
+                code_execution,
+                tool_search,
+                mcp,
+            })
         })
         .boxed()
 }
@@ -217,15 +270,39 @@ fn asked() -> impl Strategy<Value = TierAsked> {
     prop_oneof![
         Just(TierAsked::Auto),
         Just(TierAsked::Usual),
-        proptest::sample::select(&NAMES[..]).prop_map(|name| TierAsked::Named(ServiceTier::said(name))),
+        proptest::sample::select(&NAMES[..])
+            .prop_map(|name| TierAsked::Named(ServiceTier::said(name))),
     ]
 }
 
 /// What sums up to a count: where it did not, an eighth of it.
 fn countable(usage: Usage) -> Usage {
-    let Usage { input, cache_read, cache_write_5m, cache_write_1h, output, audio_input, audio_output, .. } = usage;
-    let sum = |parts: &[u64]| parts.iter().try_fold(0_u64, |sum, part| sum.checked_add(*part));
-    if sum(&[input, cache_read, cache_write_5m, cache_write_1h, audio_input, output, audio_output]).is_some() {
+    let Usage {
+        input,
+        cache_read,
+        cache_write_5m,
+        cache_write_1h,
+        output,
+        audio_input,
+        audio_output,
+        ..
+    } = usage;
+    let sum = |parts: &[u64]| {
+        parts
+            .iter()
+            .try_fold(0_u64, |sum, part| sum.checked_add(*part))
+    };
+    if sum(&[
+        input,
+        cache_read,
+        cache_write_5m,
+        cache_write_1h,
+        audio_input,
+        output,
+        audio_output,
+    ])
+    .is_some()
+    {
         return usage;
     }
     Usage {
@@ -242,17 +319,36 @@ fn countable(usage: Usage) -> Usage {
 
 /// A list and a usage whose input lies at a threshold or one beside it, where there is one.
 fn billed() -> impl Strategy<Value = (Usage, Price)> {
-    (usage(), price(), any::<prop::sample::Index>(), 0..4_u64).prop_map(|(usage, price, index, beside)| {
-        if price.tiers.is_empty() || beside == 3 {
-            return (usage, price);
-        }
-        let total = index.get(&price.tiers).above_input_tokens - 1 + beside;
-        let none = Usage { cache_read: 0, cache_write_5m: 0, cache_write_1h: 0, audio_input: 0, ..usage };
-        // Some of it from a cache, some of it heard.
-        let (cache_read, audio_input) = (usage.cache_read.min(total / 2), usage.audio_input.min(total / 4));
-        let input = total - cache_read - audio_input;
-        (Usage { input, cache_read, audio_input, ..none }, price)
-    })
+    (usage(), price(), any::<prop::sample::Index>(), 0..4_u64).prop_map(
+        |(usage, price, index, beside)| {
+            if price.tiers.is_empty() || beside == 3 {
+                return (usage, price);
+            }
+            let total = index.get(&price.tiers).above_input_tokens - 1 + beside;
+            let none = Usage {
+                cache_read: 0,
+                cache_write_5m: 0,
+                cache_write_1h: 0,
+                audio_input: 0,
+                ..usage
+            };
+            // Some of it from a cache, some of it heard.
+            let (cache_read, audio_input) = (
+                usage.cache_read.min(total / 2),
+                usage.audio_input.min(total / 4),
+            );
+            let input = total - cache_read - audio_input;
+            (
+                Usage {
+                    input,
+                    cache_read,
+                    audio_input,
+                    ..none
+                },
+                price,
+            )
+        },
+    )
 }
 
 fn millionths(factor: Factor) -> Big {
@@ -261,9 +357,18 @@ fn millionths(factor: Factor) -> Big {
 
 /// What an input of this size is charged at, found by walking the list from its end.
 fn in_force(usage: &Usage, price: &Price) -> Rates {
-    let parts = [usage.input, usage.cache_read, usage.cache_write_5m, usage.cache_write_1h, usage.audio_input];
-    let total = parts.iter().fold(Big::new(0), |sum, part| sum.plus(&Big::new(*part)));
-    let is_above = |tier: &&Tier| total.compare(&Big::new(tier.above_input_tokens)) == Ordering::Greater;
+    let parts = [
+        usage.input,
+        usage.cache_read,
+        usage.cache_write_5m,
+        usage.cache_write_1h,
+        usage.audio_input,
+    ];
+    let total = parts
+        .iter()
+        .fold(Big::new(0), |sum, part| sum.plus(&Big::new(*part)));
+    let is_above =
+        |tier: &&Tier| total.compare(&Big::new(tier.above_input_tokens)) == Ordering::Greater;
     let base = Rates {
         input: price.input,
         cache_read: price.cache_read,
@@ -271,7 +376,12 @@ fn in_force(usage: &Usage, price: &Price) -> Rates {
         cache_write_1h: price.cache_write_1h,
         output: price.output,
     };
-    price.tiers.iter().rev().find(is_above).map_or(base, |tier| tier.rates)
+    price
+        .tiers
+        .iter()
+        .rev()
+        .find(is_above)
+        .map_or(base, |tier| tier.rates)
 }
 
 /// In millionths of a millionth of a µc.
@@ -282,17 +392,37 @@ fn exact(usage: &Usage, price: &Price) -> Big {
         (usage.cache_read, rates.cache_read),
         (usage.cache_write_5m, rates.cache_write_5m),
         (usage.cache_write_1h, rates.cache_write_1h),
-        (usage.audio_input, features.audio_input.unwrap_or(rates.input)),
+        (
+            usage.audio_input,
+            features.audio_input.unwrap_or(rates.input),
+        ),
         (usage.output, rates.output),
-        (usage.audio_output, features.audio_output.unwrap_or(rates.output)),
+        (
+            usage.audio_output,
+            features.audio_output.unwrap_or(rates.output),
+        ),
     ];
-    let sum = terms.iter().fold(Big::new(0), |sum, (tokens, price)| sum.plus(&Big::new(*tokens).times(&of(*price))));
-    let tables = [&features.service_tier, &features.inference_geo, &features.speed];
-    let factors = tables.into_iter().zip([usage.service_tier, usage.inference_geo, usage.speed]);
+    let sum = terms.iter().fold(Big::new(0), |sum, (tokens, price)| {
+        sum.plus(&Big::new(*tokens).times(&of(*price)))
+    });
+    let tables = [
+        &features.service_tier,
+        &features.inference_geo,
+        &features.speed,
+    ];
+    let factors = tables
+        .into_iter()
+        .zip([usage.service_tier, usage.inference_geo, usage.speed]);
     let factor = factors.fold(Big::new(1_000_000), |product, (table, word)| {
         let factor = word.and_then(|word| table.get(&word).copied());
-        let (whole, part) = product.times(&factor.map_or(Big::new(1_000_000), millionths)).by(1_000_000);
-        if part == 0 { whole } else { whole.plus(&Big::new(1)) }
+        let (whole, part) = product
+            .times(&factor.map_or(Big::new(1_000_000), millionths))
+            .by(1_000_000);
+        if part == 0 {
+            whole
+        } else {
+            whole.plus(&Big::new(1))
+        }
     });
     let uses = [
         (usage.web_searches, features.web_search),
@@ -301,10 +431,11 @@ fn exact(usage: &Usage, price: &Price) -> Big {
         (usage.tool_searches, features.tool_search),
         (usage.mcp_calls, features.mcp),
     ];
-    let uses = uses
-        .iter()
-        .fold(Big::new(0), |sum, (count, price)| sum.plus(&Big::new(*count).times(&of(price.unwrap_or(Micro::ZERO)))));
-    sum.times(&factor).plus(&uses.times(&Big::new(1_000_000_000)))
+    let uses = uses.iter().fold(Big::new(0), |sum, (count, price)| {
+        sum.plus(&Big::new(*count).times(&of(price.unwrap_or(Micro::ZERO))))
+    });
+    sum.times(&factor)
+        .plus(&uses.times(&Big::new(1_000_000_000)))
 }
 
 fn reach() -> impl Strategy<Value = Reach> {
@@ -317,7 +448,10 @@ fn reach() -> impl Strategy<Value = Reach> {
 
 /// Of one model, or of two of which either may answer.
 fn quote() -> impl Strategy<Value = Quote> {
-    prop_oneof![of_one_model(), (of_one_model(), of_one_model()).prop_map(|(one, other)| one.or(other))]
+    prop_oneof![
+        of_one_model(),
+        (of_one_model(), of_one_model()).prop_map(|(one, other)| one.or(other))
+    ]
 }
 
 fn of_one_model() -> impl Strategy<Value = Quote> {
@@ -327,7 +461,14 @@ fn of_one_model() -> impl Strategy<Value = Quote> {
         |(reaches, choices, (uses, price), factor, output_limit, floor)| Quote {
             reaches,
             choices: choices.max(1),
-            tools: vec![ToolHold { tool: ServerTool::WebSearch, uses, price }; 2],
+            tools: vec![
+                ToolHold {
+                    tool: ServerTool::WebSearch,
+                    uses,
+                    price
+                };
+                2
+            ],
             service: ServiceTerms::default(),
             factor,
             output_limit,
@@ -341,28 +482,58 @@ fn of_one_model() -> impl Strategy<Value = Quote> {
 
 fn quoted(quote: &Quote, limit: u64) -> Big {
     let searches = quote.tools.iter().fold(Big::new(0), |sum, hold| {
-        sum.plus(&Big::new(hold.uses).times(&of(hold.price)).times(&Big::new(1_000_000_000)))
+        sum.plus(
+            &Big::new(hold.uses)
+                .times(&of(hold.price))
+                .times(&Big::new(1_000_000_000)),
+        )
     });
     let cost = |reach: &Reach| {
-        let output =
-            Big::new(limit.min(quote.own_limit)).times(&Big::new(quote.choices)).times(&of(reach.output_price));
-        let tokens = Big::new(reach.input_tokens).times(&of(reach.input_price)).plus(&output);
-        tokens.times(&millionths(quote.factor)).plus(&searches).micro_up()
+        let output = Big::new(limit.min(quote.own_limit))
+            .times(&Big::new(quote.choices))
+            .times(&of(reach.output_price));
+        let tokens = Big::new(reach.input_tokens)
+            .times(&of(reach.input_price))
+            .plus(&output);
+        tokens
+            .times(&millionths(quote.factor))
+            .plus(&searches)
+            .micro_up()
     };
     let others = quote.others.iter().map(|other| quoted(other, limit));
-    quote.reaches.iter().map(cost).chain(others).max_by(Big::compare).unwrap()
+    quote
+        .reaches
+        .iter()
+        .map(cost)
+        .chain(others)
+        .max_by(Big::compare)
+        .unwrap()
 }
 
 #[test]
 fn the_long_multiplication_is_right_where_a_word_is_wide_enough() {
-    for (one, other) in [(0, 7), (1 << 40, 3), (u64::MAX, u64::MAX), (0xffff_ffff, 0x1_0000_0001)] {
-        let (sum, product) = (u128::from(one) + u128::from(other), u128::from(one) * u128::from(other));
+    for (one, other) in [
+        (0, 7),
+        (1 << 40, 3),
+        (u64::MAX, u64::MAX),
+        (0xffff_ffff, 0x1_0000_0001),
+    ] {
+        let (sum, product) = (
+            u128::from(one) + u128::from(other),
+            u128::from(one) * u128::from(other),
+        );
         let product_big = Big::new(one).times(&Big::new(other));
         assert_eq!(
-            (Big::new(one).plus(&Big::new(other)).text(), product_big.text()),
+            (
+                Big::new(one).plus(&Big::new(other)).text(),
+                product_big.text()
+            ),
             (sum.to_string(), product.to_string())
         );
-        assert_eq!(product_big.micro_up().text(), product.div_ceil(1_000_000_000_000).to_string());
+        assert_eq!(
+            product_big.micro_up().text(),
+            product.div_ceil(1_000_000_000_000).to_string()
+        );
     }
 }
 
@@ -431,7 +602,8 @@ proptest! {
             prop_assert!(!fits(&Usage { output: lowered.output + 1, ..lowered }), "{lowered:?}");
         }
         if lowered.input < given.input {
-            // Nothing more of the input fitted beside the classes kept before it, at its own size or any other.
+            // Nothing more of the input fitted beside the classes kept before it, at its own size
+            // or any other.
             let alone = Usage { output: 0, audio_output: 0, ..lowered }.with_uses(PerTool::default());
             let ends = price.tiers.iter().map(|tier| tier.above_input_tokens.saturating_sub(lowered.input_total()));
             for more in ends.flat_map(|end| [end, end.saturating_add(1)]).chain([1]).filter(|more| *more > 0) {

@@ -10,7 +10,13 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 fn edits(model: &str) -> Edits<'_> {
-    Edits { model, output_limit: None, output_limit_field: "max_tokens", thinking_budget: None, include_usage: false }
+    Edits {
+        model,
+        output_limit: None,
+        output_limit_field: "max_tokens",
+        thinking_budget: None,
+        include_usage: false,
+    }
 }
 
 fn rewritten(protocol: Protocol, body: &str, edits: &Edits<'_>) -> String {
@@ -28,12 +34,32 @@ fn refused(protocol: Protocol, body: &str) -> (String, Option<String>, Option<St
 #[test]
 fn a_chat_request_is_read_and_rewritten() {
     let outline = read(Protocol::Chat, CHAT_REQUEST.as_bytes()).unwrap();
-    assert_eq!((outline.model.as_str(), outline.stream, outline.choices), ("alpha/opus", true, 1));
+    assert_eq!(
+        (outline.model.as_str(), outline.stream, outline.choices),
+        ("alpha/opus", true, 1)
+    );
     assert!(!outline.include_usage);
-    assert_eq!(outline.output_limit, Some(OutputLimit { field: "max_tokens", tokens: 4096 }));
+    assert_eq!(
+        outline.output_limit,
+        Some(OutputLimit {
+            field: "max_tokens",
+            tokens: 4096
+        })
+    );
     let content = outline.features.content;
-    assert_eq!(outline.features, Features { tools: true, content, ..Features::default() });
-    let edits = Edits { output_limit: Some(1000), include_usage: true, ..edits("up/\"1\"") };
+    assert_eq!(
+        outline.features,
+        Features {
+            tools: true,
+            content,
+            ..Features::default()
+        }
+    );
+    let edits = Edits {
+        output_limit: Some(1000),
+        include_usage: true,
+        ..edits("up/\"1\"")
+    };
     let expected = CHAT_REQUEST
         .replace("alpha/opus", r#"up/\"1\""#)
         .replace("4096", "1000")
@@ -46,28 +72,51 @@ fn a_messages_request_is_read_and_rewritten() {
     let outline = read(Protocol::Messages, MESSAGES_REQUEST.as_bytes()).unwrap();
     assert_eq!(outline.thinking_budget, Some(16000));
     assert!(outline.features.cache_markers && !outline.features.cache_markers_1h);
-    assert_eq!((outline.features.images, outline.features.url_sources), (0, false));
-    let edits = Edits { output_limit: Some(4000), thinking_budget: Some(2000), ..edits("up") };
-    let expected = MESSAGES_REQUEST.replace("alpha/opus", "up").replace("32000", "4000").replace("16000", "2000");
-    assert_eq!(rewritten(Protocol::Messages, MESSAGES_REQUEST, &edits), expected);
+    assert_eq!(
+        (outline.features.images, outline.features.url_sources),
+        (0, false)
+    );
+    let edits = Edits {
+        output_limit: Some(4000),
+        thinking_budget: Some(2000),
+        ..edits("up")
+    };
+    let expected = MESSAGES_REQUEST
+        .replace("alpha/opus", "up")
+        .replace("32000", "4000")
+        .replace("16000", "2000");
+    assert_eq!(
+        rewritten(Protocol::Messages, MESSAGES_REQUEST, &edits),
+        expected
+    );
 }
 
 #[test]
 fn nothing_to_change_is_the_same_body() {
     let body = Bytes::from_static(CHAT_REQUEST.as_bytes());
     let outline = read(Protocol::Chat, &body).unwrap();
-    let edits = Edits { output_limit: Some(4096), ..edits("alpha/opus") };
+    let edits = Edits {
+        output_limit: Some(4096),
+        ..edits("alpha/opus")
+    };
     assert_eq!(rewrite(&body, &outline, &edits).as_ptr(), body.as_ptr());
 }
 
 #[test]
 fn members_are_put_in_once() {
-    let both =
-        Edits { output_limit: Some(9), output_limit_field: "max_completion_tokens", include_usage: true, ..edits("m") };
+    let both = Edits {
+        output_limit: Some(9),
+        output_limit_field: "max_completion_tokens",
+        include_usage: true,
+        ..edits("m")
+    };
     let check = |body: &str, expected: &str| {
         assert_eq!(rewritten(Protocol::Chat, body, &both), expected);
     };
-    check(r#" { "model":"m"}"#, r#" {"max_completion_tokens":9,"stream_options":{"include_usage":true}, "model":"m"}"#);
+    check(
+        r#" { "model":"m"}"#,
+        r#" {"max_completion_tokens":9,"stream_options":{"include_usage":true}, "model":"m"}"#,
+    );
     check(
         r#"{"max_completion_tokens":null,"model":"m","stream_options":null}"#,
         r#"{"max_completion_tokens":9,"model":"m","stream_options":{"include_usage":true}}"#,
@@ -90,13 +139,18 @@ fn members_are_put_in_once() {
 fn of_two_limits_the_larger_is_held_for() {
     let body = r#"{"model":"m","max_tokens":900,"max_completion_tokens":3}"#;
     let limit = read(Protocol::Chat, body.as_bytes()).unwrap().output_limit;
-    assert_eq!(limit, Some(OutputLimit { field: "max_completion_tokens", tokens: 900 }));
+    assert_eq!(
+        limit,
+        Some(OutputLimit {
+            field: "max_completion_tokens",
+            tokens: 900
+        })
+    );
 }
 
 #[test]
 fn escapes_in_keys_hide_nothing() {
-    let body =
-        r#"{"m\u006fdel":"m\u006f","\u006d\u0061x_tokens":7,"messages":[{"content":[{"t\u0079pe":"im\u0061ge"}]}]}"#;
+    let body = r#"{"m\u006fdel":"m\u006f","\u006d\u0061x_tokens":7,"messages":[{"content":[{"t\u0079pe":"im\u0061ge"}]}]}"#;
     let outline = read(Protocol::Messages, body.as_bytes()).unwrap();
     assert_eq!(outline.model, "mo");
     assert_eq!(outline.output_limit.map(|limit| limit.tokens), Some(7));
@@ -107,15 +161,29 @@ fn escapes_in_keys_hide_nothing() {
 
 #[test]
 fn what_cannot_be_billed_for_sure_is_refused() {
-    for body in
-        ["", " ", "{", "[]", "1", "{\"model\":\"m\"}x", "{\"model\":\"m\",}", "\u{feff}{}", "{\"model\":\"\\ud800\"}"]
-    {
+    for body in [
+        "",
+        " ",
+        "{",
+        "[]",
+        "1",
+        "{\"model\":\"m\"}x",
+        "{\"model\":\"m\",}",
+        "\u{feff}{}",
+        "{\"model\":\"\\ud800\"}",
+    ] {
         for protocol in [Protocol::Chat, Protocol::Messages] {
             refused(protocol, body);
         }
     }
     assert!(read(Protocol::Chat, b"{\"model\":\"\xff\"}").is_err());
-    let deep = |depth: usize| format!(r#"{{"model":"m","x":{}{}}}"#, "[".repeat(depth), "]".repeat(depth));
+    let deep = |depth: usize| {
+        format!(
+            r#"{{"model":"m","x":{}{}}}"#,
+            "[".repeat(depth),
+            "]".repeat(depth)
+        )
+    };
     assert!(read(Protocol::Chat, deep(63).as_bytes()).is_ok());
     assert!(refused(Protocol::Chat, &deep(64)).0.contains("deep"));
     for body in [r#"{}"#, r#"{"model":null}"#, r#"{"model":""}"#] {
@@ -137,11 +205,17 @@ fn a_wrong_type_range_or_second_member_names_its_place() {
         (r#""model":"m","max_tokens":-1"#, "max_tokens"),
         (r#""model":"m","max_tokens":1.5"#, "max_tokens"),
         (r#""model":"m","max_tokens":1e9"#, "max_tokens"),
-        (r#""model":"m","max_completion_tokens":99999999999999999999"#, "max_completion_tokens"),
+        (
+            r#""model":"m","max_completion_tokens":99999999999999999999"#,
+            "max_completion_tokens",
+        ),
         (r#""model":"m","n":0"#, "n"),
         (r#""model":"m","n":129"#, "n"),
         (r#""model":"m","stream_options":[]"#, "stream_options"),
-        (r#""model":"m","stream_options":{"include_usage":1}"#, "stream_options.include_usage"),
+        (
+            r#""model":"m","stream_options":{"include_usage":1}"#,
+            "stream_options.include_usage",
+        ),
         (
             r#""model":"m","stream_options":{"include_usage":true,"include_usage":false}"#,
             "stream_options.include_usage",
@@ -152,12 +226,23 @@ fn a_wrong_type_range_or_second_member_names_its_place() {
         (r#""model":"m","messages":[],"messages":[]"#, "messages"),
     ];
     for (members, param) in chat {
-        assert_eq!(refused(Protocol::Chat, &format!("{{{members}}}")).1.as_deref(), Some(param));
+        assert_eq!(
+            refused(Protocol::Chat, &format!("{{{members}}}"))
+                .1
+                .as_deref(),
+            Some(param)
+        );
     }
     let messages = [
         (r#""model":"m","thinking":true"#, "thinking"),
-        (r#""model":"m","thinking":{"type":"enabled","budget_tokens":"x"}"#, "thinking.budget_tokens"),
-        (r#""model":"m","thinking":{"type":"enabled","type":"disabled"}"#, "thinking"),
+        (
+            r#""model":"m","thinking":{"type":"enabled","budget_tokens":"x"}"#,
+            "thinking.budget_tokens",
+        ),
+        (
+            r#""model":"m","thinking":{"type":"enabled","type":"disabled"}"#,
+            "thinking",
+        ),
         (r#""model":"m","thinking":{},"thinking":{}"#, "thinking"),
     ];
     for (members, param) in messages {
@@ -206,27 +291,41 @@ fn bodies() -> impl Strategy<Value = (Vec<(String, Value)>, bool)> {
     );
     let others = prop::collection::btree_map("x_[a-z\u{e9}]{0,6}", values(), 0..4);
     (known, others, any::<bool>())
-        .prop_map(|((model, older, newer, options, messages), others, pretty)| {
-            let mut members = vec![("model".to_owned(), Value::from(model))];
-            let known = [
-                ("max_tokens", older),
-                ("max_completion_tokens", newer),
-                ("stream_options", options),
-                ("messages", messages),
-            ];
-            members.extend(known.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));
-            members.extend(others);
-            (members, pretty)
-        })
+        .prop_map(
+            |((model, older, newer, options, messages), others, pretty)| {
+                let mut members = vec![("model".to_owned(), Value::from(model))];
+                let known = [
+                    ("max_tokens", older),
+                    ("max_completion_tokens", newer),
+                    ("stream_options", options),
+                    ("messages", messages),
+                ];
+                members.extend(
+                    known
+                        .into_iter()
+                        .filter_map(|(name, value)| Some((name.to_owned(), value?))),
+                );
+                members.extend(others);
+                (members, pretty)
+            },
+        )
         .prop_flat_map(|(members, pretty)| (Just(members).prop_shuffle(), Just(pretty)))
 }
 
 fn written(members: &[(String, Value)], pretty: bool) -> String {
-    let (open, colon, comma) = if pretty { ("{\r\n\t ", " : ", " ,\n  ") } else { ("{", ":", ",") };
+    let (open, colon, comma) = if pretty {
+        ("{\r\n\t ", " : ", " ,\n  ")
+    } else {
+        ("{", ":", ",")
+    };
     let members: Vec<String> = members
         .iter()
         .map(|(name, value)| {
-            let value = if pretty { format!("{value:#}") } else { value.to_string() };
+            let value = if pretty {
+                format!("{value:#}")
+            } else {
+                value.to_string()
+            };
             format!("{}{colon}{value}", Value::from(name.as_str()))
         })
         .collect();
@@ -236,9 +335,9 @@ fn written(members: &[(String, Value)], pretty: bool) -> String {
 /// What the edits ask for, done the slow way on the members.
 fn edited(members: &[(String, Value)], edits: &Edits<'_>) -> Vec<(String, Value)> {
     let mut members = members.to_vec();
-    let has_limit = members
-        .iter()
-        .any(|(name, value)| matches!(name.as_str(), "max_tokens" | "max_completion_tokens") && !value.is_null());
+    let has_limit = members.iter().any(|(name, value)| {
+        matches!(name.as_str(), "max_tokens" | "max_completion_tokens") && !value.is_null()
+    });
     for (name, value) in &mut members {
         match (name.as_str(), edits.output_limit) {
             ("model", _) => *value = json!(edits.model),
@@ -256,7 +355,8 @@ fn edited(members: &[(String, Value)], edits: &Edits<'_>) -> Vec<(String, Value)
             _ => {}
         }
     }
-    let absent = |wanted: &str, members: &[(String, Value)]| !members.iter().any(|(name, _)| name == wanted);
+    let absent =
+        |wanted: &str, members: &[(String, Value)]| !members.iter().any(|(name, _)| name == wanted);
     if let Some(limit) = edits.output_limit
         && !has_limit
         && absent(edits.output_limit_field, &members)

@@ -1,13 +1,14 @@
-//! The responses surface over both vendors, whatever is thrown at it: what comes out is legal for its reader, and no cut of
-//! the bytes matters.
+//! The responses surface over both vendors, whatever is thrown at it: what comes out is legal for
+//! its reader, and no cut of the bytes matters.
 //!
-//! The corpus is the surface's vectors, and the answers of the other surfaces' vectors, changed at random. Read next:
-//! `properties/translation.rs`, which does the same for the other two.
+//! The corpus is the surface's vectors, and the answers of the other surfaces' vectors, changed at
+//! random. Read next: `properties/translation.rs`, which does the same for the other two.
 
 use crate::legal;
 use crate::streams::cut;
 use crate::translation::{
-    EVENT_BYTES_MAX, answers_of, ask, changed, changed_events, changes, events, model, odd_value, payloads,
+    EVENT_BYTES_MAX, answers_of, ask, changed, changed_events, changes, events, model, odd_value,
+    payloads,
 };
 use model_gateway::protocol::Protocol;
 use model_gateway::protocol::rules::Accepts;
@@ -30,7 +31,14 @@ const USUAL: &str = r#"{"model":"public-model","stream":true,"input":"Hi","reaso
 
 /// A model of this vendor's protocol: those that the other surface's requests go to.
 fn model_of(vendor: Protocol, kind: u8) -> Accepts {
-    model(if vendor == Protocol::Messages { Protocol::Chat } else { Protocol::Messages }, kind)
+    model(
+        if vendor == Protocol::Messages {
+            Protocol::Chat
+        } else {
+            Protocol::Messages
+        },
+        kind,
+    )
 }
 
 fn vendor() -> impl Strategy<Value = Protocol> {
@@ -45,15 +53,26 @@ struct Told {
 }
 
 fn tell(vendor: Protocol, kind: u8, pieces: &[&[u8]], event_bytes_max: usize) -> Told {
-    let recall = ask(Protocol::Responses, USUAL.as_bytes(), &model_of(vendor, kind)).unwrap().recall;
-    let mut stream = StreamTranslation::new(vendor, Protocol::Responses, recall, true, event_bytes_max);
+    let recall = ask(
+        Protocol::Responses,
+        USUAL.as_bytes(),
+        &model_of(vendor, kind),
+    )
+    .unwrap()
+    .recall;
+    let mut stream =
+        StreamTranslation::new(vendor, Protocol::Responses, recall, true, event_bytes_max);
     let mut out = Vec::new();
     let mut failed = false;
     for piece in pieces {
         failed = failed || stream.push(piece, &mut out).is_err();
     }
     failed = failed || stream.finish(&mut out).is_err();
-    Told { out: String::from_utf8(out).unwrap(), failed, completed: stream.completed() }
+    Told {
+        out: String::from_utf8(out).unwrap(),
+        failed,
+        completed: stream.completed(),
+    }
 }
 
 /// Small items that stand in where something else stood.

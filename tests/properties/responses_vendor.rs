@@ -1,11 +1,14 @@
-//! Vendors that speak responses, whatever is thrown at them and whatever they throw: what goes out is what such a vendor
-//! takes, and no cut of its answer's bytes matters.
+//! Vendors that speak responses, whatever is thrown at them and whatever they throw: what goes out
+//! is what such a vendor takes, and no cut of its answer's bytes matters.
 //!
-//! The corpus is the vectors, changed at random. Read next: `properties/responses.rs`, the same of that surface.
+//! The corpus is the vectors, changed at random. Read next: `properties/responses.rs`, the same of
+//! that surface.
 
 use crate::legal;
 use crate::streams::cut;
-use crate::translation::{EVENT_BYTES_MAX, ask, changed, changed_events, changes, events, odd_value, payloads};
+use crate::translation::{
+    EVENT_BYTES_MAX, ask, changed, changed_events, changes, events, odd_value, payloads,
+};
 use bytes::Bytes;
 use model_gateway::protocol::Protocol;
 use model_gateway::protocol::form::Effort;
@@ -28,13 +31,29 @@ struct Corpus {
 }
 
 static CORPUS: LazyLock<Corpus> = LazyLock::new(|| {
-    let pairs = ["chat-to-responses", "messages-to-responses", "responses-to-responses"];
-    let of = |pairs: &[&str], name: &str| pairs.iter().flat_map(|pair| payloads(pair, &[name])).collect::<Vec<_>>();
+    let pairs = [
+        "chat-to-responses",
+        "messages-to-responses",
+        "responses-to-responses",
+    ];
+    let of = |pairs: &[&str], name: &str| {
+        pairs
+            .iter()
+            .flat_map(|pair| payloads(pair, &[name]))
+            .collect::<Vec<_>>()
+    };
     let requests = "client_request.json";
     let corpus = Corpus {
         chat: of(&["chat-to-responses", "chat-to-messages"], requests),
         messages: of(&["messages-to-responses", "messages-to-chat"], requests),
-        responses: of(&["responses-to-responses", "responses-to-messages", "responses-to-chat"], requests),
+        responses: of(
+            &[
+                "responses-to-responses",
+                "responses-to-messages",
+                "responses-to-chat",
+            ],
+            requests,
+        ),
         streams: of(&pairs, "vendor_response.sse"),
         wholes: of(&pairs, "vendor_response.json"),
     };
@@ -81,8 +100,11 @@ fn without_place(event: &str) -> String {
 
 fn tell(usual: usize, pieces: &[&[u8]], event_bytes_max: usize) -> (String, bool, bool) {
     let (surface, request) = USUAL[usual];
-    let recall = ask(surface, request.as_bytes(), &accepts(true)).unwrap().recall;
-    let mut stream = StreamTranslation::new(Protocol::Responses, surface, recall, true, event_bytes_max);
+    let recall = ask(surface, request.as_bytes(), &accepts(true))
+        .unwrap()
+        .recall;
+    let mut stream =
+        StreamTranslation::new(Protocol::Responses, surface, recall, true, event_bytes_max);
     let (mut out, mut failed) = (Vec::new(), false);
     for piece in pieces {
         failed = failed || stream.push(piece, &mut out).is_err();
@@ -98,12 +120,19 @@ fn pass(pieces: &[&[u8]], event_bytes_max: usize) -> (String, bool, bool) {
         failed = failed || pass.push(piece, &mut out).is_err();
     }
     failed = failed || pass.finish(&mut out).is_err();
-    (String::from_utf8_lossy(&out).into_owned(), failed, pass.completed())
+    (
+        String::from_utf8_lossy(&out).into_owned(),
+        failed,
+        pass.completed(),
+    )
 }
 
 /// What the vendor refuses in a conversation, whatever else it says.
 fn conversation(body: &Value) -> Result<(), String> {
-    let items = body["input"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let items = body["input"]
+        .as_array()
+        .map(Vec::as_slice)
+        .unwrap_or_default();
     let mut open = Vec::new();
     for (index, item) in items.iter().enumerate() {
         let id = item["call_id"].as_str().unwrap_or_default();
@@ -113,9 +142,12 @@ fn conversation(body: &Value) -> Result<(), String> {
                 if sealed.is_empty() || sealed.starts_with("gw1.") {
                     return Err(format!("input[{index}]: not its own reasoning"));
                 }
-                let next = items[index + 1..].iter().find(|next| next["type"] != "reasoning");
+                let next = items[index + 1..]
+                    .iter()
+                    .find(|next| next["type"] != "reasoning");
                 let is_led = |next: &Value| {
-                    next["role"] == "assistant" || next["type"].as_str().unwrap_or_default().ends_with("_call")
+                    next["role"] == "assistant"
+                        || next["type"].as_str().unwrap_or_default().ends_with("_call")
                 };
                 if !next.is_some_and(is_led) {
                     return Err(format!("input[{index}]: reasoning that led to nothing"));
@@ -125,10 +157,12 @@ fn conversation(body: &Value) -> Result<(), String> {
                 return Err(format!("input[{index}]: call id {id:?}"));
             }
             "function_call" | "custom_tool_call" => open.push(id),
-            "function_call_output" | "custom_tool_call_output" => match open.iter().position(|call| *call == id) {
-                Some(at) => drop(open.remove(at)),
-                None => return Err(format!("input[{index}]: an output without a call")),
-            },
+            "function_call_output" | "custom_tool_call_output" => {
+                match open.iter().position(|call| *call == id) {
+                    Some(at) => drop(open.remove(at)),
+                    None => return Err(format!("input[{index}]: an output without a call")),
+                }
+            }
             "message" => {}
             other => return Err(format!("input[{index}]: {other:?}")),
         }
@@ -137,7 +171,10 @@ fn conversation(body: &Value) -> Result<(), String> {
         }
     }
     let is_explicit = |tool: &Value| tool["type"] != "function" || tool["strict"].is_boolean();
-    if !body["tools"].as_array().is_none_or(|tools| !tools.is_empty() && tools.iter().all(is_explicit)) {
+    if !body["tools"]
+        .as_array()
+        .is_none_or(|tools| !tools.is_empty() && tools.iter().all(is_explicit))
+    {
         return Err("a tool that does not say whether it is strict".to_owned());
     }
     let limit = body.get("max_output_tokens").and_then(Value::as_u64);
@@ -231,7 +268,8 @@ proptest! {
         prop_assert_eq!(passed.2, !passed.1);
     }
 
-    /// Some servers leave `output_index` out. At every moment of the stream as much is told as of one that has it.
+    /// Some servers leave `output_index` out. At every moment of the stream as much is told as of
+    /// one that has it.
     #[test]
     fn a_stream_without_places_is_told_like_one_with_them(usual in 0..2_usize, pick: Index, end: Index) {
         let stream = pick.get::<String>(CORPUS.streams.as_slice());

@@ -26,7 +26,12 @@ struct Passed {
     input_learned: Option<Usage>,
 }
 
-fn pass_bounded(protocol: Protocol, hide_usage: bool, pieces: &[&[u8]], event_bytes_max: usize) -> Passed {
+fn pass_bounded(
+    protocol: Protocol,
+    hide_usage: bool,
+    pieces: &[&[u8]],
+    event_bytes_max: usize,
+) -> Passed {
     let mut pass = StreamPass::new(protocol, PUBLIC, hide_usage, event_bytes_max);
     let mut out = Vec::new();
     let mut pushed = Ok(());
@@ -69,8 +74,14 @@ fn a_chat_stream_is_the_same_but_for_the_model() {
     assert_eq!(passed.out, renamed(CHAT_TEXT));
     assert!(passed.completed && passed.finished.is_ok());
     let usage = passed.usage.unwrap();
-    assert_eq!((usage.input, usage.cache_read, usage.output, usage.reasoning), (200, 1000, 340, 300));
-    assert_eq!(passed.generated_bytes, ("Héllo \"you\"\n 世界 😀").len() as u64);
+    assert_eq!(
+        (usage.input, usage.cache_read, usage.output, usage.reasoning),
+        (200, 1000, 340, 300)
+    );
+    assert_eq!(
+        passed.generated_bytes,
+        ("Héllo \"you\"\n 世界 😀").len() as u64
+    );
 }
 
 #[test]
@@ -78,9 +89,17 @@ fn usage_that_was_not_asked_for_is_hidden_and_still_known() {
     let passed = pass(Protocol::Chat, true, CHAT_TEXT);
     assert!(!passed.out.contains("usage"), "{}", passed.out);
     assert_eq!(passed.usage.unwrap().output, 340);
-    assert!(passed.out.ends_with("\"finish_reason\":\"stop\"}] }\n\ndata: [DONE]\n\n"));
+    assert!(
+        passed
+            .out
+            .ends_with("\"finish_reason\":\"stop\"}] }\n\ndata: [DONE]\n\n")
+    );
     assert!(passed.out.contains(r#"}],"obfuscation":"x1"}"#));
-    for line in passed.out.lines().filter_map(|line| line.strip_prefix("data: {")) {
+    for line in passed
+        .out
+        .lines()
+        .filter_map(|line| line.strip_prefix("data: {"))
+    {
         serde_json::from_str::<serde_json::Value>(&format!("{{{line}")).unwrap();
     }
 }
@@ -136,12 +155,20 @@ fn the_input_is_known_before_the_end() {
 
 #[test]
 fn a_chat_stream_without_its_end_mark_is_complete_once_finished() {
-    for cut in [CHAT_TEXT.find("data: [DONE]").unwrap(), CHAT_TEXT.rfind("data: {").unwrap() + 9] {
+    for cut in [
+        CHAT_TEXT.find("data: [DONE]").unwrap(),
+        CHAT_TEXT.rfind("data: {").unwrap() + 9,
+    ] {
         let passed = chat(&CHAT_TEXT[..cut]);
         assert!(!passed.completed && passed.finished.is_ok());
-        assert!(passed.out.ends_with("\n\ndata: [DONE]\n\n"), "{}", passed.out);
+        assert!(
+            passed.out.ends_with("\n\ndata: [DONE]\n\n"),
+            "{}",
+            passed.out
+        );
     }
-    let unfinished = CHAT_TEXT.find("data: {\"id\":\"c-1\",\"object\":\"chat.completion.chunk\",\"model\"");
+    let unfinished =
+        CHAT_TEXT.find("data: {\"id\":\"c-1\",\"object\":\"chat.completion.chunk\",\"model\"");
     let passed = chat(&CHAT_TEXT[..unfinished.unwrap()]);
     assert_eq!(passed.finished, Err(Fault::Cut));
     assert!(!passed.out.contains("[DONE]"));
@@ -156,16 +183,25 @@ fn a_chat_stream_without_its_end_mark_is_complete_once_finished() {
 fn a_usage_that_was_asked_for_and_is_missing_is_reported_as_it_is_billed() {
     let cut = CHAT_TEXT.rfind("data: {").unwrap();
     let estimator = UsageEstimator::from_input_tokens(501);
-    let terms = MeteringTerms { estimator, ..MeteringTerms::default() };
-    let mut pass = StreamPass::new(Protocol::Chat, PUBLIC, false, EVENT_BYTES_MAX).with_request(terms, 1);
+    let terms = MeteringTerms {
+        estimator,
+        ..MeteringTerms::default()
+    };
+    let mut pass =
+        StreamPass::new(Protocol::Chat, PUBLIC, false, EVENT_BYTES_MAX).with_request(terms, 1);
     let mut out = Vec::new();
     pass.push(&CHAT_TEXT.as_bytes()[..cut], &mut out).unwrap();
     assert!(pass.is_finishing() && pass.finish(&mut out).is_ok());
     assert_eq!(pass.usage(), None);
     let estimated = estimator.usage(pass.input_learned(), pass.generated_bytes());
     let out = String::from_utf8(out).unwrap();
-    let data = out.lines().filter_map(|line| line.strip_prefix("data: {")).next_back().unwrap();
-    let usage = serde_json::from_str::<serde_json::Value>(&format!("{{{data}")).unwrap()["usage"].clone();
+    let data = out
+        .lines()
+        .filter_map(|line| line.strip_prefix("data: {"))
+        .next_back()
+        .unwrap();
+    let usage =
+        serde_json::from_str::<serde_json::Value>(&format!("{{{data}")).unwrap()["usage"].clone();
     assert_eq!(
         (&usage["prompt_tokens"], &usage["completion_tokens"]),
         (&estimated.input.into(), &estimated.output.into())
@@ -190,7 +226,10 @@ fn a_choice_that_was_asked_for_and_never_began_is_a_cut_unless_the_vendor_ends_t
 fn a_stop_reason_with_every_chunk_ends_nothing() {
     let chunk = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"},\"finish_reason\":\"stop\"}]}\n\n";
     assert_eq!(chat(&[chunk, chunk].concat()).finished, Err(Fault::Cut));
-    assert_eq!(chat(&[chunk, chunk, "data: [DONE]\n\n"].concat()).finished, Ok(()));
+    assert_eq!(
+        chat(&[chunk, chunk, "data: [DONE]\n\n"].concat()).finished,
+        Ok(())
+    );
     let empty = chunk.replace("stop", "");
     assert_eq!(chat(&empty).finished, Err(Fault::Cut));
 }
@@ -201,18 +240,39 @@ fn garbage_behind_the_stop_reason_changes_nothing_and_an_error_only_before_the_u
     let finish = CHAT_TEXT.rfind("data: {").unwrap();
     let done = CHAT_TEXT.find("data: [DONE]").unwrap();
     for (passed, is_complete) in [
-        (chat(&format!("{}data: <html>\n\n", &CHAT_TEXT[..finish])), true),
+        (
+            chat(&format!("{}data: <html>\n\n", &CHAT_TEXT[..finish])),
+            true,
+        ),
         (chat(&format!("{}{error}", &CHAT_TEXT[..finish])), false),
         (chat(&format!("{}{error}", &CHAT_TEXT[..done])), true),
     ] {
-        assert_eq!(passed.pushed.is_ok() && passed.finished.is_ok(), is_complete, "{passed:?}");
-        assert_eq!(passed.out.contains("[DONE]") || passed.out.contains("message_stop\n"), is_complete, "{passed:?}");
+        assert_eq!(
+            passed.pushed.is_ok() && passed.finished.is_ok(),
+            is_complete,
+            "{passed:?}"
+        );
+        assert_eq!(
+            passed.out.contains("[DONE]") || passed.out.contains("message_stop\n"),
+            is_complete,
+            "{passed:?}"
+        );
     }
     let stop = MESSAGES_THINKING.find("event: message_stop").unwrap();
     for behind in [error, "data: <html>\n\n", "data: [DONE]\n\n", ""] {
         let passed = messages(&format!("{}{behind}", &MESSAGES_THINKING[..stop]));
-        assert_eq!((passed.pushed, passed.finished), (Ok(()), Ok(())), "{behind}");
-        assert!(passed.out.ends_with("event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"), "{}", passed.out);
+        assert_eq!(
+            (passed.pushed, passed.finished),
+            (Ok(()), Ok(())),
+            "{behind}"
+        );
+        assert!(
+            passed
+                .out
+                .ends_with("event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"),
+            "{}",
+            passed.out
+        );
     }
 }
 
@@ -227,7 +287,11 @@ fn an_end_without_its_blank_line_is_an_end() {
     assert!(chat(CHAT_TEXT.trim_end()).finished.is_ok());
     assert!(messages(MESSAGES_THINKING.trim_end()).finished.is_ok());
     let passed = messages(&MESSAGES_THINKING[..MESSAGES_THINKING.trim_end().len() - 1]);
-    assert!(passed.finished.is_ok() && passed.out.ends_with("\"message_stop\"}\n\n"), "{}", passed.out);
+    assert!(
+        passed.finished.is_ok() && passed.out.ends_with("\"message_stop\"}\n\n"),
+        "{}",
+        passed.out
+    );
 }
 
 #[test]
@@ -235,7 +299,10 @@ fn nothing_follows_the_end() {
     let passed = chat(&format!("{CHAT_TEXT}data: {{\"error\":{{}}}}\n\n"));
     assert_eq!((passed.out, passed.pushed), (renamed(CHAT_TEXT), Ok(())));
     let passed = messages(&format!("{MESSAGES_REFUSAL}data: [DONE]\n\n"));
-    assert_eq!((passed.out, passed.pushed), (renamed(MESSAGES_REFUSAL), Ok(())));
+    assert_eq!(
+        (passed.out, passed.pushed),
+        (renamed(MESSAGES_REFUSAL), Ok(()))
+    );
 }
 
 #[test]
@@ -257,26 +324,42 @@ fn a_vendor_error_stops_the_stream_and_is_not_shown() {
     let passed = messages(&format!("{start}{error}"));
     assert_eq!(passed.out, renamed(start));
     let fault = passed.pushed.unwrap_err();
-    assert_eq!(fault.failure(Protocol::Messages, UPSTREAM, PUBLIC).status(Protocol::Messages), 529);
+    assert_eq!(
+        fault
+            .failure(Protocol::Messages, UPSTREAM, PUBLIC)
+            .status(Protocol::Messages),
+        529
+    );
     assert!(!messages(error).started);
 
     let chat_error = "data: {\"error\":{\"message\":\"busy\",\"code\":429}}\n\n";
     let fault = chat(chat_error).pushed.unwrap_err();
-    assert_eq!(fault.failure(Protocol::Chat, UPSTREAM, PUBLIC).reason(), "rate_limited");
+    assert_eq!(
+        fault.failure(Protocol::Chat, UPSTREAM, PUBLIC).reason(),
+        "rate_limited"
+    );
     let named = "event: error\ndata: it broke\n\n";
     assert!(matches!(chat(named).pushed, Err(Fault::Vendor(_))));
 }
 
 #[test]
 fn what_must_be_json_and_is_not_stops_the_stream() {
-    for stream in ["data: {\"a\":1\n\n", "data: 12\n\n", "data: <html>\n\n", "data: {\"a\":\"\u{1}\"}\n\n"] {
+    for stream in [
+        "data: {\"a\":1\n\n",
+        "data: 12\n\n",
+        "data: <html>\n\n",
+        "data: {\"a\":\"\u{1}\"}\n\n",
+    ] {
         assert_eq!(chat(stream).pushed, Err(Fault::NotJson), "{stream}");
         assert_eq!(messages(stream).pushed, Err(Fault::NotJson), "{stream}");
     }
     let named = "event: news\ndata: not json\n\n";
     assert_eq!(messages(named).out, named);
     let wrapped = "data: : keep-alive\n\n";
-    assert_eq!((chat(wrapped).out.as_str(), chat(wrapped).pushed), ("", Ok(())));
+    assert_eq!(
+        (chat(wrapped).out.as_str(), chat(wrapped).pushed),
+        ("", Ok(()))
+    );
 }
 
 #[test]
@@ -291,24 +374,41 @@ fn zeros_beside_text_and_what_is_no_count_are_estimated() {
     let with = |usage: &str| {
         let from = CHAT_TOOLS.find("{\"prompt_tokens\"").unwrap();
         let to = CHAT_TOOLS.find("}\n\ndata: [DONE]").unwrap();
-        chat(&format!("{}{usage}{}", &CHAT_TOOLS[..from], &CHAT_TOOLS[to..]))
+        chat(&format!(
+            "{}{usage}{}",
+            &CHAT_TOOLS[..from],
+            &CHAT_TOOLS[to..]
+        ))
     };
     let generated = with("null").generated_bytes;
     let estimate = text_tokens(generated);
     let zeros = with(r#"{"prompt_tokens":0,"completion_tokens":0}"#);
     assert_eq!(zeros.usage.unwrap().output, estimate);
     assert!(
-        zeros.out.contains(&format!("\"completion_tokens\":{estimate},\"total_tokens\":{estimate}")),
+        zeros.out.contains(&format!(
+            "\"completion_tokens\":{estimate},\"total_tokens\":{estimate}"
+        )),
         "{}",
         zeros.out
     );
-    for garbage in ["-1", "1.5", "1e99", "\"7\"", "null", "9007199254740993", "[]", "99999999999999999999999"] {
+    for garbage in [
+        "-1",
+        "1.5",
+        "1e99",
+        "\"7\"",
+        "null",
+        "9007199254740993",
+        "[]",
+        "99999999999999999999999",
+    ] {
         let usage = format!(r#"{{"prompt_tokens":5,"completion_tokens":{garbage}}}"#);
         let passed = with(&usage);
         let usage = passed.usage.unwrap();
         assert_eq!((usage.input, usage.output), (5, estimate), "{garbage}");
         assert!(
-            passed.out.contains(&format!("\"prompt_tokens\":5,\"completion_tokens\":{estimate}")),
+            passed.out.contains(&format!(
+                "\"prompt_tokens\":5,\"completion_tokens\":{estimate}"
+            )),
             "{}",
             passed.out
         );
@@ -321,7 +421,13 @@ fn zeros_beside_text_and_what_is_no_count_are_estimated() {
         let passed = with(nothing);
         assert_eq!(passed.usage, None, "{nothing}");
         // The estimate that is billed stands in its place, or in a chunk of the gateway's own.
-        assert!(passed.out.contains(&format!("\"completion_tokens\":{estimate},")), "{}", passed.out);
+        assert!(
+            passed
+                .out
+                .contains(&format!("\"completion_tokens\":{estimate},")),
+            "{}",
+            passed.out
+        );
     }
     let most = r#"{"prompt_tokens":9007199254740992,"completion_tokens":9007199254740992}"#;
     assert_eq!(with(most).usage.unwrap().output, 1 << 53);
@@ -344,10 +450,18 @@ fn streams() -> impl Strategy<Value = (Protocol, bool, Vec<u8>)> {
         Just((Protocol::Messages, MESSAGES_REFUSAL)),
     ];
     let line_end = prop_oneof![Just("\n"), Just("\r\n"), Just("\r")];
-    let byte = prop_oneof![any::<u8>(), prop::sample::select(b"\n\r:{}[],\"\\ \xef".to_vec()),];
+    let byte = prop_oneof![
+        any::<u8>(),
+        prop::sample::select(b"\n\r:{}[],\"\\ \xef".to_vec()),
+    ];
     let change = (any::<prop::sample::Index>(), byte, 0..3_u8);
-    (stream, line_end, any::<bool>(), prop::collection::vec(change, 0..4)).prop_map(
-        |((protocol, stream), line_end, hide_usage, changes)| {
+    (
+        stream,
+        line_end,
+        any::<bool>(),
+        prop::collection::vec(change, 0..4),
+    )
+        .prop_map(|((protocol, stream), line_end, hide_usage, changes)| {
             let mut bytes = stream.replace('\n', line_end).into_bytes();
             for (index, byte, how) in changes {
                 let at = index.index(bytes.len());
@@ -358,16 +472,21 @@ fn streams() -> impl Strategy<Value = (Protocol, bool, Vec<u8>)> {
                 }
             }
             (protocol, hide_usage, bytes)
-        },
-    )
+        })
 }
 
 /// The bytes in pieces, cut at these places.
 pub fn cut<'a>(bytes: &'a [u8], cuts: &[prop::sample::Index]) -> Vec<&'a [u8]> {
-    let mut places: Vec<usize> = cuts.iter().map(|index| index.index(bytes.len() + 1)).collect();
+    let mut places: Vec<usize> = cuts
+        .iter()
+        .map(|index| index.index(bytes.len() + 1))
+        .collect();
     places.extend([0, bytes.len()]);
     places.sort_unstable();
-    places.windows(2).map(|pair| &bytes[pair[0]..pair[1]]).collect()
+    places
+        .windows(2)
+        .map(|pair| &bytes[pair[0]..pair[1]])
+        .collect()
 }
 
 proptest! {
@@ -399,11 +518,13 @@ proptest! {
     }
 }
 
-/// A stream of these events, left before its end: what was learned of it, and the bytes it generated.
+/// A stream of these events, left before its end: what was learned of it, and the bytes it
+/// generated.
 fn left_early(protocol: Protocol, events: &[&str]) -> (Option<Usage>, u64) {
     let mut pass = StreamPass::new(protocol, "public", false, 1 << 20);
     for event in events {
-        pass.push(format!("data: {event}\n\n").as_bytes(), &mut Vec::new()).unwrap();
+        pass.push(format!("data: {event}\n\n").as_bytes(), &mut Vec::new())
+            .unwrap();
     }
     (pass.input_learned(), pass.generated_bytes())
 }
@@ -415,18 +536,32 @@ fn what_was_spoken_and_searched_is_not_free_for_who_leaves_before_the_usage() {
         "A".repeat(6_401)
     );
     let (learned, generated) = left_early(Protocol::Chat, &[&sound]);
-    assert_eq!(learned.unwrap().audio_output, 3, "a token for each 3 200 bytes begun");
+    assert_eq!(
+        learned.unwrap().audio_output,
+        3,
+        "a token for each 3 200 bytes begun"
+    );
     assert_eq!(generated, 5, "the transcript is text");
     let silent = r#"{"choices":[{"index":0,"delta":{"audio":{"data":"AAAA"}}}]}"#;
-    assert_eq!(left_early(Protocol::Chat, &[silent]).1, 1, "sound without words was generated all the same");
-    let start = r#"{"type":"message_start","message":{"usage":{"input_tokens":9,"output_tokens":1}}}"#;
+    assert_eq!(
+        left_early(Protocol::Chat, &[silent]).1,
+        1,
+        "sound without words was generated all the same"
+    );
+    let start =
+        r#"{"type":"message_start","message":{"usage":{"input_tokens":9,"output_tokens":1}}}"#;
     let result = r#"{"type":"content_block_start","index":1,"content_block":{"type":"web_search_tool_result"}}"#;
     let (learned, _) = left_early(Protocol::Messages, &[start, result, result]);
     assert_eq!(learned.unwrap().web_searches, 2);
     let told = r#"{"type":"message_delta","delta":{},"usage":{"output_tokens":5,"server_tool_use":{"web_search_requests":1}}}"#;
     let mut pass = StreamPass::new(Protocol::Messages, "public", false, 1 << 20);
     for event in [start, result, result, told] {
-        pass.push(format!("data: {event}\n\n").as_bytes(), &mut Vec::new()).unwrap();
+        pass.push(format!("data: {event}\n\n").as_bytes(), &mut Vec::new())
+            .unwrap();
     }
-    assert_eq!(pass.usage().unwrap().usage.web_searches, 1, "what the vendor tells is billed");
+    assert_eq!(
+        pass.usage().unwrap().usage.web_searches,
+        1,
+        "what the vendor tells is billed"
+    );
 }

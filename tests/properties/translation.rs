@@ -1,7 +1,9 @@
-//! Translation, whatever is thrown at it: what comes out is legal for its reader, and no cut of the bytes matters.
+//! Translation, whatever is thrown at it: what comes out is legal for its reader, and no cut of the
+//! bytes matters.
 //!
-//! The corpus is every vector's payload and every recorded client, changed at random: values swapped inside the JSON,
-//! bytes changed outside it. Read next: `properties/legal.rs`, what a strict reader takes.
+//! The corpus is every vector's payload and every recorded client, changed at random: values
+//! swapped inside the JSON, bytes changed outside it. Read next: `properties/legal.rs`, what a
+//! strict reader takes.
 
 use crate::legal;
 use crate::streams::cut;
@@ -9,7 +11,8 @@ use model_gateway::protocol::Protocol;
 use model_gateway::protocol::failure::Failure;
 use model_gateway::protocol::form::Effort;
 use model_gateway::protocol::rules::{
-    Accepts, ChatModel, MessagesModel, ReasoningReplay, Sampling, Target, ThinkingType, ToolsWithReasoning,
+    Accepts, ChatModel, MessagesModel, ReasoningReplay, Sampling, Target, ThinkingType,
+    ToolsWithReasoning,
 };
 use model_gateway::protocol::sse::Decoder;
 use model_gateway::protocol::translate::{self, Asked, StreamTranslation, Translated};
@@ -25,11 +28,21 @@ pub const EVENT_BYTES_MAX: usize = 1 << 16;
 
 /// The real payloads of one kind: their folders' files of that name.
 pub fn payloads(pair: &str, names: &[&str]) -> Vec<String> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors").join(pair);
-    let mut folders: Vec<_> = std::fs::read_dir(root).unwrap().flatten().map(|entry| entry.path()).collect();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/vectors")
+        .join(pair);
+    let mut folders: Vec<_> = std::fs::read_dir(root)
+        .unwrap()
+        .flatten()
+        .map(|entry| entry.path())
+        .collect();
     folders.sort();
-    let files = folders.iter().flat_map(|folder| names.iter().map(|name| folder.join(name)));
-    files.filter_map(|file| std::fs::read_to_string(file).ok()).collect()
+    let files = folders
+        .iter()
+        .flat_map(|folder| names.iter().map(|name| folder.join(name)));
+    files
+        .filter_map(|file| std::fs::read_to_string(file).ok())
+        .collect()
 }
 
 struct Corpus {
@@ -47,7 +60,10 @@ fn corpus(pair: &str) -> Corpus {
         streams: payloads(pair, &["vendor_response.sse"]),
         wholes: payloads(pair, &["vendor_response.json"]),
     };
-    assert!(corpus.requests.len() > 10 && corpus.streams.len() > 5 && corpus.wholes.len() > 5, "{pair}");
+    assert!(
+        corpus.requests.len() > 10 && corpus.streams.len() > 5 && corpus.wholes.len() > 5,
+        "{pair}"
+    );
     corpus
 }
 
@@ -102,7 +118,10 @@ pub fn model(surface: Protocol, kind: u8) -> Accepts {
             system_role: "developer",
             ..ChatModel::default()
         }),
-        _ => Accepts::Chat(ChatModel { reasoning_replay: ReasoningReplay::ReasoningDetails, ..ChatModel::default() }),
+        _ => Accepts::Chat(ChatModel {
+            reasoning_replay: ReasoningReplay::ReasoningDetails,
+            ..ChatModel::default()
+        }),
     }
 }
 
@@ -165,7 +184,9 @@ fn change(tree: &mut Value, at: &mut usize, value: &Value, remove: bool) {
                 *at = usize::MAX;
                 return;
             }
-            items.iter_mut().for_each(|item| change(item, at, value, remove));
+            items
+                .iter_mut()
+                .for_each(|item| change(item, at, value, remove));
         }
         Value::Object(members) => {
             if remove && *at < members.len() {
@@ -174,7 +195,9 @@ fn change(tree: &mut Value, at: &mut usize, value: &Value, remove: bool) {
                 *at = usize::MAX;
                 return;
             }
-            members.iter_mut().for_each(|(_, member)| change(member, at, value, remove));
+            members
+                .iter_mut()
+                .for_each(|(_, member)| change(member, at, value, remove));
         }
         _ => {}
     }
@@ -190,7 +213,9 @@ fn size(tree: &Value) -> usize {
 
 /// Some values changed; the model stays, without which there is no request.
 pub fn changed(text: &str, changes: &[(Index, Value, bool)]) -> String {
-    let Ok(mut tree) = serde_json::from_str::<Value>(text) else { return text.to_owned() };
+    let Ok(mut tree) = serde_json::from_str::<Value>(text) else {
+        return text.to_owned();
+    };
     for (index, value, remove) in changes {
         let mut at = index.index(size(&tree)).max(1);
         change(&mut tree, &mut at, value, *remove);
@@ -211,7 +236,9 @@ pub struct Told {
 }
 
 fn tell(surface: Protocol, request: &str, pieces: &[&[u8]], event_bytes_max: usize) -> Told {
-    let recall = ask(surface, request.as_bytes(), &model(surface, 1)).unwrap().recall;
+    let recall = ask(surface, request.as_bytes(), &model(surface, 1))
+        .unwrap()
+        .recall;
     let mut stream = StreamTranslation::new(other(surface), surface, recall, true, event_bytes_max);
     let mut out = Vec::new();
     let mut failed = false;
@@ -261,17 +288,30 @@ fn surface() -> impl Strategy<Value = Protocol> {
 }
 
 pub fn changes() -> impl Strategy<Value = Vec<(Index, Value, bool)>> {
-    prop::collection::vec((any::<Index>(), odd_value(), prop::bool::weighted(0.3)), 0..4)
+    prop::collection::vec(
+        (any::<Index>(), odd_value(), prop::bool::weighted(0.3)),
+        0..4,
+    )
 }
 
-/// Streams of the corpus, with whole events left out, doubled or swapped, values changed and bytes changed.
-fn changed_stream(surface: Protocol, pick: Index, changes: &[(Index, u8, Value)], bytes: &[(Index, u8)]) -> Vec<u8> {
+/// Streams of the corpus, with whole events left out, doubled or swapped, values changed and bytes
+/// changed.
+fn changed_stream(
+    surface: Protocol,
+    pick: Index,
+    changes: &[(Index, u8, Value)],
+    bytes: &[(Index, u8)],
+) -> Vec<u8> {
     let streams = &corpus_of(surface).streams;
     let stream: &String = pick.get(streams.as_slice());
     changed_events(stream, changes, bytes)
 }
 
-pub fn changed_events(stream: &str, changes: &[(Index, u8, Value)], bytes: &[(Index, u8)]) -> Vec<u8> {
+pub fn changed_events(
+    stream: &str,
+    changes: &[(Index, u8, Value)],
+    bytes: &[(Index, u8)],
+) -> Vec<u8> {
     let mut events: Vec<String> = stream.split_inclusive("\n\n").map(str::to_owned).collect();
     for (index, how, value) in changes {
         let at = index.index(events.len().max(1));
@@ -286,8 +326,12 @@ pub fn changed_events(stream: &str, changes: &[(Index, u8, Value)], bytes: &[(In
                 events.swap(at, other);
             }
             _ => {
-                let Some((before, data)) = events[at].split_once("data: ") else { continue };
-                let Ok(mut tree) = serde_json::from_str::<Value>(data.trim()) else { continue };
+                let Some((before, data)) = events[at].split_once("data: ") else {
+                    continue;
+                };
+                let Ok(mut tree) = serde_json::from_str::<Value>(data.trim()) else {
+                    continue;
+                };
                 let mut place = index.index(size(&tree)).max(1);
                 change(&mut tree, &mut place, value, false);
                 events[at] = format!("{before}data: {tree}\n\n");
@@ -383,7 +427,11 @@ proptest! {
 /// What both protocols can say: texts, and calls with their results.
 fn conversation() -> impl Strategy<Value = Vec<Value>> {
     let text = "[a-zA-Zäß世\"\\\\\n ]{0,8}[a-zA-Z\"]";
-    let exchange = (text, prop::collection::vec(("[a-z_]{1,12}", text, text), 0..3), text);
+    let exchange = (
+        text,
+        prop::collection::vec(("[a-z_]{1,12}", text, text), 0..3),
+        text,
+    );
     prop::collection::vec(exchange, 1..5).prop_map(|exchanges| {
         let mut messages = Vec::new();
         for (number, (question, calls, answer)) in exchanges.into_iter().enumerate() {

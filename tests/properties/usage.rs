@@ -15,7 +15,9 @@ use model_gateway::protocol::answer::{self, AnswerStream};
 use model_gateway::protocol::form::answer::Recall;
 use model_gateway::protocol::same::StreamPass;
 use model_gateway::protocol::translate::StreamTranslation;
-use model_gateway::usage::{MeteredUsage, MeteringTerms, PerTool, Usage, UsageBounds, UsageEstimator, UsageVerdict};
+use model_gateway::usage::{
+    MeteredUsage, MeteringTerms, PerTool, Usage, UsageBounds, UsageEstimator, UsageVerdict,
+};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -34,7 +36,11 @@ fn price() -> Price {
 /// A whole answer with the usage object that an answer in one piece has: all of its stream's
 /// together.
 fn whole_of(vendor: Protocol, usages: &[Value]) -> String {
-    let mut usage = usages.iter().rfind(|usage| usage.is_object()).cloned().unwrap_or_default();
+    let mut usage = usages
+        .iter()
+        .rfind(|usage| usage.is_object())
+        .cloned()
+        .unwrap_or_default();
     match vendor {
         Protocol::Chat => {
             let largest = usages.iter().filter(|usage| usage.is_object());
@@ -71,20 +77,35 @@ fn stream_of(vendor: Protocol, usages: &[Value]) -> String {
                 json!({"message": {"id": "m", "type": "message", "role": "assistant", "model": "up",
                 "content": [], "usage": usages[0]}}),
             ),
-            ("content_block_start", json!({"index": 0, "content_block": {"type": "text", "text": ""}})),
-            ("content_block_delta", json!({"index": 0, "delta": {"type": "text_delta", "text": TEXT}})),
+            (
+                "content_block_start",
+                json!({"index": 0, "content_block": {"type": "text", "text": ""}}),
+            ),
+            (
+                "content_block_delta",
+                json!({"index": 0, "delta": {"type": "text_delta", "text": TEXT}}),
+            ),
             ("content_block_stop", json!({"index": 0})),
-            ("message_delta", json!({"delta": {"stop_reason": "end_turn"}, "usage": usages.last()})),
+            (
+                "message_delta",
+                json!({"delta": {"stop_reason": "end_turn"}, "usage": usages.last()}),
+            ),
             ("message_stop", json!({})),
         ],
         Protocol::Responses => vec![
-            ("response.created", json!({"sequence_number": 0, "response": {"id": "resp_1", "usage": null}})),
+            (
+                "response.created",
+                json!({"sequence_number": 0, "response": {"id": "resp_1", "usage": null}}),
+            ),
             (
                 "response.output_text.delta",
                 json!({"sequence_number": 1, "output_index": 0, "content_index": 0,
                 "item_id": "msg_1", "delta": TEXT}),
             ),
-            ("response.completed", json!({"sequence_number": 2, "response": response(usages.last().unwrap())})),
+            (
+                "response.completed",
+                json!({"sequence_number": 2, "response": response(usages.last().unwrap())}),
+            ),
         ],
     };
     let frame = |(name, mut data): (&str, Value)| {
@@ -99,7 +120,10 @@ fn chat_stream(usages: &[Value]) -> String {
     let (last, earlier) = usages.split_last().unwrap();
     let pieces = earlier.len().max(1);
     let size = TEXT.len().div_ceil(pieces);
-    let texts = TEXT.as_bytes().chunks(size).map(|text| String::from_utf8(text.to_vec()).unwrap());
+    let texts = TEXT
+        .as_bytes()
+        .chunks(size)
+        .map(|text| String::from_utf8(text.to_vec()).unwrap());
     let chunk = |choices: Value, usage: Option<&Value>| {
         let chunk = json!({"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "up",
             "choices": choices, "usage": usage});
@@ -110,7 +134,10 @@ fn chat_stream(usages: &[Value]) -> String {
         let choices = json!([{"index": 0, "delta": {"role": "assistant", "content": text}, "finish_reason": null}]);
         out += &chunk(choices, earlier.get(index));
     }
-    out += &chunk(json!([{"index": 0, "delta": {}, "finish_reason": "stop"}]), None);
+    out += &chunk(
+        json!([{"index": 0, "delta": {}, "finish_reason": "stop"}]),
+        None,
+    );
     out += &chunk(json!([]), Some(last));
     out + "data: [DONE]\n\n"
 }
@@ -118,7 +145,12 @@ fn chat_stream(usages: &[Value]) -> String {
 const SURFACES: [Protocol; 3] = [Protocol::Chat, Protocol::Messages, Protocol::Responses];
 
 fn recall() -> Recall {
-    Recall { public_model: "public".into(), include_usage: true, estimator: estimator(), ..Recall::default() }
+    Recall {
+        public_model: "public".into(),
+        include_usage: true,
+        estimator: estimator(),
+        ..Recall::default()
+    }
 }
 
 fn estimator() -> UsageEstimator {
@@ -126,7 +158,10 @@ fn estimator() -> UsageEstimator {
 }
 
 fn terms(bounds: &UsageBounds) -> MeteringTerms {
-    MeteringTerms { estimator: estimator(), bounds: *bounds }
+    MeteringTerms {
+        estimator: estimator(),
+        bounds: *bounds,
+    }
 }
 
 /// What is billed, and what the client reads.
@@ -139,26 +174,59 @@ struct Outcome {
 fn whole(vendor: Protocol, surface: Protocol, answer: &str, bounds: &UsageBounds) -> Outcome {
     let recall = (vendor != surface).then(recall);
     let body = Bytes::from(answer.to_owned());
-    let whole = answer::whole(vendor, surface, "public", recall, false, body, &terms(bounds)).unwrap();
+    let whole = answer::whole(
+        vendor,
+        surface,
+        "public",
+        recall,
+        false,
+        body,
+        &terms(bounds),
+    )
+    .unwrap();
     let body = String::from_utf8(whole.body.to_vec()).unwrap();
-    let reported = Reported::read(surface, std::iter::once(serde_json::from_str(&body).unwrap()));
-    Outcome { metered: whole.usage.expect("a usage"), body, reported }
+    let reported = Reported::read(
+        surface,
+        std::iter::once(serde_json::from_str(&body).unwrap()),
+    );
+    Outcome {
+        metered: whole.usage.expect("a usage"),
+        body,
+        reported,
+    }
 }
 
 fn streamed(vendor: Protocol, surface: Protocol, stream: &str, bounds: &UsageBounds) -> Outcome {
     let mut answer = if vendor == surface {
-        AnswerStream::Same(Box::new(StreamPass::new(vendor, "public", false, 1 << 20).with_request(terms(bounds), 1)))
+        AnswerStream::Same(Box::new(
+            StreamPass::new(vendor, "public", false, 1 << 20).with_request(terms(bounds), 1),
+        ))
     } else {
-        let recall = Recall { usage_bounds: *bounds, ..recall() };
-        AnswerStream::Translated(Box::new(StreamTranslation::new(vendor, surface, recall, true, 1 << 20)))
+        let recall = Recall {
+            usage_bounds: *bounds,
+            ..recall()
+        };
+        AnswerStream::Translated(Box::new(StreamTranslation::new(
+            vendor,
+            surface,
+            recall,
+            true,
+            1 << 20,
+        )))
     };
     let mut out = Vec::new();
     answer.push(stream.as_bytes(), &mut out).unwrap();
     answer.finish(&mut out).unwrap();
     let body = String::from_utf8(out).unwrap();
-    let events = body.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok());
+    let events = body
+        .lines()
+        .filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok());
     let reported = Reported::read(surface, events);
-    Outcome { metered: answer.usage().expect("a usage"), body, reported }
+    Outcome {
+        metered: answer.usage().expect("a usage"),
+        body,
+        reported,
+    }
 }
 
 /// What a client reads: the input of every class together, of it cached and written, the output, of
@@ -187,7 +255,11 @@ impl Reported {
     fn read(surface: Protocol, events: impl Iterator<Item = Value>) -> Self {
         match surface {
             Protocol::Chat => {
-                let last = events.map(|chunk| chunk["usage"].clone()).filter(Value::is_object).last().unwrap();
+                let last = events
+                    .map(|chunk| chunk["usage"].clone())
+                    .filter(Value::is_object)
+                    .last()
+                    .unwrap();
                 Self::of_chat(&last, ["prompt", "completion"])
             }
             Protocol::Responses => {
@@ -195,7 +267,11 @@ impl Reported {
                     Some(response) => response["usage"].clone(),
                     None => event["usage"].clone(),
                 };
-                let last = events.map(of_event).filter(Value::is_object).last().unwrap();
+                let last = events
+                    .map(of_event)
+                    .filter(Value::is_object)
+                    .last()
+                    .unwrap();
                 Self::of_chat(&last, ["input", "output"])
             }
             Protocol::Messages => Self::of_messages(events),
@@ -203,8 +279,17 @@ impl Reported {
     }
 
     fn of_chat(usage: &Value, [input, output]: [&str; 2]) -> Self {
-        let number = |value: &Value| if value.is_null() { 0 } else { value.as_u64().expect("a whole number") };
-        let (parts, written) = (&usage[format!("{input}_tokens_details")], &usage[format!("{output}_tokens_details")]);
+        let number = |value: &Value| {
+            if value.is_null() {
+                0
+            } else {
+                value.as_u64().expect("a whole number")
+            }
+        };
+        let (parts, written) = (
+            &usage[format!("{input}_tokens_details")],
+            &usage[format!("{output}_tokens_details")],
+        );
         let hit = number(&usage["prompt_cache_hit_tokens"]);
         let reported = Self {
             input: number(&usage[format!("{input}_tokens")]),
@@ -214,9 +299,13 @@ impl Reported {
             reasoning: number(&written["reasoning_tokens"]),
         };
         let total = &usage["total_tokens"];
-        assert!(total.is_null() || number(total) == reported.input + reported.output, "{usage}");
         assert!(
-            reported.cached + reported.written <= reported.input && reported.reasoning <= reported.output,
+            total.is_null() || number(total) == reported.input + reported.output,
+            "{usage}"
+        );
+        assert!(
+            reported.cached + reported.written <= reported.input
+                && reported.reasoning <= reported.output,
             "{usage}"
         );
         reported
@@ -226,16 +315,33 @@ impl Reported {
     fn of_messages(events: impl Iterator<Item = Value>) -> Self {
         let mut usage = json!({});
         for event in events {
-            let object = if event["message"].is_object() { &event["message"]["usage"] } else { &event["usage"] };
+            let object = if event["message"].is_object() {
+                &event["message"]["usage"]
+            } else {
+                &event["usage"]
+            };
             // As the official client does, null changes nothing.
-            for (name, value) in object.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null()) {
+            for (name, value) in object
+                .as_object()
+                .into_iter()
+                .flatten()
+                .filter(|(_, value)| !value.is_null())
+            {
                 usage[name] = value.clone();
             }
         }
-        let number = |value: &Value| if value.is_null() { 0 } else { value.as_u64().expect("a whole number") };
+        let number = |value: &Value| {
+            if value.is_null() {
+                0
+            } else {
+                value.as_u64().expect("a whole number")
+            }
+        };
         let counters = |usage: &Value| {
-            let (cached, written) =
-                (number(&usage["cache_read_input_tokens"]), number(&usage["cache_creation_input_tokens"]));
+            let (cached, written) = (
+                number(&usage["cache_read_input_tokens"]),
+                number(&usage["cache_creation_input_tokens"]),
+            );
             Self {
                 input: number(&usage["input_tokens"]) + cached + written,
                 cached,
@@ -245,7 +351,9 @@ impl Reported {
             }
         };
         let passes = usage["iterations"].as_array().into_iter().flatten();
-        let passes = passes.filter(|entry| entry["type"] == "compaction").map(counters);
+        let passes = passes
+            .filter(|entry| entry["type"] == "compaction")
+            .map(counters);
         passes.fold(counters(&usage), |sum, pass| Self {
             input: sum.input + pass.input,
             cached: sum.cached + pass.cached,
@@ -262,8 +370,14 @@ fn each_way(vendor: Protocol, usages: &[Value], bounds: &UsageBounds) -> Vec<(St
     let ways = SURFACES.into_iter().flat_map(|surface| {
         let name = surface.as_str();
         [
-            (format!("whole to {name}"), whole(vendor, surface, &one, bounds)),
-            (format!("streamed to {name}"), streamed(vendor, surface, &events, bounds)),
+            (
+                format!("whole to {name}"),
+                whole(vendor, surface, &one, bounds),
+            ),
+            (
+                format!("streamed to {name}"),
+                streamed(vendor, surface, &events, bounds),
+            ),
         ]
     });
     ways.collect()
@@ -271,19 +385,50 @@ fn each_way(vendor: Protocol, usages: &[Value], bounds: &UsageBounds) -> Vec<(St
 
 #[test]
 fn every_dialect_is_billed_and_reported_alike_on_every_surface() {
-    for Dialect { name, vendor, usages, billed, cost, is_estimated } in dialects() {
+    for Dialect {
+        name,
+        vendor,
+        usages,
+        billed,
+        cost,
+        is_estimated,
+    } in dialects()
+    {
         for (way, outcome) in each_way(vendor, &usages, &UsageBounds::default()) {
             let usage = outcome.metered.usage;
             let written = usage.cache_write_5m + usage.cache_write_1h;
-            let found = [usage.input, usage.cache_read, written, usage.output, usage.reasoning];
+            let found = [
+                usage.input,
+                usage.cache_read,
+                written,
+                usage.output,
+                usage.reasoning,
+            ];
             assert_eq!(found, billed, "{name}, {way}");
-            let verdict = if is_estimated { UsageVerdict::Estimated } else { UsageVerdict::Exact };
+            let verdict = if is_estimated {
+                UsageVerdict::Estimated
+            } else {
+                UsageVerdict::Exact
+            };
             assert_eq!(outcome.metered.verdict, verdict, "{name}, {way}");
-            assert_eq!(outcome.reported, Reported::of(&usage), "{name}, {way}: {}", outcome.body);
-            assert_eq!(pricing::cost(&usage, &price()), Micro::new(cost), "{name}, {way}");
+            assert_eq!(
+                outcome.reported,
+                Reported::of(&usage),
+                "{name}, {way}: {}",
+                outcome.body
+            );
+            assert_eq!(
+                pricing::cost(&usage, &price()),
+                Micro::new(cost),
+                "{name}, {way}"
+            );
             let lines = pricing::lines(&usage, &price());
             let counted: u64 = lines.iter().map(|line| line.count).sum();
-            assert_eq!(counted, usage.tokens_total(), "{name}: each token stands on one line of the receipt");
+            assert_eq!(
+                counted,
+                usage.tokens_total(),
+                "{name}: each token stands on one line of the receipt"
+            );
         }
     }
 }
@@ -303,13 +448,23 @@ fn a_usage_that_states_what_is_billed_is_passed_on_byte_by_byte() {
         "vLLM: a growing usage with every chunk",
         "messages after a compaction",
     ];
-    for Dialect { name, vendor, usages, .. } in dialects() {
+    for Dialect {
+        name,
+        vendor,
+        usages,
+        ..
+    } in dialects()
+    {
         let stream = stream_of(vendor, &usages);
         let passed = streamed(vendor, vendor, &stream, &UsageBounds::default()).body;
         let answer = whole_of(vendor, &usages);
         let passed_whole = whole(vendor, vendor, &answer, &UsageBounds::default()).body;
         let renamed = |text: &str| text.replace("\"up\"", "\"public\"");
-        assert_eq!(passed == renamed(&stream), plain.contains(&name), "{name}: {passed}");
+        assert_eq!(
+            passed == renamed(&stream),
+            plain.contains(&name),
+            "{name}: {passed}"
+        );
         if plain.contains(&name) {
             assert_eq!(passed_whole, renamed(&answer), "{name}");
         }
@@ -318,21 +473,47 @@ fn a_usage_that_states_what_is_billed_is_passed_on_byte_by_byte() {
 
 #[test]
 fn passes_have_lines_of_their_own_and_add_up() {
-    let compacted = dialects().into_iter().find(|dialect| dialect.name == "messages after a compaction").unwrap();
-    let (_, outcome) = each_way(compacted.vendor, &compacted.usages, &UsageBounds::default()).swap_remove(1);
+    let compacted = dialects()
+        .into_iter()
+        .find(|dialect| dialect.name == "messages after a compaction")
+        .unwrap();
+    let (_, outcome) =
+        each_way(compacted.vendor, &compacted.usages, &UsageBounds::default()).swap_remove(1);
     let lines = pricing::lines(&outcome.metered.usage, &price());
-    let told: Vec<_> = lines.iter().filter(|line| line.count > 0).map(|l| (l.pass, l.class, l.count)).collect();
-    let wanted = [(None, "input", 682), (None, "output", 1_320), (Some(1), "input", 60_385), (Some(1), "output", 592)];
+    let told: Vec<_> = lines
+        .iter()
+        .filter(|line| line.count > 0)
+        .map(|l| (l.pass, l.class, l.count))
+        .collect();
+    let wanted = [
+        (None, "input", 682),
+        (None, "output", 1_320),
+        (Some(1), "input", 60_385),
+        (Some(1), "output", 592),
+    ];
     assert_eq!(told, wanted);
 }
 
 #[test]
 fn an_absurd_counter_is_delivered_capped_and_flagged() {
-    let most = UsageBounds { input: 90, input_believed: 2_138, output: 2_000, ..UsageBounds::default() };
+    let most = UsageBounds {
+        input: 90,
+        input_believed: 2_138,
+        output: 2_000,
+        ..UsageBounds::default()
+    };
     let absurd = 4_294_967_295_u64;
     for (vendor, usages, billed) in [
-        (Protocol::Chat, vec![json!({"prompt_tokens": 11, "completion_tokens": absurd})], [11, 2_000]),
-        (Protocol::Chat, vec![json!({"prompt_tokens": 100_000, "completion_tokens": 5})], [90, 5]),
+        (
+            Protocol::Chat,
+            vec![json!({"prompt_tokens": 11, "completion_tokens": absurd})],
+            [11, 2_000],
+        ),
+        (
+            Protocol::Chat,
+            vec![json!({"prompt_tokens": 100_000, "completion_tokens": 5})],
+            [90, 5],
+        ),
         (
             Protocol::Chat,
             vec![json!({"prompt_tokens": 11, "completion_tokens": 5, "total_tokens": absurd})],
@@ -340,22 +521,43 @@ fn an_absurd_counter_is_delivered_capped_and_flagged() {
         ),
         (
             Protocol::Messages,
-            vec![json!({"input_tokens": 100_000, "output_tokens": 1}), json!({"output_tokens": 5})],
+            vec![
+                json!({"input_tokens": 100_000, "output_tokens": 1}),
+                json!({"output_tokens": 5}),
+            ],
             [90, 5],
         ),
         (
             Protocol::Messages,
-            vec![json!({"input_tokens": 11, "output_tokens": 1}), json!({"output_tokens": absurd})],
+            vec![
+                json!({"input_tokens": 11, "output_tokens": 1}),
+                json!({"output_tokens": absurd}),
+            ],
             [11, 2_000],
         ),
-        (Protocol::Responses, vec![json!({"input_tokens": 100_000, "output_tokens": absurd})], [90, 2_000]),
+        (
+            Protocol::Responses,
+            vec![json!({"input_tokens": 100_000, "output_tokens": absurd})],
+            [90, 2_000],
+        ),
     ] {
         for (way, outcome) in each_way(vendor, &usages, &most) {
             let usage = outcome.metered.usage;
             assert_eq!([usage.input, usage.output], billed, "{usages:?}, {way}");
-            assert!(matches!(outcome.metered.verdict, UsageVerdict::Implausible(_)), "{usages:?}, {way}");
-            assert_eq!(outcome.reported, Reported::of(&usage), "{way}: {}", outcome.body);
-            assert!(outcome.body.contains(TEXT), "{way}: the answer is delivered");
+            assert!(
+                matches!(outcome.metered.verdict, UsageVerdict::Implausible(_)),
+                "{usages:?}, {way}"
+            );
+            assert_eq!(
+                outcome.reported,
+                Reported::of(&usage),
+                "{way}: {}",
+                outcome.body
+            );
+            assert!(
+                outcome.body.contains(TEXT),
+                "{way}: the answer is delivered"
+            );
         }
     }
 }
@@ -363,11 +565,22 @@ fn an_absurd_counter_is_delivered_capped_and_flagged() {
 #[test]
 fn the_examples_for_account_holders_are_what_is_billed() {
     let page = include_str!("../../docs/billing.md");
-    let section = page.split("### As vendors write it").nth(1).unwrap().split("\n## ").next().unwrap();
+    let section = page
+        .split("### As vendors write it")
+        .nth(1)
+        .unwrap()
+        .split("\n## ")
+        .next()
+        .unwrap();
     let rows: Vec<Vec<&str>> = section
         .lines()
         .filter(|line| line.starts_with("| `"))
-        .map(|line| line.trim_matches('|').split('|').map(|cell| cell.trim().trim_matches('`')).collect())
+        .map(|line| {
+            line.trim_matches('|')
+                .split('|')
+                .map(|cell| cell.trim().trim_matches('`'))
+                .collect()
+        })
         .collect();
     assert_eq!(rows.len(), 8);
     let most = UsageBounds {
@@ -379,12 +592,22 @@ fn the_examples_for_account_holders_are_what_is_billed() {
     };
     for row in rows {
         let usage: Value = serde_json::from_str(row[0]).unwrap();
-        let vendor = if usage["input_tokens"].is_null() { Protocol::Chat } else { Protocol::Messages };
+        let vendor = if usage["input_tokens"].is_null() {
+            Protocol::Chat
+        } else {
+            Protocol::Messages
+        };
         for (way, outcome) in each_way(vendor, &[usage], &most) {
             let usage = outcome.metered.usage;
             let credits = pricing::exact_cost(&usage, &price());
-            let found = [usage.input, usage.cache_read, usage.output].map(|count| count.to_string());
-            assert_eq!([&found[..], &[credits]].concat(), row[1..], "{way}: {}", row[0]);
+            let found =
+                [usage.input, usage.cache_read, usage.output].map(|count| count.to_string());
+            assert_eq!(
+                [&found[..], &[credits]].concat(),
+                row[1..],
+                "{way}: {}",
+                row[0]
+            );
         }
     }
 }
@@ -402,13 +625,28 @@ fn counter() -> impl Strategy<Value = Value> {
 
 fn any_usage(vendor: Protocol) -> BoxedStrategy<Value> {
     let optional = || prop_oneof![2 => Just(None), 1 => Just(Some(Value::Null)), 5 => counter().prop_map(Some)];
-    let counters = (counter(), counter(), optional(), optional(), optional(), optional());
+    let counters = (
+        counter(),
+        counter(),
+        optional(),
+        optional(),
+        optional(),
+        optional(),
+    );
     let usage = counters.prop_map(move |(input, output, total, cached, written, reasoning)| {
         let names = match vendor {
-            Protocol::Chat => {
-                ["prompt_tokens", "completion_tokens", "prompt_tokens_details", "completion_tokens_details"]
-            }
-            _ => ["input_tokens", "output_tokens", "input_tokens_details", "output_tokens_details"],
+            Protocol::Chat => [
+                "prompt_tokens",
+                "completion_tokens",
+                "prompt_tokens_details",
+                "completion_tokens_details",
+            ],
+            _ => [
+                "input_tokens",
+                "output_tokens",
+                "input_tokens_details",
+                "output_tokens_details",
+            ],
         };
         let mut usage = json!({names[0]: input, names[1]: output});
         let mut set = |path: &[&str], value: Option<Value>| {
@@ -425,7 +663,8 @@ fn any_usage(vendor: Protocol) -> BoxedStrategy<Value> {
             set(&["cache_creation", "ephemeral_5m_input_tokens"], total);
             set(&["output_tokens_details", "thinking_tokens"], reasoning);
             if let Some(pass) = written {
-                usage["iterations"] = json!([{"type": "compaction", "input_tokens": pass, "output_tokens": 7}]);
+                usage["iterations"] =
+                    json!([{"type": "compaction", "input_tokens": pass, "output_tokens": 7}]);
             }
         } else {
             set(&["total_tokens"], total);
@@ -441,7 +680,10 @@ fn any_usage(vendor: Protocol) -> BoxedStrategy<Value> {
 fn any_answer() -> impl Strategy<Value = (Protocol, Vec<Value>)> {
     prop::sample::select(&SURFACES[..]).prop_flat_map(|vendor| {
         let most = if vendor == Protocol::Responses { 1 } else { 3 };
-        (Just(vendor), prop::collection::vec(any_usage(vendor), 1..=most))
+        (
+            Just(vendor),
+            prop::collection::vec(any_usage(vendor), 1..=most),
+        )
     })
 }
 

@@ -29,8 +29,18 @@ pub struct World {
 impl World {
     pub async fn new() -> Self {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf/local.yaml");
-        let model = Arc::clone(config::load(&file).unwrap().catalog.find("beta-5.2").unwrap());
-        let world = Self { server: Server::start(), dir: tempfile::tempdir().unwrap(), model };
+        let model = Arc::clone(
+            config::load(&file)
+                .unwrap()
+                .catalog
+                .find("beta-5.2")
+                .unwrap(),
+        );
+        let world = Self {
+            server: Server::start(),
+            dir: tempfile::tempdir().unwrap(),
+            model,
+        };
         world.seed(10_000_000).await;
         world
     }
@@ -55,12 +65,17 @@ impl World {
 
     pub fn edge(&self) -> Till {
         let stores = (self.store(), self.store());
-        Till::Shared(SharedBilling::serve(self.dir.path(), stores, &[], &Limits::default()).unwrap())
+        Till::Shared(
+            SharedBilling::serve(self.dir.path(), stores, &[], &Limits::default()).unwrap(),
+        )
     }
 
     fn journals(&self) -> usize {
         let entries = std::fs::read_dir(self.dir.path().join("journal")).unwrap();
-        entries.flatten().filter(|entry| !entry.file_name().to_string_lossy().starts_with('.')).count()
+        entries
+            .flatten()
+            .filter(|entry| !entry.file_name().to_string_lossy().starts_with('.'))
+            .count()
     }
 
     /// A hold of one credit.
@@ -76,9 +91,15 @@ impl World {
             conversation: None,
         };
         let price = micro(1_000_000);
-        let reach = Reach { input_tokens: 0, input_price: price, output_price: price };
+        let reach = Reach {
+            input_tokens: 0,
+            input_price: price,
+            output_price: price,
+        };
         let quote = Quote::flat(reach, 1, 1_000_000, 1_000_000);
-        till.reserve(opening, &quote, true, now_ms()).await.map(|(hold, _)| hold)
+        till.reserve(opening, &quote, true, now_ms())
+            .await
+            .map(|(hold, _)| hold)
     }
 
     async fn has(&self) -> (Micro, Micro) {
@@ -99,14 +120,24 @@ impl World {
     }
 
     async fn events(&self) -> Vec<Event> {
-        let events = self.store().events(partition(ACCOUNT), "0", 1_000).await.unwrap();
+        let events = self
+            .store()
+            .events(partition(ACCOUNT), "0", 1_000)
+            .await
+            .unwrap();
         events.into_iter().map(|(_, event)| event).collect()
     }
 }
 
 /// Ten output tokens of the shipped model.
 fn ten() -> (Usage, i64) {
-    (Usage { output: 10, ..Usage::default() }, 14_000)
+    (
+        Usage {
+            output: 10,
+            ..Usage::default()
+        },
+        14_000,
+    )
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -116,30 +147,62 @@ async fn what_an_edge_settles_reaches_the_store_and_stays_in_the_journal_until_t
     let hold = world.hold(&till, "req_a").await.unwrap();
     assert_eq!(world.has().await, (micro(10_000_000), micro(1_000_000)));
     let (usage, cost) = ten();
-    assert_eq!(hold.settle(usage, Outcome::Completed, false, now_ms()).unwrap(), micro(cost));
+    assert_eq!(
+        hold.settle(usage, Outcome::Completed, false, now_ms())
+            .unwrap(),
+        micro(cost)
+    );
     world.wait_has(10_000_000 - cost, 0).await;
-    world.hold(&till, "req_b").await.unwrap().release(Outcome::VendorError, now_ms());
+    world
+        .hold(&till, "req_b")
+        .await
+        .unwrap()
+        .release(Outcome::VendorError, now_ms());
     world.wait_has(10_000_000 - cost, 0).await;
     let ended = |event: &Event| matches!(event, Event::Ended { .. });
-    while world.events().await.iter().filter(|event| ended(event)).count() < 2 {
+    while world
+        .events()
+        .await
+        .iter()
+        .filter(|event| ended(event))
+        .count()
+        < 2
+    {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     // The ledger has the first, and not the second: the edge ends with its journal left.
-    world.server.cli(&["set", &format!("gw:{{p{}}}:r:req_a", partition(ACCOUNT)), "applied"]);
-    tokio::task::spawn_blocking(move || till.finish()).await.unwrap();
+    world.server.cli(&[
+        "set",
+        &format!("gw:{{p{}}}:r:req_a", partition(ACCOUNT)),
+        "applied",
+    ]);
+    tokio::task::spawn_blocking(move || till.finish())
+        .await
+        .unwrap();
     assert_eq!(world.journals(), 1);
     let next = world.edge();
     for request in ["req_a", "req_b"] {
-        world.server.cli(&["set", &format!("gw:{{p{}}}:r:{request}", partition(ACCOUNT)), "applied"]);
+        world.server.cli(&[
+            "set",
+            &format!("gw:{{p{}}}:r:{request}", partition(ACCOUNT)),
+            "applied",
+        ]);
     }
-    tokio::task::spawn_blocking(move || next.finish()).await.unwrap();
+    tokio::task::spawn_blocking(move || next.finish())
+        .await
+        .unwrap();
     assert_eq!(world.journals(), 0, "all is known to be in the ledger");
     assert_eq!(world.events().await.len(), 2, "told twice, counted once");
     for event in world.events().await {
-        let Event::Ended { ending, .. } = event else { panic!("{event:?}") };
+        let Event::Ended { ending, .. } = event else {
+            panic!("{event:?}")
+        };
         let told: serde_json::Value = serde_json::from_str(&ending).unwrap();
         let price: Price = serde_json::from_value(told["price"].clone()).unwrap();
-        assert!(price.is_version(told["detail"]["price_version"].as_str().unwrap()), "{told}");
+        assert!(
+            price.is_version(told["detail"]["price_version"].as_str().unwrap()),
+            "{told}"
+        );
     }
     assert_eq!(world.has().await, (micro(10_000_000 - cost), Micro::ZERO));
 }
@@ -149,7 +212,12 @@ async fn a_store_that_lost_everything_is_told_again() {
     let world = World::new().await;
     let till = world.edge();
     let (usage, cost) = ten();
-    world.hold(&till, "req_a").await.unwrap().settle(usage, Outcome::Completed, false, now_ms()).unwrap();
+    world
+        .hold(&till, "req_a")
+        .await
+        .unwrap()
+        .settle(usage, Outcome::Completed, false, now_ms())
+        .unwrap();
     world.wait_has(10_000_000 - cost, 0).await;
     assert_eq!(world.server.cli(&["flushall"]), "OK");
     // As the ledger has it, which was not told.
@@ -163,12 +231,20 @@ async fn what_a_dead_edge_left_open_is_given_back_by_the_next() {
     let world = World::new().await;
     let till = world.edge();
     let (usage, cost) = ten();
-    world.hold(&till, "req_a").await.unwrap().settle(usage, Outcome::Completed, false, now_ms()).unwrap();
+    world
+        .hold(&till, "req_a")
+        .await
+        .unwrap()
+        .settle(usage, Outcome::Completed, false, now_ms())
+        .unwrap();
     let _running = world.hold(&till, "req_b").await.unwrap();
     world.wait_has(10_000_000 - cost, 1_000_000).await;
     // Another edge finds what this one would leave, were it killed now.
     let other = tempfile::tempdir().unwrap();
-    let (left, found) = (world.dir.path().join("journal").join(till.boot()), other.path().join("journal/left"));
+    let (left, found) = (
+        world.dir.path().join("journal").join(till.boot()),
+        other.path().join("journal/left"),
+    );
     std::fs::create_dir_all(&found).unwrap();
     for file in std::fs::read_dir(left).unwrap().flatten() {
         std::fs::copy(file.path(), found.join(file.file_name())).unwrap();
@@ -182,16 +258,25 @@ async fn what_a_dead_edge_left_open_is_given_back_by_the_next() {
 async fn what_is_held_for_a_client_that_left_while_the_store_was_asked_is_given_back() {
     let world = World::new().await;
     let till = world.edge();
-    world.hold(&till, "req_a").await.unwrap().release(Outcome::VendorError, now_ms());
+    world
+        .hold(&till, "req_a")
+        .await
+        .unwrap()
+        .release(Outcome::VendorError, now_ms());
     world.server.signal("STOP");
     // The question is on its way, and nobody will read the answer.
     let left = tokio::time::timeout(Duration::from_millis(50), world.hold(&till, "req_b")).await;
     assert!(left.is_err(), "a store that stands still has answered");
     world.server.signal("CONT");
     let began = Instant::now();
-    let ended = |event: &Event| matches!(event, Event::Ended { request_id, .. } if request_id == "req_b");
+    let ended =
+        |event: &Event| matches!(event, Event::Ended { request_id, .. } if request_id == "req_b");
     while !world.events().await.iter().any(ended) {
-        assert!(began.elapsed() < SOON, "nobody ended it: {:?} is had and held", world.has().await);
+        assert!(
+            began.elapsed() < SOON,
+            "nobody ended it: {:?} is had and held",
+            world.has().await
+        );
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert_eq!(world.has().await, (micro(10_000_000), Micro::ZERO));
@@ -205,10 +290,22 @@ async fn without_the_store_nothing_begins_and_what_runs_is_finished() {
     world.server.kill();
     let began = Instant::now();
     let refused = world.hold(&till, "req_b").await;
-    assert!(matches!(refused, Err(Refused::Unavailable(_))), "admitted without the store");
-    assert!(began.elapsed() < Duration::from_secs(3), "refused after {:?}", began.elapsed());
+    assert!(
+        matches!(refused, Err(Refused::Unavailable(_))),
+        "admitted without the store"
+    );
+    assert!(
+        began.elapsed() < Duration::from_secs(3),
+        "refused after {:?}",
+        began.elapsed()
+    );
     let (usage, cost) = ten();
-    assert_eq!(running.settle(usage, Outcome::Completed, false, now_ms()).unwrap(), micro(cost));
+    assert_eq!(
+        running
+            .settle(usage, Outcome::Completed, false, now_ms())
+            .unwrap(),
+        micro(cost)
+    );
     world.server.start_again();
     world.wait_has(10_000_000 - cost, 0).await;
     let hold = world.hold(&till, "req_c").await.unwrap();

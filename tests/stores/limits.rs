@@ -1,5 +1,5 @@
-//! What the shared store's scripts count against limits: requests, tokens and what runs at one time, of a key and of its
-//! account, and what a key spends.
+//! What the shared store's scripts count against limits: requests, tokens and what runs at one
+//! time, of a key and of its account, and what a key spends.
 //!
 //! Must not know config or HTTP.
 
@@ -7,23 +7,41 @@ use super::{LEASE, World, micro, now_ms, parts};
 use model_gateway::billing::bounds::{Bounds, Period, SpendLimit};
 use model_gateway::billing::rates::{Limited, Meter, Rates, Wait, Whose};
 use model_gateway::money::{Micro, Parts};
-use model_gateway::store::redis::{End, Ended, KeySeed, Reserve, Reserved, Restore, SharedStore, partition};
+use model_gateway::store::redis::{
+    End, Ended, KeySeed, Reserve, Reserved, Restore, SharedStore, partition,
+};
 use std::time::{Duration, Instant};
 
 fn rates(requests_per_minute: u64, tokens_per_minute: u64, concurrent: u64) -> Rates {
-    Rates { requests_per_minute, tokens_per_minute, concurrent }
+    Rates {
+        requests_per_minute,
+        tokens_per_minute,
+        concurrent,
+    }
 }
 
 fn of_key(key: Rates) -> Bounds {
-    Bounds { key, ..Bounds::default() }
+    Bounds {
+        key,
+        ..Bounds::default()
+    }
 }
 
 fn of_account(account: Rates) -> Bounds {
-    Bounds { account, ..Bounds::default() }
+    Bounds {
+        account,
+        ..Bounds::default()
+    }
 }
 
 fn spending(micro: i64, period: Period) -> Bounds {
-    Bounds { spend: Some(SpendLimit { credits: Micro::new(micro), period }), ..Bounds::default() }
+    Bounds {
+        spend: Some(SpendLimit {
+            credits: Micro::new(micro),
+            period,
+        }),
+        ..Bounds::default()
+    }
 }
 
 /// One key of an account.
@@ -36,51 +54,106 @@ struct Caller<'a> {
 impl<'a> Caller<'a> {
     async fn new(store: &'a SharedStore, account: &'a str) -> Self {
         World::with(store, account, 1_000_000, None).await;
-        Self { store, account, key: format!("key_{account}") }
+        Self {
+            store,
+            account,
+            key: format!("key_{account}"),
+        }
     }
 
     fn other(&self, key: &str) -> Caller<'a> {
-        Caller { key: format!("key_{}_{key}", self.account), ..*self }
+        Caller {
+            key: format!("key_{}_{key}", self.account),
+            ..*self
+        }
     }
 
     async fn ask(&self, request: &str, bounds: &Bounds, full: i64, floor: i64) -> Reserved {
         self.ask_for(request, bounds, full, floor, LEASE).await
     }
 
-    async fn ask_for(&self, request: &str, bounds: &Bounds, full: i64, floor: i64, lease: Duration) -> Reserved {
+    async fn ask_for(
+        &self,
+        request: &str,
+        bounds: &Bounds,
+        full: i64,
+        floor: i64,
+        lease: Duration,
+    ) -> Reserved {
         let request_id = &format!("req_{}_{request}", self.account);
         let (full, floor, account, most_open) = (micro(full), micro(floor), self.account, 500);
         let within = (!bounds.is_unbounded()).then_some((self.key.as_str(), bounds));
-        self.store.reserve(&Reserve { request_id, account, full, floor, lease, most_open, within }).await.unwrap()
+        self.store
+            .reserve(&Reserve {
+                request_id,
+                account,
+                full,
+                floor,
+                lease,
+                most_open,
+                within,
+            })
+            .await
+            .unwrap()
     }
 
     async fn end(&self, request: &str, cost: i64, tokens: u64) {
         let request_id = &format!("req_{}_{request}", self.account);
         let ending = &format!("{{\"key_id\":\"{}\"}}", self.key);
-        let end = End { request_id, account: self.account, cost: micro(cost), ending, key_id: &self.key, tokens };
-        assert!(matches!(self.store.end(&end).await.unwrap(), Ended::Done { .. }), "{request}");
+        let end = End {
+            request_id,
+            account: self.account,
+            cost: micro(cost),
+            ending,
+            key_id: &self.key,
+            tokens,
+        };
+        assert!(
+            matches!(self.store.end(&end).await.unwrap(), Ended::Done { .. }),
+            "{request}"
+        );
     }
 
     async fn seed(&self, spent: i64, seq: i64) -> bool {
         let spent = [micro(spent); 4];
-        let seed = KeySeed { account: self.account, key_id: &self.key, at_ms: now_ms(), spent, seq, epoch: "" };
+        let seed = KeySeed {
+            account: self.account,
+            key_id: &self.key,
+            at_ms: now_ms(),
+            spent,
+            seq,
+            epoch: "",
+        };
         self.store.seed_key(&seed).await.unwrap()
     }
 
     async fn held(&self) -> Parts {
-        self.store.account(self.account).await.unwrap().unwrap().held
+        self.store
+            .account(self.account)
+            .await
+            .unwrap()
+            .unwrap()
+            .held
     }
 }
 
 #[track_caller]
 fn is_held(reserved: &Reserved, amount: i64) {
-    assert!(matches!(reserved, Reserved::HeldWithin(held, _) if held.total() == micro(amount)), "{reserved:?}");
+    assert!(
+        matches!(reserved, Reserved::HeldWithin(held, _) if held.total() == micro(amount)),
+        "{reserved:?}"
+    );
 }
 
 #[track_caller]
 fn must_wait(reserved: &Reserved, limited: Limited, whose: Whose, most: u64) -> Wait {
-    let Reserved::Limited(wait) = reserved else { panic!("{reserved:?}") };
-    assert_eq!((wait.limited, wait.whose, wait.most), (limited, whose, most));
+    let Reserved::Limited(wait) = reserved else {
+        panic!("{reserved:?}")
+    };
+    assert_eq!(
+        (wait.limited, wait.whose, wait.most),
+        (limited, whose, most)
+    );
     assert!(wait.ms > 0, "{wait:?}");
     *wait
 }
@@ -89,43 +162,106 @@ async fn requests_a_minute_are_counted_by_key_and_by_account(store: &SharedStore
     let one = Caller::new(store, "acct_rpm").await;
     let other = one.other("b");
     let two = of_key(rates(2, 0, 0));
-    let Reserved::HeldWithin(_, meters) = one.ask("1", &two, 10, 10).await else { panic!("not held") };
-    assert_eq!(meters.requests, Some(Meter { limit: 2, remaining: 1, reset_ms: 30_000 }));
+    let Reserved::HeldWithin(_, meters) = one.ask("1", &two, 10, 10).await else {
+        panic!("not held")
+    };
+    assert_eq!(
+        meters.requests,
+        Some(Meter {
+            limit: 2,
+            remaining: 1,
+            reset_ms: 30_000
+        })
+    );
     assert_eq!(meters.tokens, None);
     is_held(&one.ask("2", &two, 10, 10).await, 10);
-    let wait = must_wait(&one.ask("3", &two, 10, 10).await, Limited::Requests, Whose::Key, 2);
+    let wait = must_wait(
+        &one.ask("3", &two, 10, 10).await,
+        Limited::Requests,
+        Whose::Key,
+        2,
+    );
     assert!((1..=30_000).contains(&wait.ms), "{wait:?}");
-    assert_eq!(wait.meters.requests.map(|meter| (meter.limit, meter.remaining)), Some((2, 0)));
-    assert_eq!(one.held().await, parts(20, 0), "a refused request holds nothing");
+    assert_eq!(
+        wait.meters
+            .requests
+            .map(|meter| (meter.limit, meter.remaining)),
+        Some((2, 0))
+    );
+    assert_eq!(
+        one.held().await,
+        parts(20, 0),
+        "a refused request holds nothing"
+    );
     is_held(&other.ask("4", &two, 10, 10).await, 10);
     for request in ["1", "2", "4"] {
         one.end(request, 1, 0).await;
     }
-    must_wait(&one.ask("5", &two, 10, 10).await, Limited::Requests, Whose::Key, 2);
+    must_wait(
+        &one.ask("5", &two, 10, 10).await,
+        Limited::Requests,
+        Whose::Key,
+        2,
+    );
 
     let three = of_account(rates(3, 0, 0));
     for (caller, request) in [(&one, "6"), (&other, "7"), (&one, "8")] {
         is_held(&caller.ask(request, &three, 10, 10).await, 10);
     }
-    must_wait(&other.ask("9", &three, 10, 10).await, Limited::Requests, Whose::Account, 3);
-    assert!(matches!(other.ask("10", &Bounds::default(), 10, 10).await, Reserved::Held(_)), "no limit, no count");
+    must_wait(
+        &other.ask("9", &three, 10, 10).await,
+        Limited::Requests,
+        Whose::Account,
+        3,
+    );
+    assert!(
+        matches!(
+            other.ask("10", &Bounds::default(), 10, 10).await,
+            Reserved::Held(_)
+        ),
+        "no limit, no count"
+    );
 }
 
 async fn tokens_are_counted_as_estimated_and_corrected_at_the_end(store: &SharedStore) {
     let caller = Caller::new(store, "acct_tpm").await;
-    let asks = |tokens| Bounds { tokens, ..of_key(rates(0, 60_000, 0)) };
+    let asks = |tokens| Bounds {
+        tokens,
+        ..of_key(rates(0, 60_000, 0))
+    };
     is_held(&caller.ask("1", &asks(50_000), 10, 10).await, 10);
-    must_wait(&caller.ask("2", &asks(50_000), 10, 10).await, Limited::Tokens, Whose::Key, 60_000);
+    must_wait(
+        &caller.ask("2", &asks(50_000), 10, 10).await,
+        Limited::Tokens,
+        Whose::Key,
+        60_000,
+    );
     caller.end("1", 1, 1_000).await;
     is_held(&caller.ask("2", &asks(50_000), 10, 10).await, 10);
     caller.end("2", 1, 90_000).await;
-    let wait = must_wait(&caller.ask("3", &asks(1), 10, 10).await, Limited::Tokens, Whose::Key, 60_000);
-    assert!(wait.ms > 5_000, "what was used beyond the estimate counts: {wait:?}");
+    let wait = must_wait(
+        &caller.ask("3", &asks(1), 10, 10).await,
+        Limited::Tokens,
+        Whose::Key,
+        60_000,
+    );
+    assert!(
+        wait.ms > 5_000,
+        "what was used beyond the estimate counts: {wait:?}"
+    );
 
     let caller = Caller::new(store, "acct_tpm_all").await;
-    let asks = |tokens| Bounds { tokens, ..of_account(rates(0, 60_000, 0)) };
+    let asks = |tokens| Bounds {
+        tokens,
+        ..of_account(rates(0, 60_000, 0))
+    };
     is_held(&caller.ask("1", &asks(1_000_000), 10, 10).await, 10);
-    must_wait(&caller.ask("2", &asks(30_000), 10, 10).await, Limited::Tokens, Whose::Account, 60_000);
+    must_wait(
+        &caller.ask("2", &asks(30_000), 10, 10).await,
+        Limited::Tokens,
+        Whose::Account,
+        60_000,
+    );
     caller.end("1", 1, 0).await;
     is_held(&caller.ask("2", &asks(30_000), 10, 10).await, 10);
 }
@@ -133,21 +269,50 @@ async fn tokens_are_counted_as_estimated_and_corrected_at_the_end(store: &Shared
 async fn what_runs_at_one_time_is_given_back_by_an_end_and_by_a_lapse(store: &SharedStore) {
     let one = Caller::new(store, "acct_runs").await;
     let other = one.other("b");
-    let bounds = Bounds { account: rates(0, 0, 3), ..of_key(rates(0, 0, 2)) };
-    is_held(&one.ask_for("1", &bounds, 10, 10, Duration::from_millis(1)).await, 10);
+    let bounds = Bounds {
+        account: rates(0, 0, 3),
+        ..of_key(rates(0, 0, 2))
+    };
+    is_held(
+        &one.ask_for("1", &bounds, 10, 10, Duration::from_millis(1))
+            .await,
+        10,
+    );
     is_held(&one.ask("2", &bounds, 10, 10).await, 10);
-    must_wait(&one.ask("3", &bounds, 10, 10).await, Limited::Concurrent, Whose::Key, 2);
+    must_wait(
+        &one.ask("3", &bounds, 10, 10).await,
+        Limited::Concurrent,
+        Whose::Key,
+        2,
+    );
     is_held(&other.ask("4", &bounds, 10, 10).await, 10);
-    must_wait(&other.ask("5", &bounds, 10, 10).await, Limited::Concurrent, Whose::Account, 3);
+    must_wait(
+        &other.ask("5", &bounds, 10, 10).await,
+        Limited::Concurrent,
+        Whose::Account,
+        3,
+    );
     one.end("2", 1, 0).await;
     is_held(&one.ask("3", &bounds, 10, 10).await, 10);
     let began = Instant::now();
     while store.sweep(partition(one.account), now_ms()).await.unwrap() == 0 {
-        assert!(began.elapsed() < Duration::from_secs(20), "the lease never ran out");
+        assert!(
+            began.elapsed() < Duration::from_secs(20),
+            "the lease never ran out"
+        );
     }
     is_held(&one.ask("6", &bounds, 10, 10).await, 10);
-    must_wait(&one.ask("7", &bounds, 10, 10).await, Limited::Concurrent, Whose::Key, 2);
-    assert_eq!(one.ask("6", &bounds, 10, 10).await, one.ask("6", &bounds, 10, 10).await, "asked again, counted once");
+    must_wait(
+        &one.ask("7", &bounds, 10, 10).await,
+        Limited::Concurrent,
+        Whose::Key,
+        2,
+    );
+    assert_eq!(
+        one.ask("6", &bounds, 10, 10).await,
+        one.ask("6", &bounds, 10, 10).await,
+        "asked again, counted once"
+    );
     one.end("6", 1, 0).await;
     is_held(&one.ask("7", &bounds, 10, 10).await, 10);
 }
@@ -157,45 +322,79 @@ async fn a_key_spends_no_more_than_its_limit(store: &SharedStore) {
         let account = &format!("acct_spend_{}", period.name());
         let caller = Caller::new(store, account).await;
         let limit = spending(1_000, period);
-        assert_eq!(caller.ask("1", &limit, 10, 10).await, Reserved::Unknown, "the ledger says first what was spent");
+        assert_eq!(
+            caller.ask("1", &limit, 10, 10).await,
+            Reserved::Unknown,
+            "the ledger says first what was spent"
+        );
         assert!(caller.seed(400, 0).await);
         assert!(!caller.seed(0, 0).await, "once");
         is_held(&caller.ask("1", &limit, 500, 500).await, 500);
-        assert_eq!(caller.ask("2", &limit, 500, 101).await, Reserved::KeySpendLimit { free: micro(100) });
+        assert_eq!(
+            caller.ask("2", &limit, 500, 101).await,
+            Reserved::KeySpendLimit { free: micro(100) }
+        );
         is_held(&caller.ask("2", &limit, 500, 100).await, 100);
-        assert_eq!(caller.ask("3", &limit, 1, 1).await, Reserved::KeySpendLimit { free: Micro::ZERO });
+        assert_eq!(
+            caller.ask("3", &limit, 1, 1).await,
+            Reserved::KeySpendLimit { free: Micro::ZERO }
+        );
         caller.end("1", 200, 0).await;
         caller.end("2", 100, 0).await;
-        assert_eq!(caller.ask("3", &limit, 500, 301).await, Reserved::KeySpendLimit { free: micro(300) });
+        assert_eq!(
+            caller.ask("3", &limit, 500, 301).await,
+            Reserved::KeySpendLimit { free: micro(300) }
+        );
         is_held(&caller.ask("3", &limit, 500, 300).await, 300);
         let free = caller.other("free");
-        assert!(matches!(free.ask("4", &Bounds::default(), 5_000, 5_000).await, Reserved::Held(_)));
+        assert!(matches!(
+            free.ask("4", &Bounds::default(), 5_000, 5_000).await,
+            Reserved::Held(_)
+        ));
         caller.end("3", 0, 0).await;
         free.end("4", 5_000, 0).await;
         is_held(&caller.ask("5", &limit, 300, 300).await, 300);
         let tight = spending(1_000_000_000, period);
-        let broke = Reserved::Insufficient { available: micro(1_000_000 - 300 - 5_000 - 300) };
-        assert_eq!(caller.ask("6", &tight, 2_000_000, 2_000_000).await, broke, "the account's credit goes first");
+        let broke = Reserved::Insufficient {
+            available: micro(1_000_000 - 300 - 5_000 - 300),
+        };
+        assert_eq!(
+            caller.ask("6", &tight, 2_000_000, 2_000_000).await,
+            broke,
+            "the account's credit goes first"
+        );
     }
 }
 
 async fn what_the_ledger_does_not_have_yet_is_counted_where_a_key_is_seeded(store: &SharedStore) {
     let caller = Caller::new(store, "acct_late").await;
-    assert!(matches!(caller.ask("1", &Bounds::default(), 100, 100).await, Reserved::Held(_)));
+    assert!(matches!(
+        caller.ask("1", &Bounds::default(), 100, 100).await,
+        Reserved::Held(_)
+    ));
     caller.end("1", 70, 0).await;
     let other = caller.other("b");
-    assert!(matches!(other.ask("2", &Bounds::default(), 100, 100).await, Reserved::Held(_)));
+    assert!(matches!(
+        other.ask("2", &Bounds::default(), 100, 100).await,
+        Reserved::Held(_)
+    ));
     other.end("2", 50, 0).await;
     assert!(caller.seed(0, 0).await);
     let limit = spending(100, Period::Day);
-    assert_eq!(caller.ask("3", &limit, 31, 31).await, Reserved::KeySpendLimit { free: micro(30) });
+    assert_eq!(
+        caller.ask("3", &limit, 31, 31).await,
+        Reserved::KeySpendLimit { free: micro(30) }
+    );
     is_held(&caller.ask("3", &limit, 30, 30).await, 30);
 }
 
 async fn what_a_server_lost_is_restored_to_the_keys_count_once(store: &SharedStore) {
     let caller = Caller::new(store, "acct_lost").await;
     assert!(caller.seed(0, 5).await);
-    let bounds = Bounds { key: rates(0, 0, 1), ..spending(1_000, Period::Month) };
+    let bounds = Bounds {
+        key: rates(0, 0, 1),
+        ..spending(1_000, Period::Month)
+    };
     is_held(&caller.ask("1", &bounds, 600, 600).await, 600);
     let restore = |request: &str, paid, seq| Restore {
         request_id: format!("req_acct_lost_{request}"),
@@ -206,17 +405,43 @@ async fn what_a_server_lost_is_restored_to_the_keys_count_once(store: &SharedSto
         at_ms: now_ms(),
     };
     let ended = [restore("1", 400, 7), restore("0", 300, 5)];
-    assert_eq!(store.restore(partition(caller.account), &ended).await.unwrap(), 2);
-    assert_eq!(store.restore(partition(caller.account), &ended).await.unwrap(), 0);
-    assert_eq!(caller.ask("2", &bounds, 601, 601).await, Reserved::KeySpendLimit { free: micro(600) });
+    assert_eq!(
+        store
+            .restore(partition(caller.account), &ended)
+            .await
+            .unwrap(),
+        2
+    );
+    assert_eq!(
+        store
+            .restore(partition(caller.account), &ended)
+            .await
+            .unwrap(),
+        0
+    );
+    assert_eq!(
+        caller.ask("2", &bounds, 601, 601).await,
+        Reserved::KeySpendLimit { free: micro(600) }
+    );
     is_held(&caller.ask("2", &bounds, 600, 600).await, 600);
 }
 
-/// Two edges' connections, one key: what a minute, a moment and a limit of credit bear is admitted, and no more.
-async fn of_many_at_once_exactly_as_many_are_admitted_as_each_limit_bears(store: &SharedStore, other: &SharedStore) {
+/// Two edges' connections, one key: what a minute, a moment and a limit of credit bear is admitted,
+/// and no more.
+async fn of_many_at_once_exactly_as_many_are_admitted_as_each_limit_bears(
+    store: &SharedStore,
+    other: &SharedStore,
+) {
     for (name, bounds, most) in [
         ("requests", of_key(rates(10, 0, 0)), 10),
-        ("tokens", Bounds { tokens: 100, ..of_key(rates(0, 1_000, 0)) }, 10),
+        (
+            "tokens",
+            Bounds {
+                tokens: 100,
+                ..of_key(rates(0, 1_000, 0))
+            },
+            10,
+        ),
         ("runs", of_key(rates(0, 0, 10)), 10),
         ("account", of_account(rates(10, 0, 10)), 10),
         ("spend", spending(10, Period::Day), 10),
@@ -227,15 +452,37 @@ async fn of_many_at_once_exactly_as_many_are_admitted_as_each_limit_bears(store:
         assert!(caller.seed(0, 0).await);
         let mut tries = tokio::task::JoinSet::new();
         for number in 0..64 {
-            let (store, account) = (if number % 2 == 0 { store.clone() } else { other.clone() }, account.clone());
+            let (store, account) = (
+                if number % 2 == 0 {
+                    store.clone()
+                } else {
+                    other.clone()
+                },
+                account.clone(),
+            );
             let key = caller.key.clone();
             tries.spawn(async move {
-                let caller = Caller { store: &store, account: &account, key };
-                matches!(caller.ask(&number.to_string(), &bounds, 1, 1).await, Reserved::HeldWithin(..))
+                let caller = Caller {
+                    store: &store,
+                    account: &account,
+                    key,
+                };
+                matches!(
+                    caller.ask(&number.to_string(), &bounds, 1, 1).await,
+                    Reserved::HeldWithin(..)
+                )
             });
         }
-        let admitted = tries.join_all().await.into_iter().filter(|held| *held).count();
-        assert!(began.elapsed() < Duration::from_secs(6), "too slow to tell: a bucket has emptied by one");
+        let admitted = tries
+            .join_all()
+            .await
+            .into_iter()
+            .filter(|held| *held)
+            .count();
+        assert!(
+            began.elapsed() < Duration::from_secs(6),
+            "too slow to tell: a bucket has emptied by one"
+        );
         assert_eq!(admitted, most, "{name}");
         assert_eq!(caller.held().await, parts(10, 0), "{name}");
     }

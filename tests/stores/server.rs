@@ -29,7 +29,12 @@ impl Server {
         let dir = tempfile::tempdir().unwrap();
         let options: Vec<_> = options.iter().map(|option| (*option).to_owned()).collect();
         let process = spawn(port, &options, dir.path());
-        Self { port, process, options, dir }
+        Self {
+            port,
+            process,
+            options,
+            dir,
+        }
     }
 
     /// SIGKILL.
@@ -41,7 +46,13 @@ impl Server {
     /// Sends it a signal: `STOP`, `CONT`, …
     pub fn signal(&self, name: &str) {
         let pid = self.process.id().to_string();
-        assert!(Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap().success());
+        assert!(
+            Command::new("kill")
+                .args([&format!("-{name}"), &pid])
+                .status()
+                .unwrap()
+                .success()
+        );
     }
 
     /// The same, but reading takes so long per key that it is met while it does.
@@ -74,7 +85,11 @@ impl Server {
     /// Begins a command that is not waited for.
     pub fn begin_cli(&self, command: &[&str]) -> Child {
         let mut cli = Command::new("redis-cli");
-        cli.args(["-p", &self.port.to_string()]).args(command).stdout(Stdio::null()).spawn().unwrap()
+        cli.args(["-p", &self.port.to_string()])
+            .args(command)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap()
     }
 }
 
@@ -89,7 +104,8 @@ impl Drop for Server {
 pub const MASTER: &str = "gateway";
 /// After how long without an answer a Sentinel takes a server for dead, in ms.
 const DOWN_AFTER_MS: u32 = 500;
-/// How soon another failover is tried after one that came to nothing; and how long a replica of nobody is left so.
+/// How soon another failover is tried after one that came to nothing; and how long a replica of
+/// nobody is left so.
 const FAILOVER_MS: u32 = 3_000;
 
 /// A primary, a replica and three Sentinels on ports from `port`.
@@ -102,18 +118,34 @@ pub struct Watched {
 impl Watched {
     pub fn start(port: impl Fn() -> u16) -> Self {
         let primary = Server::start_on(port(), &[]);
-        let replica = Server::start_on(port(), &["--replicaof", "127.0.0.1", &primary.port.to_string()]);
+        let replica = Server::start_on(
+            port(),
+            &["--replicaof", "127.0.0.1", &primary.port.to_string()],
+        );
         let dir = tempfile::tempdir().unwrap();
-        let sentinels = (0..3).map(|_| start_sentinel(port(), primary.port, dir.path())).collect();
-        let watched = Self { servers: vec![primary, replica], sentinels, _dir: dir };
+        let sentinels = (0..3)
+            .map(|_| start_sentinel(port(), primary.port, dir.path()))
+            .collect();
+        let watched = Self {
+            servers: vec![primary, replica],
+            sentinels,
+            _dir: dir,
+        };
         watched.wait_ready();
         watched
     }
 
     /// As the config file says it.
     pub fn store(&self) -> String {
-        let nodes: Vec<_> = self.sentinels.iter().map(|(port, _)| format!("\"redis://127.0.0.1:{port}\"")).collect();
-        format!("{{kind: redis, sentinel: {{master: {MASTER}, nodes: [{}]}}}}", nodes.join(", "))
+        let nodes: Vec<_> = self
+            .sentinels
+            .iter()
+            .map(|(port, _)| format!("\"redis://127.0.0.1:{port}\""))
+            .collect();
+        format!(
+            "{{kind: redis, sentinel: {{master: {MASTER}, nodes: [{}]}}}}",
+            nodes.join(", ")
+        )
     }
 
     fn sentinel(&self, index: usize, command: &[&str]) -> String {
@@ -125,33 +157,46 @@ impl Watched {
         let named = |index| self.sentinel(index, &["sentinel", "get-master-addr-by-name", MASTER]);
         let port: u16 = named(0).lines().nth(1)?.parse().ok()?;
         let agree = (1..3).all(|index| named(index) == named(0));
-        self.servers.iter().position(|server| server.port == port).filter(|_| agree)
+        self.servers
+            .iter()
+            .position(|server| server.port == port)
+            .filter(|_| agree)
     }
 
-    /// Waits until a failover could follow: the replica has all, and every Sentinel knows it and the others.
+    /// Waits until a failover could follow: the replica has all, and every Sentinel knows it and
+    /// the others.
     pub fn wait_ready(&self) {
-        wait_for("the Sentinels to know each other and a replica in step", || {
-            (0..3).all(|index| {
-                let master = self.sentinel(index, &["sentinel", "master", MASTER]);
-                let field = |text: &str, name: &str| {
-                    let mut lines = text.lines().skip_while(|line| *line != name).skip(1);
-                    lines.next().unwrap_or_default().to_owned()
-                };
-                let replicas = self.sentinel(index, &["sentinel", "replicas", MASTER]);
-                field(&master, "flags") == "master"
-                    && field(&master, "num-other-sentinels") == "2"
-                    && field(&replicas, "flags") == "slave"
-                    && field(&replicas, "master-link-status") == "ok"
-            })
-        });
+        wait_for(
+            "the Sentinels to know each other and a replica in step",
+            || {
+                (0..3).all(|index| {
+                    let master = self.sentinel(index, &["sentinel", "master", MASTER]);
+                    let field = |text: &str, name: &str| {
+                        let mut lines = text.lines().skip_while(|line| *line != name).skip(1);
+                        lines.next().unwrap_or_default().to_owned()
+                    };
+                    let replicas = self.sentinel(index, &["sentinel", "replicas", MASTER]);
+                    field(&master, "flags") == "master"
+                        && field(&master, "num-other-sentinels") == "2"
+                        && field(&replicas, "flags") == "slave"
+                        && field(&replicas, "master-link-status") == "ok"
+                })
+            },
+        );
     }
 
-    /// After how long a server is taken for dead; and a replica that has not heard of its primary for ten times as long is
-    /// not promoted.
+    /// After how long a server is taken for dead; and a replica that has not heard of its primary
+    /// for ten times as long is not promoted.
     #[allow(dead_code, reason = "not by every test program that has this file")]
     pub fn set_down_after(&self, ms: u32) {
         for index in 0..self.sentinels.len() {
-            let set = ["sentinel", "set", MASTER, "down-after-milliseconds", &ms.to_string()];
+            let set = [
+                "sentinel",
+                "set",
+                MASTER,
+                "down-after-milliseconds",
+                &ms.to_string(),
+            ];
             assert_eq!(self.sentinel(index, &set), "OK");
         }
     }
@@ -159,7 +204,10 @@ impl Watched {
     /// Has the replica hear no more of its primary, which goes on; it can be promoted all the same.
     pub fn cut_off(&self, replica: usize) {
         let nobody = free_port().to_string();
-        assert_eq!(self.servers[replica].cli(&["replicaof", "127.0.0.1", &nobody]), "OK");
+        assert_eq!(
+            self.servers[replica].cli(&["replicaof", "127.0.0.1", &nobody]),
+            "OK"
+        );
     }
 
     /// Starts a server that was killed, as the replica of the primary.
@@ -189,7 +237,11 @@ fn start_sentinel(port: u16, primary: u16, dir: &Path) -> (u16, Child) {
     );
     std::fs::write(&file, text).unwrap();
     let mut command = Command::new("redis-sentinel");
-    let process = command.arg(&file).stdout(Stdio::null()).spawn().expect("start redis-sentinel: is it installed?");
+    let process = command
+        .arg(&file)
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("start redis-sentinel: is it installed?");
     wait_for("a Sentinel to listen", || answers(port).unwrap_or(false));
     (port, process)
 }
@@ -207,7 +259,14 @@ impl Cluster {
             .map(|_| {
                 // A node's bus listens on another port, which must be free as well.
                 let bus = port().to_string();
-                let options = ["--cluster-enabled", "yes", "--cluster-port", &bus, "--cluster-node-timeout", "2000"];
+                let options = [
+                    "--cluster-enabled",
+                    "yes",
+                    "--cluster-port",
+                    &bus,
+                    "--cluster-node-timeout",
+                    "2000",
+                ];
                 Server::start_on(port(), &options)
             })
             .collect();
@@ -218,16 +277,26 @@ impl Cluster {
             .args(["--cluster-replicas", "0", "--cluster-yes"])
             .output()
             .unwrap();
-        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stdout));
+        assert!(
+            made.status.success(),
+            "{}",
+            String::from_utf8_lossy(&made.stdout)
+        );
         for node in &nodes {
-            wait_for("the cluster to be formed", || node.cli(&["cluster", "info"]).contains("cluster_state:ok"));
+            wait_for("the cluster to be formed", || {
+                node.cli(&["cluster", "info"]).contains("cluster_state:ok")
+            });
         }
         Self(nodes)
     }
 
     /// As the config file says it.
     pub fn store(&self) -> String {
-        let nodes: Vec<_> = self.0.iter().map(|node| format!("\"redis://127.0.0.1:{}\"", node.port)).collect();
+        let nodes: Vec<_> = self
+            .0
+            .iter()
+            .map(|node| format!("\"redis://127.0.0.1:{}\"", node.port))
+            .collect();
         format!("{{kind: redis, cluster: [{}]}}", nodes.join(", "))
     }
 
@@ -236,14 +305,22 @@ impl Cluster {
         self.0[0].cli(&["-c", "exists", key]) == "1"
     }
 
-    /// Moves the slot of `key`, with all that is in it, to the next node, as an operator's tool does.
+    /// Moves the slot of `key`, with all that is in it, to the next node, as an operator's tool
+    /// does.
     pub fn move_slot(&self, key: &str) {
         let slot = self.0[0].cli(&["cluster", "keyslot", key]);
-        let from = self.0.iter().position(|node| !node.cli(&["exists", key]).starts_with("MOVED")).unwrap();
+        let from = self
+            .0
+            .iter()
+            .position(|node| !node.cli(&["exists", key]).starts_with("MOVED"))
+            .unwrap();
         let to = (from + 1) % 3;
         let id = |node: usize| self.0[node].cli(&["cluster", "myid"]);
         let set = |node: usize, word: &str, other: usize| {
-            assert_eq!(self.0[node].cli(&["cluster", "setslot", &slot, word, &id(other)]), "OK");
+            assert_eq!(
+                self.0[node].cli(&["cluster", "setslot", &slot, word, &id(other)]),
+                "OK"
+            );
         };
         set(to, "importing", from);
         set(from, "migrating", to);
@@ -254,19 +331,41 @@ impl Cluster {
             if keys.is_empty() {
                 break;
             }
-            self.0[from].cli(&[&["migrate", "127.0.0.1", &port, "", "0", "5000", "keys"], &keys[..]].concat());
+            self.0[from].cli(
+                &[
+                    &["migrate", "127.0.0.1", &port, "", "0", "5000", "keys"],
+                    &keys[..],
+                ]
+                .concat(),
+            );
         }
-        [to, from, (from + 2) % 3].into_iter().for_each(|node| set(node, "node", to));
+        [to, from, (from + 2) % 3]
+            .into_iter()
+            .for_each(|node| set(node, "node", to));
     }
 
     pub fn address(&self) -> Address {
-        Address::Cluster(self.0.iter().map(|node| format!("redis://127.0.0.1:{}", node.port)).collect())
+        Address::Cluster(
+            self.0
+                .iter()
+                .map(|node| format!("redis://127.0.0.1:{}", node.port))
+                .collect(),
+        )
     }
 }
 
 fn begin(port: u16, options: &[String], dir: &Path) -> Child {
     Command::new("redis-server")
-        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "yes"])
+        .args([
+            "--port",
+            &port.to_string(),
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--appendonly",
+            "yes",
+        ])
         .args(options)
         .arg("--dir")
         .arg(dir)
@@ -277,12 +376,18 @@ fn begin(port: u16, options: &[String], dir: &Path) -> Child {
 
 fn spawn(port: u16, options: &[String], dir: &Path) -> Child {
     let process = begin(port, options, dir);
-    wait_for("redis-server to have read its files", || answers(port).unwrap_or(false));
+    wait_for("redis-server to have read its files", || {
+        answers(port).unwrap_or(false)
+    });
     process
 }
 
 fn redis_cli(port: u16, command: &[&str]) -> String {
-    let output = Command::new("redis-cli").args(["-p", &port.to_string()]).args(command).output().unwrap();
+    let output = Command::new("redis-cli")
+        .args(["-p", &port.to_string()])
+        .args(command)
+        .output()
+        .unwrap();
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
@@ -296,10 +401,15 @@ fn answers(port: u16) -> std::io::Result<bool> {
 }
 
 fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port()
 }
 
-/// Sentinels ask a server how it is every ten seconds, and a replica waits five for others to be copied to with it.
+/// Sentinels ask a server how it is every ten seconds, and a replica waits five for others to be
+/// copied to with it.
 const SOON: Duration = Duration::from_secs(60);
 
 fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {

@@ -1,8 +1,8 @@
 //! What happened in the store, into the ledger: read, entered in one commit, then cleared away.
 //!
-//! A partition's events are read from their beginning each time. What was entered and not cleared is read again, and the
-//! ledger knows it: that holds whichever server answers, and however far back its events begin. Must not clear what the
-//! ledger does not have.
+//! A partition's events are read from their beginning each time. What was entered and not cleared
+//! is read again, and the ledger knows it: that holds whichever server answers, and however far
+//! back its events begin. Must not clear what the ledger does not have.
 
 use super::Feed;
 use crate::catalog::Price;
@@ -48,7 +48,9 @@ pub(super) struct Backlog {
 
 impl Backlog {
     fn saw(&mut self, events: usize, first_ms: Option<i64>) {
-        self.events = self.events.saturating_add(i64::try_from(events).unwrap_or(i64::MAX));
+        self.events = self
+            .events
+            .saturating_add(i64::try_from(events).unwrap_or(i64::MAX));
         self.oldest_ms = [self.oldest_ms, first_ms].into_iter().flatten().min();
     }
 }
@@ -61,7 +63,9 @@ impl Feed {
         for partition in 0..PARTITIONS {
             failed = failed.and(self.follow(partition).await);
         }
-        let Backlog { events, oldest_ms, .. } = self.backlog;
+        let Backlog {
+            events, oldest_ms, ..
+        } = self.backlog;
         METRICS.journal_pending.set(events);
         let age_ms = oldest_ms.map_or(0, |oldest| clock::now_ms().saturating_sub(oldest).max(0));
         METRICS.journal_oldest_seconds.set(age_ms / 1_000);
@@ -73,7 +77,9 @@ impl Feed {
         let mut after = "0".to_owned();
         for _ in 0..BATCHES {
             let events = self.store.events(partition, &after, BATCH).await?;
-            let (Some((first, _)), Some((last, _))) = (events.first(), events.last()) else { return Ok(()) };
+            let (Some((first, _)), Some((last, _))) = (events.first(), events.last()) else {
+                return Ok(());
+            };
             self.backlog.saw(events.len(), told_at_ms(first));
             after.clone_from(last);
             let is_last = events.len() < BATCH;
@@ -86,7 +92,11 @@ impl Feed {
         Ok(())
     }
 
-    async fn enter(&mut self, partition: u32, events: Vec<(String, Event)>) -> Result<(), StoreError> {
+    async fn enter(
+        &mut self,
+        partition: u32,
+        events: Vec<(String, Event)>,
+    ) -> Result<(), StoreError> {
         let (mut ids, mut all) = (Vec::new(), Vec::new());
         for (id, event) in events {
             match done(&id, event) {
@@ -116,7 +126,9 @@ impl Feed {
                 }
                 // What the ledger took for it is posted like what no request caused.
                 Done::EndedLate(ending, _) => requests.push(ending.request_id),
-                Done::Lapsed { account, .. } => self.level_lapse(&account, stored.minus(taken)).await?,
+                Done::Lapsed { account, .. } => {
+                    self.level_lapse(&account, stored.minus(taken)).await?
+                }
             }
             events.push(id);
         }
@@ -125,15 +137,23 @@ impl Feed {
         Ok(())
     }
 
-    /// The ledger decides: what it took otherwise than the store (of another bucket, or because the store ended the
-    /// request twice, having lost the first time) is given or taken there too. `change` is what is given.
+    /// The ledger decides: what it took otherwise than the store (of another bucket, or because the
+    /// store ended the request twice, having lost the first time) is given or taken there too.
+    /// `change` is what is given.
     async fn level(&self, ending: &Ending, change: Parts) -> Result<(), StoreError> {
         if change == Parts::ZERO {
             return Ok(());
         }
         let operation = format!("ended:{}", ending.request_id);
         let (account, credited) = (ending.account.as_str(), Micro::ZERO);
-        let post = Post { operation: &operation, account, change, credited, only_free: false, seq: 0 };
+        let post = Post {
+            operation: &operation,
+            account,
+            change,
+            credited,
+            only_free: false,
+            seq: 0,
+        };
         self.store.level(&post, &ending.request_id).await.map(drop)
     }
 
@@ -143,15 +163,25 @@ impl Feed {
             return Ok(());
         }
         let operation = format!("lapsed:{account}");
-        let post = Post { operation: &operation, account, change, credited: Micro::ZERO, only_free: false, seq: 0 };
+        let post = Post {
+            operation: &operation,
+            account,
+            change,
+            credited: Micro::ZERO,
+            only_free: false,
+            seq: 0,
+        };
         self.store.post(&post).await.map(drop)
     }
 
     /// Says once that an event cannot be entered. It stays where it is, for whoever looks into it.
     fn report(&mut self, partition: u32, id: &str, why: &str) {
-        if self.reported.len() < REPORTED_MOST && self.reported.insert(format!("{partition} {id}")) {
+        if self.reported.len() < REPORTED_MOST && self.reported.insert(format!("{partition} {id}"))
+        {
             METRICS.ledger_error("strange_event");
-            log::error!("enter event {id} of partition {partition}: {why}; it stays in the shared store");
+            log::error!(
+                "enter event {id} of partition {partition}: {why}; it stays in the shared store"
+            );
         }
     }
 }
@@ -161,21 +191,49 @@ fn told_at_ms(id: &str) -> Option<i64> {
     id.split_once('-').and_then(|(ms, _)| ms.parse().ok())
 }
 
-/// What is to be entered, and what the store took for it. What a hold had promised and the store lacked (a server that had
-/// lost a top-up, or the hold) is asked of the ledger all the same.
+/// What is to be entered, and what the store took for it. What a hold had promised and the store
+/// lacked (a server that had lost a top-up, or the hold) is asked of the ledger all the same.
 fn done(id: &str, event: Event) -> Result<(Done, Parts), String> {
     match event {
-        Event::Ended { request_id, account, taken, writeoff, ending } => {
-            let Told { at_ms, paid, trial, detail, price } =
-                serde_json::from_str(&ending).map_err(|error| error.to_string())?;
-            let promised = Parts { paid, trial }.total().minus(taken.total()).or_zero().min(writeoff);
+        Event::Ended {
+            request_id,
+            account,
+            taken,
+            writeoff,
+            ending,
+        } => {
+            let Told {
+                at_ms,
+                paid,
+                trial,
+                detail,
+                price,
+            } = serde_json::from_str(&ending).map_err(|error| error.to_string())?;
+            let promised = Parts { paid, trial }
+                .total()
+                .minus(taken.total())
+                .or_zero()
+                .min(writeoff);
             let (paid, writeoff) = (taken.paid.plus(promised), writeoff.minus(promised));
-            let ending = Ending { request_id, account, at_ms, paid, trial: taken.trial, writeoff, detail };
+            let ending = Ending {
+                request_id,
+                account,
+                at_ms,
+                paid,
+                trial: taken.trial,
+                writeoff,
+                detail,
+            };
             Ok((Done::Ended(Box::new(ending), price), taken))
         }
-        Event::EndedLate { request_id, account, ending: text } => {
+        Event::EndedLate {
+            request_id,
+            account,
+            ending: text,
+        } => {
             let ending: Ending = serde_json::from_str(&text).map_err(|error| error.to_string())?;
-            let Told { price, .. } = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+            let Told { price, .. } =
+                serde_json::from_str(&text).map_err(|error| error.to_string())?;
             if (&ending.request_id, &ending.account) != (&request_id, &account) {
                 return Err("it tells of another request".into());
             }
@@ -183,7 +241,17 @@ fn done(id: &str, event: Event) -> Result<(Done, Parts), String> {
         }
         Event::Lapsed { account, trial } => {
             let at_ms = told_at_ms(id).ok_or("its id tells no time")?;
-            Ok((Done::Lapsed { account, trial, at_ms }, Parts { paid: Micro::ZERO, trial }))
+            Ok((
+                Done::Lapsed {
+                    account,
+                    trial,
+                    at_ms,
+                },
+                Parts {
+                    paid: Micro::ZERO,
+                    trial,
+                },
+            ))
         }
         Event::Unreadable(why) => Err(why),
     }

@@ -1,9 +1,11 @@
-//! What a server has lost, given back: after a failover its last moments, after a total loss everything.
+//! What a server has lost, given back: after a failover its last moments, after a total loss
+//! everything.
 //!
-//! Every restart and failover changes who answers; a lost epoch says that there is nothing left. Then what the ledger
-//! entered since is made known again: ended requests by their markers, posts by theirs, so that what was not lost stays
-//! as it is. Without the markers, an edge that reports a request's end again would have it debited again. Must not look
-//! at balances: accounts are seeded as a whole.
+//! Every restart and failover changes who answers; a lost epoch says that there is nothing left.
+//! Then what the ledger entered since is made known again: ended requests by their markers, posts
+//! by theirs, so that what was not lost stays as it is. Without the markers, an edge that reports a
+//! request's end again would have it debited again. Must not look at balances: accounts are seeded
+//! as a whole.
 
 use super::Feed;
 use crate::clock;
@@ -14,13 +16,15 @@ use crate::store::ledger::{Detail, Entry, Found};
 use crate::store::redis::{Lineage, PARTITIONS, RESTORED_AT_ONCE, Restore, partition};
 use std::collections::BTreeMap;
 
-/// What a server may have lost that was there when it was last seen. Replicas lag by seconds, not minutes.
+/// What a server may have lost that was there when it was last seen. Replicas lag by seconds, not
+/// minutes.
 const LOST_MOST_MS: i64 = 10 * 60_000;
 /// What edges may still report after everything was lost.
 const REPORTED_WITHIN_MS: i64 = 12 * 3_600_000;
 /// The markers of older requests may have gone by themselves: their absence says nothing.
 const MARKED_FOR_CERTAIN_MS: i64 = 11 * 3_600_000;
-/// An epoch that begins with this is being made: the ledger never remembers one such, so nobody goes by it.
+/// An epoch that begins with this is being made: the ledger never remembers one such, so nobody
+/// goes by it.
 const RESTORING: &str = "restoring:";
 const PAGE: u32 = 1_000;
 
@@ -44,8 +48,12 @@ impl Feed {
 
     /// The same server with the same past as last time.
     pub(super) fn sees_again(&mut self, partition: u32, lineage: &Lineage) -> bool {
-        let slot = usize::try_from(partition).ok().and_then(|index| self.found.get_mut(index));
-        let Some(Some(found)) = slot else { return false };
+        let slot = usize::try_from(partition)
+            .ok()
+            .and_then(|index| self.found.get_mut(index));
+        let Some(Some(found)) = slot else {
+            return false;
+        };
         let same = found.server == lineage.server && is_kept(found, lineage);
         if same {
             found.seen_ms = clock::now_ms();
@@ -79,11 +87,21 @@ impl Feed {
                 epoch = uuid::Uuid::now_v7().simple().to_string();
                 self.begin_epoch(partition, token, &epoch).await?;
             }
-            found.push((partition, Found { server: lineage.server, epoch, seen_ms: now_ms }));
+            found.push((
+                partition,
+                Found {
+                    server: lineage.server,
+                    epoch,
+                    seen_ms: now_ms,
+                },
+            ));
         }
         self.ledger.set_found(&found)?;
         for (partition, found) in found {
-            if let Some(slot) = usize::try_from(partition).ok().and_then(|index| self.found.get_mut(index)) {
+            if let Some(slot) = usize::try_from(partition)
+                .ok()
+                .and_then(|index| self.found.get_mut(index))
+            {
                 *slot = Some(found);
             }
         }
@@ -99,20 +117,34 @@ impl Feed {
         Ok(())
     }
 
-    async fn begin_epoch(&self, partition: u32, before: &str, epoch: &str) -> Result<(), StoreError> {
+    async fn begin_epoch(
+        &self,
+        partition: u32,
+        before: &str,
+        epoch: &str,
+    ) -> Result<(), StoreError> {
         if self.store.begin_epoch(partition, before, epoch).await? {
             return Ok(());
         }
-        Err(StoreError::Unusable(format!("partition {partition} of the shared store was lost while it was restored")))
+        Err(StoreError::Unusable(format!(
+            "partition {partition} of the shared store was lost while it was restored"
+        )))
     }
 
     /// Makes known again what the ledger entered since. Returns how many requests were not known.
-    async fn restore_since(&self, which: &[u32], since_ms: i64, now_ms: i64) -> Result<usize, StoreError> {
+    async fn restore_since(
+        &self,
+        which: &[u32],
+        since_ms: i64,
+        now_ms: i64,
+    ) -> Result<usize, StoreError> {
         let mut after = self.ledger.mark(since_ms)?;
         let mut restored = 0;
         loop {
             let entries = self.ledger.entries_after(after, PAGE)?;
-            let Some(last) = entries.last() else { return Ok(restored) };
+            let Some(last) = entries.last() else {
+                return Ok(restored);
+            };
             after = last.seq;
             let mut requests: BTreeMap<u32, Vec<Restore>> = BTreeMap::new();
             for entry in entries {
@@ -136,7 +168,11 @@ impl Feed {
 
     /// Remembers how far all is, so that what is lost later is known from there on.
     pub(super) fn mark(&mut self) -> Result<(), StoreError> {
-        let found = self.found.iter().zip(0..).filter_map(|(found, partition)| Some((partition, found.clone()?)));
+        let found = self
+            .found
+            .iter()
+            .zip(0..)
+            .filter_map(|(found, partition)| Some((partition, found.clone()?)));
         self.ledger.set_found(&found.collect::<Vec<_>>())?;
         self.ledger.set_pushed(self.pushed)?;
         self.ledger.renew_anchor()?;
@@ -149,9 +185,25 @@ fn is_kept(found: &Found, lineage: &Lineage) -> bool {
 }
 
 fn request(entry: Entry) -> Restore {
-    let taken = Parts { paid: Micro::ZERO.minus(entry.d_paid), trial: Micro::ZERO.minus(entry.d_trial) };
+    let taken = Parts {
+        paid: Micro::ZERO.minus(entry.d_paid),
+        trial: Micro::ZERO.minus(entry.d_trial),
+    };
     let detail = serde_json::from_str::<Detail>(&entry.detail);
     let key_id = detail.map(|detail| detail.key_id).unwrap_or_default();
-    let Entry { reference: request_id, account, seq, at_ms, .. } = entry;
-    Restore { request_id, account, taken, seq, key_id, at_ms }
+    let Entry {
+        reference: request_id,
+        account,
+        seq,
+        at_ms,
+        ..
+    } = entry;
+    Restore {
+        request_id,
+        account,
+        taken,
+        seq,
+        key_id,
+        at_ms,
+    }
 }

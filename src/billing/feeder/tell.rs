@@ -1,5 +1,5 @@
-//! What the ledger and the accounts' database say, into the store: posts, accounts that edges have met, keys, suspensions.
-//! And what only the store knows, shown here: the open holds.
+//! What the ledger and the accounts' database say, into the store: posts, accounts that edges have
+//! met, keys, suspensions. And what only the store knows, shown here: the open holds.
 //!
 //! Must not tell of requests: the store told of those.
 
@@ -12,7 +12,9 @@ use crate::money::Parts;
 use crate::store::StoreError;
 use crate::store::app::change::KeyChange;
 use crate::store::ledger::{Claim, Entry};
-use crate::store::redis::{self, KeySeed, PARTITIONS, Post, Posted, Seed, SharedKey, SharedStore, partition};
+use crate::store::redis::{
+    self, KeySeed, PARTITIONS, Post, Posted, Seed, SharedKey, SharedStore, partition,
+};
 use std::collections::BTreeMap;
 use std::time::Instant;
 use tokio::task::JoinSet;
@@ -27,13 +29,19 @@ const KEYS_AT_ONCE: usize = 64;
 const SWEEPS: usize = 100;
 
 impl Feed {
-    /// Tells of entries of which the store does not know yet: those that no request caused, and late ends.
+    /// Tells of entries of which the store does not know yet: those that no request caused, and
+    /// late ends.
     pub(super) async fn push(&mut self) -> Result<(), StoreError> {
         loop {
             let entries = self.ledger.entries_after(self.pushed, PAGE)?;
-            let Some(last) = entries.last() else { return Ok(()) };
+            let Some(last) = entries.last() else {
+                return Ok(());
+            };
             let (last, mut told) = (last.seq, false);
-            for entry in entries.iter().filter(|entry| !entry.is_ending() || entry.is_late()) {
+            for entry in entries
+                .iter()
+                .filter(|entry| !entry.is_ending() || entry.is_late())
+            {
                 failpoint::pass(Point::PostEntered);
                 self.tell_post(entry).await?;
                 failpoint::pass(Point::PostTold);
@@ -47,7 +55,8 @@ impl Feed {
         }
     }
 
-    /// Tells of one entry, which counts once. An account that the store does not know is seeded with it.
+    /// Tells of one entry, which counts once. An account that the store does not know is seeded
+    /// with it.
     pub(super) async fn tell_post(&self, entry: &Entry) -> Result<(), StoreError> {
         let operation = match entry.kind.as_str() {
             // Done there before they were entered.
@@ -58,19 +67,29 @@ impl Feed {
         let post = Post {
             operation: &operation,
             account: &entry.account,
-            change: Parts { paid: entry.d_paid, trial: entry.d_trial },
+            change: Parts {
+                paid: entry.d_paid,
+                trial: entry.d_trial,
+            },
             credited: entry.credited(),
             only_free: false,
             seq: entry.seq,
         };
         let posted = self.store.post(&post).await?;
-        let Posted::Known { change } = posted else { return Ok(()) };
+        let Posted::Known { change } = posted else {
+            return Ok(());
+        };
         if entry.kind != "adjust" || change == post.change {
             return Ok(());
         }
         // Another bucket bore it in the ledger.
         let operation = format!("levelled:{operation}");
-        let post = Post { operation: &operation, change: post.change.minus(change), seq: 0, ..post };
+        let post = Post {
+            operation: &operation,
+            change: post.change.minus(change),
+            seq: 0,
+            ..post
+        };
         self.store.post(&post).await.map(drop)
     }
 
@@ -95,12 +114,19 @@ impl Feed {
             self.find_all().await?;
         }
         self.follow(partition).await?;
-        let Some((row, seq)) = self.ledger.account_as_of(account)? else { return Ok(()) };
-        let found = usize::try_from(partition).ok().and_then(|index| self.found.get(index)?.as_ref());
+        let Some((row, seq)) = self.ledger.account_as_of(account)? else {
+            return Ok(());
+        };
+        let found = usize::try_from(partition)
+            .ok()
+            .and_then(|index| self.found.get(index)?.as_ref());
         let Some(found) = found else { return Ok(()) };
         let seed = Seed {
             account,
-            has: Parts { paid: row.paid, trial: row.trial },
+            has: Parts {
+                paid: row.paid,
+                trial: row.trial,
+            },
             credited: row.credited,
             is_active: self.app.account(account)?.is_some_and(|row| row.active),
             trial_ends_at_ms: row.trial_ends_at_ms,
@@ -111,15 +137,26 @@ impl Feed {
         self.seed_keys(account, &found.epoch, lineage.now_ms).await
     }
 
-    /// Begins to count what those of an account's keys spend that have a limit, from a ledger that has all that happened
-    /// but for what is still among the events. Requests that run meanwhile are counted when they end.
+    /// Begins to count what those of an account's keys spend that have a limit, from a ledger that
+    /// has all that happened but for what is still among the events. Requests that run meanwhile
+    /// are counted when they end.
     async fn seed_keys(&self, account: &str, epoch: &str, at_ms: i64) -> Result<(), StoreError> {
         let first_days = Period::ALL.map(|period| period.first_day(at_ms));
         for row in self.app.keys_with_settings(account)? {
             // One that cannot be read admits nothing anyway.
-            if KeySettings::read(&row.settings).is_ok_and(|settings| settings.spend_limit.is_some()) {
+            if KeySettings::read(&row.settings).is_ok_and(|settings| settings.spend_limit.is_some())
+            {
                 let (spent, seq) = self.ledger.key_spend_as_of(&row.id, first_days)?;
-                self.store.seed_key(&KeySeed { account, key_id: &row.id, at_ms, spent, seq, epoch }).await?;
+                self.store
+                    .seed_key(&KeySeed {
+                        account,
+                        key_id: &row.id,
+                        at_ms,
+                        spent,
+                        seq,
+                        epoch,
+                    })
+                    .await?;
             }
         }
         Ok(())
@@ -129,18 +166,25 @@ impl Feed {
     pub(super) async fn push_keys(&mut self) -> Result<(), StoreError> {
         let changes = self.app.key_changes(&self.keys_after, KEYS)?;
         let is_all = changes.len() < KEYS;
-        let Some(last) = changes.last().map(|change| change.at.clone()) else { return self.say_keys_known().await };
+        let Some(last) = changes.last().map(|change| change.at.clone()) else {
+            return self.say_keys_known().await;
+        };
         for some in changes.chunks(KEYS_AT_ONCE) {
             let mut told = JoinSet::new();
             for change in some {
                 told.spawn(tell_key(self.store.clone(), change.clone()));
             }
             while let Some(outcome) = told.join_next().await {
-                outcome.map_err(|error| StoreError::Unusable(format!("tell of keys: {error}")))??;
+                outcome
+                    .map_err(|error| StoreError::Unusable(format!("tell of keys: {error}")))??;
             }
         }
         self.keys_after = last;
-        if is_all { self.say_keys_known().await } else { Ok(()) }
+        if is_all {
+            self.say_keys_known().await
+        } else {
+            Ok(())
+        }
     }
 
     /// Without that, a store that lost the keys would have edges refuse them as unknown.
@@ -158,12 +202,24 @@ impl Feed {
         for partition in 0..PARTITIONS {
             held.extend(self.store.held(partition).await?);
         }
-        let gone = self.mirrored.keys().filter(|account| !held.contains_key(*account));
+        let gone = self
+            .mirrored
+            .keys()
+            .filter(|account| !held.contains_key(*account));
         let gone = gone.map(|account| (account.clone(), Parts::ZERO));
-        let changed = held.iter().filter(|(account, parts)| self.mirrored.get(*account) != Some(*parts));
+        let changed = held
+            .iter()
+            .filter(|(account, parts)| self.mirrored.get(*account) != Some(*parts));
         let changed = changed.map(|(account, parts)| (account.clone(), *parts));
-        let claim = |held| Claim { boot: self.place.boot.clone(), held, settled: Parts::ZERO };
-        let rows: Vec<_> = gone.chain(changed).map(|(account, held)| (account, claim(held))).collect();
+        let claim = |held| Claim {
+            boot: self.place.boot.clone(),
+            held,
+            settled: Parts::ZERO,
+        };
+        let rows: Vec<_> = gone
+            .chain(changed)
+            .map(|(account, held)| (account, claim(held)))
+            .collect();
         if !rows.is_empty() {
             self.mirror.put(&rows)?;
         }
@@ -178,7 +234,9 @@ impl Feed {
             return Ok(());
         }
         for (account, _) in self.ledger.lapsing(now_ms)? {
-            if !self.store.expire_trial(&account).await? && self.store.account(&account).await?.is_none() {
+            if !self.store.expire_trial(&account).await?
+                && self.store.account(&account).await?.is_none()
+            {
                 self.wanted.insert(account);
             }
         }
@@ -211,9 +269,31 @@ pub fn adjustment(account: &str, reference: &str) -> String {
 }
 
 async fn tell_key(store: SharedStore, change: KeyChange) -> Result<(), StoreError> {
-    let KeyChange { at, hash, account, shown, status, account_is_active, settings, account_rates } = change;
-    let hash = hash.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
+    let KeyChange {
+        at,
+        hash,
+        account,
+        shown,
+        status,
+        account_is_active,
+        settings,
+        account_rates,
+    } = change;
+    let hash = hash
+        .iter()
+        .fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
     store.set_status(&account, account_is_active).await?;
     let key_id = at.key;
-    store.put_key(&SharedKey { hash, account, key_id, shown, status, account_is_active, settings, account_rates }).await
+    store
+        .put_key(&SharedKey {
+            hash,
+            account,
+            key_id,
+            shown,
+            status,
+            account_is_active,
+            settings,
+            account_rates,
+        })
+        .await
 }

@@ -1,6 +1,7 @@
 //! One line of a journal: `<crc32> <number> <json>`, of which the checksum covers all but itself.
 //!
-//! A line of a version before lines were numbered is `<crc32> <json>`, and is read as well. Must not do I/O.
+//! A line of a version before lines were numbered is `<crc32> <json>`, and is read as well. Must
+//! not do I/O.
 
 use super::Record;
 use std::io;
@@ -38,7 +39,10 @@ pub(super) fn number(line: &mut [u8], number: u64) {
         }
     }
     let end = line.len().saturating_sub(1);
-    let crc = format!("{:08x}", crc32fast::hash(line.get(NUMBER_AT..end).unwrap_or_default()));
+    let crc = format!(
+        "{:08x}",
+        crc32fast::hash(line.get(NUMBER_AT..end).unwrap_or_default())
+    );
     for (place, digit) in line.iter_mut().skip(1).zip(crc.bytes()) {
         *place = digit;
     }
@@ -54,7 +58,8 @@ pub(super) fn encode(record: &Record, its: u64) -> io::Result<Vec<u8>> {
 /// What stands between two line ends, if it is as it was written.
 pub(super) fn decode(line: &[u8]) -> Option<Line> {
     let (head, rest) = line.split_at_checked(NUMBER_AT - 1)?;
-    // As it was written, to the letter: a changed checksum that means the same is a changed line too.
+    // As it was written, to the letter: a changed checksum that means the same is a changed line
+    // too.
     if head != format!("{:08x} ", crc32fast::hash(rest)).as_bytes() {
         return None;
     }
@@ -64,9 +69,16 @@ pub(super) fn decode(line: &[u8]) -> Option<Line> {
 /// What follows the checksum.
 pub(super) fn parse(rest: &[u8]) -> Option<Line> {
     if rest.starts_with(b"{") {
-        return Some(Line { number: None, record: serde_json::from_slice(rest).ok()? });
+        return Some(Line {
+            number: None,
+            record: serde_json::from_slice(rest).ok()?,
+        });
     }
     let (digits, json) = rest.split_at_checked(DIGITS)?;
     let number = std::str::from_utf8(digits).ok()?.parse().ok();
-    Some(Line { number, record: serde_json::from_slice(json.strip_prefix(b" ")?).ok()? }).filter(|_| number.is_some())
+    Some(Line {
+        number,
+        record: serde_json::from_slice(json.strip_prefix(b" ")?).ok()?,
+    })
+    .filter(|_| number.is_some())
 }

@@ -1,9 +1,9 @@
 //! What the files of a journal say, and what is damaged or missing of them.
 //!
-//! Lines are numbered from 0 in each file, so a line is missed where a later one is there; a file says how many lines the one
-//! before it had; a full file ends with a line that says that there is a next one. Nobody misses the last lines of the last
-//! file, a full file that is gone whole (the ledger may have had it all, and then it was removed), nor a folder. Must not
-//! write.
+//! Lines are numbered from 0 in each file, so a line is missed where a later one is there; a file
+//! says how many lines the one before it had; a full file ends with a line that says that there is
+//! a next one. Nobody misses the last lines of the last file, a full file that is gone whole (the
+//! ledger may have had it all, and then it was removed), nor a folder. Must not write.
 
 use super::line::Line;
 use super::{LOCK, NUMBERED, OLD_LOCK, RESERVE, Record, live_boots, repair};
@@ -14,8 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A folder's files in the order of their writing; none where the folder was just removed. The reserve, where it was
-/// needed, comes last: it has ends alone.
+/// A folder's files in the order of their writing; none where the folder was just removed. The
+/// reserve, where it was needed, comes last: it has ends alone.
 pub(super) fn log_files(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = match std::fs::read_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -46,7 +46,11 @@ pub struct Kept {
 pub fn kept(data_dir: &Path) -> Result<Vec<Kept>, StoreError> {
     let live = live_boots(data_dir)?;
     let mut all = Vec::new();
-    for entry in std::fs::read_dir(data_dir.join("journal")).into_iter().flatten().flatten() {
+    for entry in std::fs::read_dir(data_dir.join("journal"))
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
         if !entry.path().is_dir() {
             continue;
         }
@@ -55,7 +59,12 @@ pub fn kept(data_dir: &Path) -> Result<Vec<Kept>, StoreError> {
         let read = read_journal(&entry.path())?;
         let ended = read.ended.into_iter().map(|ending| (true, ending));
         let open = read.open.into_values().map(|ending| (false, ending));
-        all.extend(ended.chain(open).map(|(ended, ending)| Kept { boot: boot.clone(), is_living, ended, ending }));
+        all.extend(ended.chain(open).map(|(ended, ending)| Kept {
+            boot: boot.clone(),
+            is_living,
+            ended,
+            ending,
+        }));
     }
     Ok(all)
 }
@@ -87,12 +96,23 @@ impl Faults {
 
 impl std::fmt::Display for Damaged {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Faults { repaired, lost, missing_lines, missing_files } = self.faults;
+        let Faults {
+            repaired,
+            lost,
+            missing_lines,
+            missing_files,
+        } = self.faults;
         let folder = &self.folder;
-        write!(f, "journal/{folder} has {lost} unreadable lines, and {repaired} that its checksums repair")?;
+        write!(
+            f,
+            "journal/{folder} has {lost} unreadable lines, and {repaired} that its checksums repair"
+        )?;
         match (missing_lines, missing_files) {
             (0, 0) => Ok(()),
-            _ => write!(f, "; {missing_lines} lines and {missing_files} files are missing"),
+            _ => write!(
+                f,
+                "; {missing_lines} lines and {missing_files} files are missing"
+            ),
         }
     }
 }
@@ -104,7 +124,11 @@ impl std::fmt::Display for Damaged {
 pub fn damaged(data_dir: &Path) -> Result<Vec<Damaged>, StoreError> {
     let live = live_boots(data_dir)?;
     let mut all = Vec::new();
-    for entry in std::fs::read_dir(data_dir.join("journal")).into_iter().flatten().flatten() {
+    for entry in std::fs::read_dir(data_dir.join("journal"))
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
         if entry.path().is_dir() {
             let folder = entry.file_name().to_string_lossy().into_owned();
             let mut faults = read_journal(&entry.path())?.faults;
@@ -123,12 +147,28 @@ pub fn damaged(data_dir: &Path) -> Result<Vec<Damaged>, StoreError> {
 /// # Errors
 /// A file cannot be read.
 pub(super) fn read_endings(dir: &Path) -> Result<(Vec<Ending>, usize), StoreError> {
-    let Read { mut ended, open, faults } = read_journal(dir)?;
+    let Read {
+        mut ended,
+        open,
+        faults,
+    } = read_journal(dir)?;
     ended.extend(open.into_values());
     if faults.total() > 0 {
-        let Faults { repaired, lost, missing_lines, missing_files } = faults;
-        for (outcome, count) in [("repaired", repaired), ("lost", lost), ("missing", missing_lines + missing_files)] {
-            METRICS.damaged_journal_lines.with_label_values(&[outcome]).inc_by(count as u64);
+        let Faults {
+            repaired,
+            lost,
+            missing_lines,
+            missing_files,
+        } = faults;
+        for (outcome, count) in [
+            ("repaired", repaired),
+            ("lost", lost),
+            ("missing", missing_lines + missing_files),
+        ] {
+            METRICS
+                .damaged_journal_lines
+                .with_label_values(&[outcome])
+                .inc_by(count as u64);
         }
         log::error!(
             "{}: {repaired} damaged lines were repaired by their checksum, {lost} are lost, {missing_lines} lines and \
@@ -193,9 +233,15 @@ impl Counted {
     /// Lines that are not there, of so many `written` at least.
     fn missing(&self, written: u64) -> usize {
         let first = u64::from(self.is_reserve);
-        let until = self.numbers.last().map_or(0, |last| last.saturating_add(1)).max(written);
+        let until = self
+            .numbers
+            .last()
+            .map_or(0, |last| last.saturating_add(1))
+            .max(written);
         let there = self.numbers.len() + self.others;
-        usize::try_from(until.saturating_sub(first)).unwrap_or(usize::MAX).saturating_sub(there)
+        usize::try_from(until.saturating_sub(first))
+            .unwrap_or(usize::MAX)
+            .saturating_sub(there)
     }
 }
 
@@ -210,7 +256,11 @@ pub(super) fn read_journal(dir: &Path) -> Result<Read, StoreError> {
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
         let lines = repair::lines(bytes.get(..whole).unwrap_or_default());
         let is_reserve = file.extension().is_none();
-        let mut count = Counted { is_reserve, others: lines.lost, ..Counted::default() };
+        let mut count = Counted {
+            is_reserve,
+            others: lines.lost,
+            ..Counted::default()
+        };
         read.faults.lost += lines.lost;
         read.faults.repaired += lines.repaired;
         for line in lines.lines {
@@ -220,7 +270,11 @@ pub(super) fn read_journal(dir: &Path) -> Result<Read, StoreError> {
         counted.push((file_number(&file), count));
     }
     read.faults.missing_lines = missing_lines(&counted);
-    read.faults.missing_files = if is_numbered(dir) { missing_files(&counted) } else { 0 };
+    read.faults.missing_files = if is_numbered(dir) {
+        missing_files(&counted)
+    } else {
+        0
+    };
     Ok(read)
 }
 
@@ -230,10 +284,16 @@ fn file_number(path: &Path) -> Option<u64> {
 
 fn missing_lines(files: &[(Option<u64>, Counted)]) -> usize {
     let written = |number: Option<u64>| {
-        let next = files.iter().find(|(next, _)| number.is_some() && *next == number.map(|number| number + 1));
-        next.and_then(|(_, next)| next.lines_before).unwrap_or_default()
+        let next = files
+            .iter()
+            .find(|(next, _)| number.is_some() && *next == number.map(|number| number + 1));
+        next.and_then(|(_, next)| next.lines_before)
+            .unwrap_or_default()
     };
-    files.iter().map(|(number, file)| file.missing(written(*number))).sum()
+    files
+        .iter()
+        .map(|(number, file)| file.missing(written(*number)))
+        .sum()
 }
 
 /// Of a folder whose files are never empty: those that are, and the one that was being written.
@@ -245,5 +305,7 @@ fn missing_files(files: &[(Option<u64>, Counted)]) -> usize {
 
 /// The process that owned the folder wrote a line into each file before it gave it its name.
 fn is_numbered(dir: &Path) -> bool {
-    [LOCK, OLD_LOCK].iter().any(|lock| std::fs::read(dir.join(lock)).is_ok_and(|bytes| bytes == NUMBERED))
+    [LOCK, OLD_LOCK]
+        .iter()
+        .any(|lock| std::fs::read(dir.join(lock)).is_ok_and(|bytes| bytes == NUMBERED))
 }

@@ -1,7 +1,9 @@
-//! Damaged lines of a journal: one flipped bit is found by the line's checksum, so the answer that it ended is paid.
+//! Damaged lines of a journal: one flipped bit is found by the line's checksum, so the answer that
+//! it ended is paid.
 //!
-//! A CRC-32 is linear: which bit was flipped follows from the difference between the checksum that a line says and the one
-//! that it has, in time that grows with its length. Where more is damaged, the line is lost, and counted. Must not write.
+//! A CRC-32 is linear: which bit was flipped follows from the difference between the checksum that
+//! a line says and the one that it has, in time that grows with its length. Where more is damaged,
+//! the line is lost, and counted. Must not write.
 
 use super::line::{Line, decode, parse};
 use std::ops::Range;
@@ -42,9 +44,14 @@ pub(super) fn lines(bytes: &[u8]) -> Lines {
 }
 
 impl Lines {
-    /// Adds what can be repaired of a damaged line; `before`: the one that ends where it begins, which is lost so far.
-    /// Returns it where it is lost.
-    fn add_damaged(&mut self, bytes: &[u8], before: Option<Range<usize>>, line: Range<usize>) -> Option<Range<usize>> {
+    /// Adds what can be repaired of a damaged line; `before`: the one that ends where it begins,
+    /// which is lost so far. Returns it where it is lost.
+    fn add_damaged(
+        &mut self,
+        bytes: &[u8],
+        before: Option<Range<usize>>,
+        line: Range<usize>,
+    ) -> Option<Range<usize>> {
         if let Some(record) = bytes.get(line.clone()).and_then(repair) {
             self.lines.push(record);
             self.repaired += 1;
@@ -78,11 +85,16 @@ fn repair(line: &[u8]) -> Option<Line> {
     }
     let (head, rest) = line.split_at_checked(HEAD_BYTES)?;
     let has = crc32fast::hash(rest);
-    let flipped: u32 = head.iter().zip(format!("{has:08x} ").bytes()).map(|(a, b)| (a ^ b).count_ones()).sum();
+    let flipped: u32 = head
+        .iter()
+        .zip(format!("{has:08x} ").bytes())
+        .map(|(a, b)| (a ^ b).count_ones())
+        .sum();
     if flipped == 1 {
         return parse(rest);
     }
-    let says = u32::from_str_radix(std::str::from_utf8(head.get(..HEAD_BYTES - 1)?).ok()?, 16).ok()?;
+    let says =
+        u32::from_str_radix(std::str::from_utf8(head.get(..HEAD_BYTES - 1)?).ok()?, 16).ok()?;
     let (index, bit) = flipped_bit(has ^ says, rest.len())?;
     let mut copy = line.to_vec();
     *copy.get_mut(HEAD_BYTES + index)? ^= 1 << bit;
@@ -117,7 +129,11 @@ const fn shifted_bytes() -> [u32; 256] {
     while byte < 256 {
         let (mut change, mut bit) = (byte as u32, 0);
         while bit < 8 {
-            change = if change & 1 == 1 { change >> 1 ^ POLYNOMIAL } else { change >> 1 };
+            change = if change & 1 == 1 {
+                change >> 1 ^ POLYNOMIAL
+            } else {
+                change >> 1
+            };
             bit += 1;
         }
         table[byte] = change;
@@ -139,11 +155,19 @@ mod tests {
 
     fn records(count: u64) -> Vec<Line> {
         let record = |number| Record::Forgotten(format!("req_{number}"));
-        (0..count).map(|number| Line { number: Some(number), record: record(number) }).collect()
+        (0..count)
+            .map(|number| Line {
+                number: Some(number),
+                record: record(number),
+            })
+            .collect()
     }
 
     fn written(records: &[Line]) -> Vec<u8> {
-        records.iter().flat_map(|line| encode(&line.record, line.number.unwrap()).unwrap()).collect()
+        records
+            .iter()
+            .flat_map(|line| encode(&line.record, line.number.unwrap()).unwrap())
+            .collect()
     }
 
     #[test]
@@ -154,10 +178,17 @@ mod tests {
             for bit in 0..8 {
                 let mut damaged = bytes.clone();
                 damaged[index] ^= 1 << bit;
-                let Lines { lines: found, repaired, lost } = lines(&damaged);
+                let Lines {
+                    lines: found,
+                    repaired,
+                    lost,
+                } = lines(&damaged);
                 assert_eq!((&found, lost), (&records, 0), "bit {bit} of byte {index}");
                 // A line end that is another line end's neighbour ends nothing.
-                assert!(repaired == 1 || bytes[index] == b'\n', "bit {bit} of byte {index}");
+                assert!(
+                    repaired == 1 || bytes[index] == b'\n',
+                    "bit {bit} of byte {index}"
+                );
             }
         }
     }
@@ -169,7 +200,11 @@ mod tests {
         let line = bytes.len() / 3;
         bytes[line / 2] ^= 1;
         bytes[line + line / 2] ^= 8;
-        let Lines { lines: found, repaired, lost } = lines(&bytes);
+        let Lines {
+            lines: found,
+            repaired,
+            lost,
+        } = lines(&bytes);
         assert_eq!((found, repaired, lost), (records, 2, 0));
     }
 
@@ -179,10 +214,16 @@ mod tests {
         let mut bytes = written(&records);
         let middle = bytes.len() / 2;
         bytes[middle..middle + 4].fill(b'#');
-        let Lines { lines: found, repaired, lost } = lines(&bytes);
+        let Lines {
+            lines: found,
+            repaired,
+            lost,
+        } = lines(&bytes);
         assert_eq!((found.len(), repaired, lost), (2, 0, 1));
         let garbage = b"garbage\n".repeat(10_000);
-        let Lines { lines: found, lost, .. } = lines(&garbage);
+        let Lines {
+            lines: found, lost, ..
+        } = lines(&garbage);
         assert_eq!((found.len(), lost), (0, 10_000));
     }
 }

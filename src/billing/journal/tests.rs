@@ -1,6 +1,8 @@
-//! The journal alone, on folders of the tests' own: what outlives a process, and what is not removed too soon.
+//! The journal alone, on folders of the tests' own: what outlives a process, and what is not
+//! removed too soon.
 //!
-//! What must die, or be kept from writing, does so in a process of its own: the test starts itself again.
+//! What must die, or be kept from writing, does so in a process of its own: the test starts itself
+//! again.
 
 use super::line::decode;
 use super::read::{Faults, read_journal};
@@ -20,8 +22,18 @@ const RESERVED: u64 = 1 << 16;
 
 fn ending(request: &str, outcome: Outcome) -> Ending {
     let plain = Ending::in_test(request, "acct_test", 1_800_000_000_000, outcome);
-    let usage = Usage { input: 10_000, ..Usage::default() };
-    Ending { paid: Micro::new(1_000_000), detail: Detail { usage, ..plain.detail }, ..plain }
+    let usage = Usage {
+        input: 10_000,
+        ..Usage::default()
+    };
+    Ending {
+        paid: Micro::new(1_000_000),
+        detail: Detail {
+            usage,
+            ..plain.detail
+        },
+        ..plain
+    }
 }
 
 fn open(request: &str) -> Record {
@@ -62,18 +74,26 @@ fn left(data_dir: &Path) -> Left {
 
 /// By request, whether it was completed; sorted.
 fn told(endings: Vec<Ending>) -> Vec<(String, bool)> {
-    let completed = |ending: Ending| (ending.request_id, ending.detail.outcome == Outcome::Completed);
+    let completed = |ending: Ending| {
+        (
+            ending.request_id,
+            ending.detail.outcome == Outcome::Completed,
+        )
+    };
     let mut told: Vec<_> = endings.into_iter().map(completed).collect();
     told.sort();
     told
 }
 
 fn expected(requests: &[(&str, bool)]) -> Vec<(String, bool)> {
-    requests.iter().map(|(request, completed)| ((*request).into(), *completed)).collect()
+    requests
+        .iter()
+        .map(|(request, completed)| ((*request).into(), *completed))
+        .collect()
 }
 
-/// Written while a process begins: until it is itself, it has a copy of every lock of this one, and whoever of this one
-/// died would seem to live.
+/// Written while a process begins: until it is itself, it has a copy of every lock of this one, and
+/// whoever of this one died would seem to live.
 static PROCESSES: RwLock<()> = RwLock::new(());
 
 /// A test's folder. No process begins while it is there.
@@ -85,7 +105,10 @@ struct DataDir {
 impl DataDir {
     fn new() -> Self {
         let none_begins = PROCESSES.read().unwrap_or_else(PoisonError::into_inner);
-        Self { dir: tempfile::tempdir().unwrap(), _none_begins: none_begins }
+        Self {
+            dir: tempfile::tempdir().unwrap(),
+            _none_begins: none_begins,
+        }
     }
 
     fn path(&self) -> &Path {
@@ -100,13 +123,21 @@ fn apart() -> Option<PathBuf> {
     std::env::var_os(APART).map(PathBuf::from)
 }
 
-/// Runs `test` again in a process of its own, where a write beyond the limit on a file's size fails instead of killing.
+/// Runs `test` again in a process of its own, where a write beyond the limit on a file's size fails
+/// instead of killing.
 fn run_apart(test: &str, data_dir: &TempDir) -> Output {
     let (_, module) = module_path!().split_once("::").unwrap();
     let mut command = Command::new("sh");
-    command.args(["-c", r#"trap "" XFSZ; exec "$0" "$@""#]).arg(std::env::current_exe().unwrap());
-    command.args(["--exact", &format!("{module}::{test}"), "--nocapture"]).env(APART, data_dir.path());
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .args(["-c", r#"trap "" XFSZ; exec "$0" "$@""#])
+        .arg(std::env::current_exe().unwrap());
+    command
+        .args(["--exact", &format!("{module}::{test}"), "--nocapture"])
+        .env(APART, data_dir.path());
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     let begins = PROCESSES.write().unwrap_or_else(PoisonError::into_inner);
     let child = command.spawn().unwrap();
     drop(begins);
@@ -116,11 +147,26 @@ fn run_apart(test: &str, data_dir: &TempDir) -> Output {
 #[test]
 fn every_request_that_a_dead_process_knew_of_is_told_as_it_last_stood() {
     let dir = DataDir::new();
-    let folder = died_with(dir.path(), &[open("req_a"), open("req_b"), end("req_a"), open("req_c"), end("req_c")]);
+    let folder = died_with(
+        dir.path(),
+        &[
+            open("req_a"),
+            open("req_b"),
+            end("req_a"),
+            open("req_c"),
+            end("req_c"),
+        ],
+    );
     let left = left(dir.path());
-    assert_eq!(folder.file_name().unwrap().to_str(), Some(left.boot.as_str()));
+    assert_eq!(
+        folder.file_name().unwrap().to_str(),
+        Some(left.boot.as_str())
+    );
     let (endings, unreadable) = left.endings().unwrap();
-    assert_eq!(told(endings), expected(&[("req_a", true), ("req_b", false), ("req_c", true)]));
+    assert_eq!(
+        told(endings),
+        expected(&[("req_a", true), ("req_b", false), ("req_c", true)])
+    );
     assert_eq!(unreadable, 0);
     left.remove(0).unwrap();
     assert!(!folder.exists() && !folder.with_extension("damaged").exists());
@@ -141,12 +187,24 @@ fn changed_lines_are_not_believed_and_what_they_were_in_is_kept() {
     let folder = died_with(dir.path(), &[end("req_1"), end("req_2"), end("req_3")]);
     let log = folder.join("000001.log");
     // One pays less than it did, which is one flipped bit; one is another's.
-    let text = std::fs::read_to_string(&log).unwrap().replacen("req_2", "req_X", 1);
+    let text = std::fs::read_to_string(&log)
+        .unwrap()
+        .replacen("req_2", "req_X", 1);
     let (rest, last) = text.split_at(text.find("req_3").unwrap());
-    std::fs::write(&log, format!("{rest}{}", last.replacen(r#""paid":"1""#, r#""paid":"0""#, 1))).unwrap();
+    std::fs::write(
+        &log,
+        format!(
+            "{rest}{}",
+            last.replacen(r#""paid":"1""#, r#""paid":"0""#, 1)
+        ),
+    )
+    .unwrap();
     let left = left(dir.path());
     let (endings, unreadable) = left.endings().unwrap();
-    assert_eq!((told(endings), unreadable), (expected(&[("req_1", true), ("req_3", true)]), 2));
+    assert_eq!(
+        (told(endings), unreadable),
+        (expected(&[("req_1", true), ("req_3", true)]), 2)
+    );
     left.remove(unreadable).unwrap();
     let aside = folder.with_extension("damaged");
     assert!(!folder.exists() && aside.join("000001.log").exists());
@@ -154,9 +212,19 @@ fn changed_lines_are_not_believed_and_what_they_were_in_is_kept() {
     assert!(boots(dir.path()).unwrap().is_empty());
     let kept = kept(dir.path()).unwrap();
     assert_eq!(kept.len(), 2, "the audit sees what could be read");
-    assert!(kept.iter().all(|kept| !kept.is_living && kept.ended && kept.ending.paid == Micro::new(1_000_000)));
-    let damaged: Vec<_> = damaged(dir.path()).unwrap().iter().map(ToString::to_string).collect();
-    assert!(damaged.len() == 1 && damaged[0].contains("1 unreadable lines, and 1 that"), "{damaged:?}");
+    assert!(
+        kept.iter()
+            .all(|kept| !kept.is_living && kept.ended && kept.ending.paid == Micro::new(1_000_000))
+    );
+    let damaged: Vec<_> = damaged(dir.path())
+        .unwrap()
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert!(
+        damaged.len() == 1 && damaged[0].contains("1 unreadable lines, and 1 that"),
+        "{damaged:?}"
+    );
 }
 
 #[test]
@@ -171,7 +239,11 @@ fn no_byte_of_a_line_can_change_unnoticed() {
         for other in (0..=u8::MAX).filter(|other| *other != line[at]) {
             let mut changed = line.to_vec();
             changed[at] = other;
-            assert!(decode(&changed).is_none(), "{:?}", String::from_utf8_lossy(&changed));
+            assert!(
+                decode(&changed).is_none(),
+                "{:?}",
+                String::from_utf8_lossy(&changed)
+            );
         }
     }
 }
@@ -188,12 +260,19 @@ fn a_last_line_that_was_cut_is_no_damage_and_one_cut_before_it_is() {
         (endings.len(), unreadable)
     };
     assert_eq!(read(&whole), (2, 0));
-    assert_eq!(read(&whole[..whole.len() - 20]), (1, 0), "its client never got the end");
+    assert_eq!(
+        read(&whole[..whole.len() - 20]),
+        (1, 0),
+        "its client never got the end"
+    );
     let torn = [&whole[..whole.len() - 20], &whole].concat();
     assert_eq!(read(&torn), (3, 1), "the next record closes it");
     assert_eq!(read(b"\n"), (0, 1), "no file is without a line");
     assert_eq!(read(b"half"), (0, 1));
-    assert_eq!(read(b"\n00000000 \n0\n\xff\xff\xff\xff\xff\xff\xff\xff {}\n"), (0, 3));
+    assert_eq!(
+        read(b"\n00000000 \n0\n\xff\xff\xff\xff\xff\xff\xff\xff {}\n"),
+        (0, 3)
+    );
 }
 
 /// The files of a journal, by name.
@@ -204,7 +283,10 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 #[test]
 fn a_line_that_is_gone_is_missed_where_a_later_one_is_there() {
     let dir = DataDir::new();
-    let folder = died_with(dir.path(), &[open("req_1"), end("req_1"), open("req_2"), end("req_2")]);
+    let folder = died_with(
+        dir.path(),
+        &[open("req_1"), end("req_1"), open("req_2"), end("req_2")],
+    );
     let log = folder.join("000001.log");
     let text = std::fs::read_to_string(&log).unwrap();
     let lines: Vec<&str> = text.split_inclusive("\n\n").collect();
@@ -217,23 +299,52 @@ fn a_line_that_is_gone_is_missed_where_a_later_one_is_there() {
     assert_eq!(found(&lines), none);
     for gone in 0..4 {
         let rest = [&lines[..gone], &lines[gone + 1..]].concat();
-        assert_eq!(found(&rest), Faults { missing_lines: 1, ..none }, "line {gone}");
+        assert_eq!(
+            found(&rest),
+            Faults {
+                missing_lines: 1,
+                ..none
+            },
+            "line {gone}"
+        );
     }
-    assert_eq!(found(&[lines[0], lines[4]]), Faults { missing_lines: 3, ..none });
-    // Neither twice nor in another order is anything missing. The last one may never have been written.
-    assert_eq!(found(&[lines[0], lines[1], lines[2], lines[1], lines[2], lines[4], lines[3]]), none);
+    assert_eq!(
+        found(&[lines[0], lines[4]]),
+        Faults {
+            missing_lines: 3,
+            ..none
+        }
+    );
+    // Neither twice nor in another order is anything missing. The last one may never have been
+    // written.
+    assert_eq!(
+        found(&[
+            lines[0], lines[1], lines[2], lines[1], lines[2], lines[4], lines[3]
+        ]),
+        none
+    );
     assert_eq!(found(&lines[..4]), none);
     // Half of a line is a damaged one, and not missing besides.
     let (half, _) = lines[2].split_at(40);
-    assert_eq!(found(&[lines[0], lines[1], half, "\n\n", lines[3], lines[4]]), Faults { lost: 1, ..none });
+    assert_eq!(
+        found(&[lines[0], lines[1], half, "\n\n", lines[3], lines[4]]),
+        Faults { lost: 1, ..none }
+    );
     // It is kept, and found from then on.
     found(&[lines[0], lines[2], lines[4]]);
     let left = left(dir.path());
     let (endings, faults) = left.endings().unwrap();
     assert_eq!((endings.len(), faults), (2, 2));
     left.remove(faults).unwrap();
-    let damaged: Vec<_> = damaged(dir.path()).unwrap().iter().map(ToString::to_string).collect();
-    assert!(damaged.len() == 1 && damaged[0].ends_with("2 lines and 0 files are missing"), "{damaged:?}");
+    let damaged: Vec<_> = damaged(dir.path())
+        .unwrap()
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert!(
+        damaged.len() == 1 && damaged[0].ends_with("2 lines and 0 files are missing"),
+        "{damaged:?}"
+    );
 }
 
 #[test]
@@ -259,15 +370,32 @@ fn a_file_that_is_gone_or_empty_is_missed() {
         }
         (faults.missing_lines, faults.missing_files)
     };
-    let (empty, remove) =
-        (|at: usize| std::fs::write(&logs[at], []).unwrap(), |at: usize| std::fs::remove_file(&logs[at]).unwrap());
+    let (empty, remove) = (
+        |at: usize| std::fs::write(&logs[at], []).unwrap(),
+        |at: usize| std::fs::remove_file(&logs[at]).unwrap(),
+    );
     assert_eq!(faults(&|| ()), (0, 0));
-    assert_eq!(faults(&|| remove(2)), (0, 1), "the one before says that there is one");
+    assert_eq!(
+        faults(&|| remove(2)),
+        (0, 1),
+        "the one before says that there is one"
+    );
     assert_eq!(faults(&|| (0..3).for_each(remove)), (0, 1));
-    assert_eq!(faults(&|| std::fs::rename(&logs[2], folder.join("000003.log.bak")).unwrap()), (0, 1));
+    assert_eq!(
+        faults(&|| std::fs::rename(&logs[2], folder.join("000003.log.bak")).unwrap()),
+        (0, 1)
+    );
     assert_eq!(faults(&|| empty(2)), (0, 1));
-    assert_eq!(faults(&|| empty(0)), (3, 1), "the next one says how many lines it had");
-    assert_eq!(faults(&|| remove(0)), (0, 0), "once the ledger has a full one whole, it is removed");
+    assert_eq!(
+        faults(&|| empty(0)),
+        (3, 1),
+        "the next one says how many lines it had"
+    );
+    assert_eq!(
+        faults(&|| remove(0)),
+        (0, 0),
+        "once the ledger has a full one whole, it is removed"
+    );
     let cut = |at: usize| {
         let text = std::fs::read_to_string(&logs[at]).unwrap();
         let lines: Vec<&str> = text.split_inclusive("\n\n").collect();
@@ -286,11 +414,22 @@ fn a_journal_of_a_version_before_lines_were_numbered_is_read() {
         let json = serde_json::to_string(record).unwrap();
         format!("\n{:08x} {json}\n", crc32fast::hash(json.as_bytes()))
     };
-    std::fs::write(&log, [old(&open("req_1")), old(&end("req_1")), old(&open("req_2"))].concat()).unwrap();
+    std::fs::write(
+        &log,
+        [old(&open("req_1")), old(&end("req_1")), old(&open("req_2"))].concat(),
+    )
+    .unwrap();
     let (endings, faults) = left(dir.path()).endings().unwrap();
-    assert_eq!((told(endings), faults), (expected(&[("req_1", true), ("req_2", false)]), 0));
+    assert_eq!(
+        (told(endings), faults),
+        (expected(&[("req_1", true), ("req_2", false)]), 0)
+    );
     std::fs::write(&log, []).unwrap();
-    assert_eq!(read_endings(&folder).unwrap(), (Vec::new(), 0), "nothing was written to it");
+    assert_eq!(
+        read_endings(&folder).unwrap(),
+        (Vec::new(), 0),
+        "nothing was written to it"
+    );
 }
 
 #[test]
@@ -298,20 +437,34 @@ fn half_of_an_ending_is_none_and_its_request_was_interrupted() {
     if let Some(dir) = apart() {
         failpoint::arm(&"torn_journal_end:2".parse().unwrap());
         let journal = begin(&dir);
-        for record in [open("req_done"), open("req_torn"), end("req_done"), end("req_torn")] {
+        for record in [
+            open("req_done"),
+            open("req_torn"),
+            end("req_done"),
+            end("req_torn"),
+        ] {
             journal.write(&record).unwrap();
         }
         panic!("it was to die");
     }
     let dir = tempfile::tempdir().unwrap();
-    let output = run_apart("half_of_an_ending_is_none_and_its_request_was_interrupted", &dir);
+    let output = run_apart(
+        "half_of_an_ending_is_none_and_its_request_was_interrupted",
+        &dir,
+    );
     assert_eq!(output.status.signal(), Some(9), "{output:?}");
     let left = left(dir.path());
     let log = std::fs::read_to_string(left.dir.join("000001.log")).unwrap();
     let (_, torn) = log.rsplit_once('\n').unwrap();
-    assert!(torn.contains(r#"{"end":{"ref":"req_torn""#) && !torn.ends_with('}'), "{torn}");
+    assert!(
+        torn.contains(r#"{"end":{"ref":"req_torn""#) && !torn.ends_with('}'),
+        "{torn}"
+    );
     let (endings, unreadable) = left.endings().unwrap();
-    assert_eq!((told(endings), unreadable), (expected(&[("req_done", true), ("req_torn", false)]), 0));
+    assert_eq!(
+        (told(endings), unreadable),
+        (expected(&[("req_done", true), ("req_torn", false)]), 0)
+    );
 }
 
 /// Tells the process that started this one.
@@ -331,7 +484,10 @@ impl log::Log for ToStderr {
 
 /// No file of this process becomes longer.
 fn limit_files(bytes: Option<u64>) {
-    let limit = Rlimit { current: bytes, ..getrlimit(Resource::Fsize) };
+    let limit = Rlimit {
+        current: bytes,
+        ..getrlimit(Resource::Fsize)
+    };
     setrlimit(Resource::Fsize, limit).unwrap();
 }
 
@@ -341,14 +497,34 @@ fn on_a_full_disk_whatever_runs_may_end_and_nothing_begins_until_there_is_room()
         return fill_the_disk(&dir);
     }
     let dir = tempfile::tempdir().unwrap();
-    let output = run_apart("on_a_full_disk_whatever_runs_may_end_and_nothing_begins_until_there_is_room", &dir);
-    let (out, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && out.contains("1 passed"), "{out}{errors}");
-    let warnings = errors.lines().filter(|line| line.contains("nothing is admitted")).count();
-    assert_eq!(warnings, 2, "an operator is told once each time that the disk becomes full:\n{errors}");
+    let output = run_apart(
+        "on_a_full_disk_whatever_runs_may_end_and_nothing_begins_until_there_is_room",
+        &dir,
+    );
+    let (out, errors) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    assert!(
+        output.status.success() && out.contains("1 passed"),
+        "{out}{errors}"
+    );
+    let warnings = errors
+        .lines()
+        .filter(|line| line.contains("nothing is admitted"))
+        .count();
+    assert_eq!(
+        warnings, 2,
+        "an operator is told once each time that the disk becomes full:\n{errors}"
+    );
     let (endings, unreadable) = left(dir.path()).endings().unwrap();
     // Of the first two the ledger has the ends, and there a request ends once.
-    let known = [("req_1", false), ("req_2", false), ("req_3", false), ("req_4", true)];
+    let known = [
+        ("req_1", false),
+        ("req_2", false),
+        ("req_3", false),
+        ("req_4", true),
+    ];
     assert_eq!((told(endings), unreadable), (expected(&known), 0));
 }
 
@@ -356,7 +532,10 @@ fn fill_the_disk(dir: &Path) {
     log::set_logger(&ToStderr).unwrap();
     log::set_max_level(log::LevelFilter::Error);
     let journal = begin(dir);
-    let (log, reserve) = (folder(dir, &journal).join("000001.log"), folder(dir, &journal).join(RESERVE));
+    let (log, reserve) = (
+        folder(dir, &journal).join("000001.log"),
+        folder(dir, &journal).join(RESERVE),
+    );
     let room = |path: &Path| std::fs::metadata(path).unwrap().blocks();
     for request in ["req_1", "req_2", "req_3", "req_4"] {
         journal.write(&open(request)).unwrap();
@@ -366,14 +545,28 @@ fn fill_the_disk(dir: &Path) {
     limit_files(Some(before.len() as u64 + 100));
     assert!(journal.write(&open("req_late")).is_err());
     assert!(journal.is_short());
-    assert_eq!(std::fs::read(&log).unwrap(), before, "what did not fit whole is taken back");
-    let in_reserve = [journal.write(&end("req_1")).unwrap(), journal.write(&end("req_2")).unwrap()];
+    assert_eq!(
+        std::fs::read(&log).unwrap(),
+        before,
+        "what did not fit whole is taken back"
+    );
+    let in_reserve = [
+        journal.write(&end("req_1")).unwrap(),
+        journal.write(&end("req_2")).unwrap(),
+    ];
     assert_eq!(std::fs::read(&log).unwrap(), before);
-    assert_eq!(read_endings(log.parent().unwrap()).unwrap().0.len(), 4, "an end in the reserve ends its request");
+    assert_eq!(
+        read_endings(log.parent().unwrap()).unwrap().0.len(),
+        4,
+        "an end in the reserve ends its request"
+    );
 
     limit_files(None);
     journal.recover();
-    assert!(journal.is_short() && length(&reserve) > 0, "the ledger lacks what the reserve took");
+    assert!(
+        journal.is_short() && length(&reserve) > 0,
+        "the ledger lacks what the reserve took"
+    );
     drop(in_reserve);
     journal.recover();
     assert!(!journal.is_short());
@@ -394,7 +587,9 @@ fn fill_the_disk(dir: &Path) {
 fn a_reserve_that_finds_no_room_admits_nothing_and_one_that_does_is_room_indeed() {
     let dir = DataDir::new();
     let probe = File::create(dir.path().join("probe")).unwrap();
-    if rustix::fs::fallocate(&probe, FallocateFlags::KEEP_SIZE, 0, RESERVED) == Err(Errno::OPNOTSUPP) {
+    if rustix::fs::fallocate(&probe, FallocateFlags::KEEP_SIZE, 0, RESERVED)
+        == Err(Errno::OPNOTSUPP)
+    {
         eprintln!("this file system sets no room aside: nothing to see");
         return;
     }
@@ -416,7 +611,13 @@ fn a_file_is_full_at_its_size_and_goes_once_the_ledger_covers_it_whole() {
     let bytes = encode(&record, 1).unwrap().len() as u64;
     let journal = Journal::begin(dir.path(), 2 * bytes, RESERVED).unwrap();
     let folder = folder(dir.path(), &journal);
-    let files = || log_files(&folder).unwrap().iter().map(|path| length(path) / bytes).collect::<Vec<_>>();
+    let files = || {
+        log_files(&folder)
+            .unwrap()
+            .iter()
+            .map(|path| length(path) / bytes)
+            .collect::<Vec<_>>()
+    };
     let mut held: Vec<_> = (0..6).map(|_| journal.write(&record).unwrap()).collect();
     assert_eq!(files(), [2, 2, 2]);
     journal.reap();
@@ -430,7 +631,11 @@ fn a_file_is_full_at_its_size_and_goes_once_the_ledger_covers_it_whole() {
     held[0].keep();
     held.clear();
     journal.reap();
-    assert_eq!(files(), [2, 2], "one is left to the next start, one is not full until more is written");
+    assert_eq!(
+        files(),
+        [2, 2],
+        "one is left to the next start, one is not full until more is written"
+    );
     drop(journal.write(&record).unwrap());
     journal.reap();
     assert_eq!(files(), [2, 1]);
@@ -445,11 +650,19 @@ fn a_journal_that_the_ledger_covers_whole_is_gone_with_its_process_and_no_other_
     let folder = folder(dir.path(), &journal);
     let held = journal.write(&end("req_1")).unwrap();
     journal.close();
-    assert_eq!(read_endings(&folder).unwrap().0.len(), 1, "the ledger lacks it");
+    assert_eq!(
+        read_endings(&folder).unwrap().0.len(),
+        1,
+        "the ledger lacks it"
+    );
     held.keep();
     drop(held);
     journal.close();
-    assert_eq!(read_endings(&folder).unwrap().0.len(), 1, "it is left to the next start");
+    assert_eq!(
+        read_endings(&folder).unwrap().0.len(),
+        1,
+        "it is left to the next start"
+    );
     let covered = begin(dir.path());
     drop(covered.write(&end("req_2")).unwrap());
     covered.close();
@@ -469,15 +682,29 @@ fn the_living_are_told_by_their_locks_and_only_the_dead_are_claimed() {
     open_lock(&unnamed).unwrap();
     std::fs::create_dir(dir.path().join("journal/lost+found")).unwrap();
     let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
-    assert_eq!(boots(dir.path()).unwrap(), [name(&dead), living.boot().into(), place.boot.clone()]);
-    assert_eq!(live_boots(dir.path()).unwrap(), [living.boot().to_owned(), place.boot.clone()]);
+    assert_eq!(
+        boots(dir.path()).unwrap(),
+        [name(&dead), living.boot().into(), place.boot.clone()]
+    );
+    assert_eq!(
+        live_boots(dir.path()).unwrap(),
+        [living.boot().to_owned(), place.boot.clone()]
+    );
     for taken in [living.boot(), place.boot.as_str()] {
-        let error = claim_left(&dir.path().join("journal").join(taken)).err().unwrap();
-        assert!(error.to_string().contains("in use by a running gateway"), "{error}");
+        let error = claim_left(&dir.path().join("journal").join(taken))
+            .err()
+            .unwrap();
+        assert!(
+            error.to_string().contains("in use by a running gateway"),
+            "{error}"
+        );
     }
     for other in ["journal/lost+found", "journal/none"] {
         let error = claim_left(&dir.path().join(other)).err().unwrap();
-        assert!(error.to_string().contains("not a journal folder"), "{error}");
+        assert!(
+            error.to_string().contains("not a journal folder"),
+            "{error}"
+        );
         assert!(!dir.path().join(other).join(LOCK).exists());
     }
     let claimed = left(dir.path());
@@ -485,11 +712,17 @@ fn the_living_are_told_by_their_locks_and_only_the_dead_are_claimed() {
     assert!(claim_left(&dead).is_err(), "it is claimed already");
     drop(claimed);
     let claimed = claim_left(&dead).unwrap();
-    assert_eq!((claimed.boot.clone(), claimed.endings().unwrap().0.len()), (name(&dead), 1));
+    assert_eq!(
+        (claimed.boot.clone(), claimed.endings().unwrap().0.len()),
+        (name(&dead), 1)
+    );
     assert!(left_behind(dir.path()).unwrap().is_empty());
     drop(claimed);
     place.leave();
-    assert_eq!(boots(dir.path()).unwrap(), [name(&dead), living.boot().into()]);
+    assert_eq!(
+        boots(dir.path()).unwrap(),
+        [name(&dead), living.boot().into()]
+    );
 }
 
 #[test]
@@ -498,10 +731,19 @@ fn a_journal_is_the_operators_alone() {
     let folder = died_with(dir.path(), &[end("req_1")]);
     let copied = tempfile::tempdir().unwrap();
     copy(dir.path(), copied.path()).unwrap();
-    for folder in [folder.clone(), copied.path().join("journal").join(folder.file_name().unwrap())] {
+    for folder in [
+        folder.clone(),
+        copied
+            .path()
+            .join("journal")
+            .join(folder.file_name().unwrap()),
+    ] {
         let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&folder), 0o700);
-        assert_eq!((mode(&folder.join("000001.log")), mode(&folder.join(LOCK))), (0o600, 0o600));
+        assert_eq!(
+            (mode(&folder.join("000001.log")), mode(&folder.join(LOCK))),
+            (0o600, 0o600)
+        );
     }
 }
 
@@ -515,12 +757,18 @@ fn a_reserve_goes_first_where_the_disk_may_be_full_unless_it_was_needed() {
     let left = left(dir.path());
     left.give_up_reserve();
     assert_eq!(std::fs::read(&reserve).unwrap(), needed);
-    assert_eq!(told(left.endings().unwrap().0), expected(&[("req_1", true)]));
+    assert_eq!(
+        told(left.endings().unwrap().0),
+        expected(&[("req_1", true)])
+    );
     std::fs::write(&reserve, []).unwrap();
     left.give_up_reserve();
     assert!(!reserve.exists());
     left.give_up_reserve();
-    assert_eq!(told(left.endings().unwrap().0), expected(&[("req_1", false)]));
+    assert_eq!(
+        told(left.endings().unwrap().0),
+        expected(&[("req_1", false)])
+    );
 }
 
 #[test]
@@ -535,10 +783,20 @@ fn a_copy_has_the_living_and_the_dead_and_a_needed_reserve() {
     let to = tempfile::tempdir().unwrap();
     assert_eq!(copy(dir.path(), to.path()).unwrap(), 3);
     let of = |boot: &str| to.path().join("journal").join(boot);
-    assert!(!of(living.boot()).join(RESERVE).exists(), "room set aside is nothing to copy");
+    assert!(
+        !of(living.boot()).join(RESERVE).exists(),
+        "room set aside is nothing to copy"
+    );
     drop(held);
-    let endings = left_behind(to.path()).unwrap().iter().flat_map(|left| left.endings().unwrap().0).collect();
-    assert_eq!(told(endings), expected(&[("req_1", false), ("req_2", true), ("req_3", true)]));
+    let endings = left_behind(to.path())
+        .unwrap()
+        .iter()
+        .flat_map(|left| left.endings().unwrap().0)
+        .collect();
+    assert_eq!(
+        told(endings),
+        expected(&[("req_1", false), ("req_2", true), ("req_3", true)])
+    );
 }
 
 #[test]
@@ -547,15 +805,25 @@ fn what_cannot_be_read_is_told_and_never_taken_for_nothing() {
     let folder = died_with(dir.path(), &[end("req_1")]);
     let left = left(dir.path());
     symlink("gone", folder.join("000002.log")).unwrap();
-    assert_eq!(left.endings().unwrap().0.len(), 1, "a file that its process just removed is in the ledger");
+    assert_eq!(
+        left.endings().unwrap().0.len(),
+        1,
+        "a file that its process just removed is in the ledger"
+    );
     std::fs::create_dir(folder.join("000003.log")).unwrap();
     assert!(left.endings().is_err());
     assert!(kept(dir.path()).is_err());
     let to = tempfile::tempdir().unwrap();
     assert!(copy(dir.path(), to.path()).is_err());
-    assert!(log_files(&folder.join("000001.log")).is_err(), "a file is no folder");
+    assert!(
+        log_files(&folder.join("000001.log")).is_err(),
+        "a file is no folder"
+    );
     left.remove(0).unwrap();
-    assert!(log_files(&folder).unwrap().is_empty(), "a folder that its process just removed is in the ledger");
+    assert!(
+        log_files(&folder).unwrap().is_empty(),
+        "a folder that its process just removed is in the ledger"
+    );
 }
 
 #[test]
@@ -569,10 +837,21 @@ fn the_audit_sees_who_lives_and_what_still_runs() {
     all.sort_by(|one, other| one.ending.request_id.cmp(&other.ending.request_id));
     let all: Vec<_> = all
         .iter()
-        .map(|kept| (kept.ending.request_id.as_str(), kept.boot.as_str(), kept.is_living, kept.ended))
+        .map(|kept| {
+            (
+                kept.ending.request_id.as_str(),
+                kept.boot.as_str(),
+                kept.is_living,
+                kept.ended,
+            )
+        })
         .collect();
     let dead = dead.file_name().unwrap().to_str().unwrap();
-    let expected = [("req_1", dead, false, true), ("req_2", dead, false, false), ("req_3", living.boot(), true, false)];
+    let expected = [
+        ("req_1", dead, false, true),
+        ("req_2", dead, false, false),
+        ("req_3", living.boot(), true, false),
+    ];
     assert_eq!(all, expected);
     drop(held);
 }

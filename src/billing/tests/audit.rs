@@ -9,20 +9,49 @@ use rusqlite::Connection;
 fn books(dir: &Path) {
     let billing = serving(dir);
     let ends_at_ms = clock::now_ms() - 1;
-    billing.open_account("acct_trial", Some(Trial { credits: Micro::new(5_000_000), ends_at_ms }), 0).unwrap();
+    billing
+        .open_account(
+            "acct_trial",
+            Some(Trial {
+                credits: Micro::new(5_000_000),
+                ends_at_ms,
+            }),
+            0,
+        )
+        .unwrap();
     account_with(&billing, 10);
     let (quote, usage) = one_credit();
     for request in ["req_a", "req_b"] {
-        let opening = Opening { conversation: Some("talk".into()), ..opening(request) };
+        let opening = Opening {
+            conversation: Some("talk".into()),
+            ..opening(request)
+        };
         let (hold, _) = billing.reserve(opening, &quote, false, NOW).unwrap();
         hold.settle(usage, Outcome::Completed, false, NOW).unwrap();
     }
-    let (hold, _) = billing.reserve(opening("req_void"), &quote, false, NOW).unwrap();
+    let (hold, _) = billing
+        .reserve(opening("req_void"), &quote, false, NOW)
+        .unwrap();
     hold.release(Outcome::VendorError, NOW);
-    wait_for("all ends", || billing.receipts(ACCOUNT, None, 9).unwrap().len() == 3);
-    billing.refund("req_a", Some(Micro::new(500_000)), "r", NOW).unwrap();
-    billing.adjust(ACCOUNT, Micro::new(-1), "a", "a mistake", NOW).unwrap();
-    wait_for("the lapse", || billing.0.ledger.account("acct_trial", "").unwrap().unwrap().trial == Micro::ZERO);
+    wait_for("all ends", || {
+        billing.receipts(ACCOUNT, None, 9).unwrap().len() == 3
+    });
+    billing
+        .refund("req_a", Some(Micro::new(500_000)), "r", NOW)
+        .unwrap();
+    billing
+        .adjust(ACCOUNT, Micro::new(-1), "a", "a mistake", NOW)
+        .unwrap();
+    wait_for("the lapse", || {
+        billing
+            .0
+            .ledger
+            .account("acct_trial", "")
+            .unwrap()
+            .unwrap()
+            .trial
+            == Micro::ZERO
+    });
     billing.finish();
 }
 
@@ -47,7 +76,11 @@ fn rules_after(tamper: &str) -> Vec<&'static str> {
 
 fn rules(dir: &Path, now_ms: i64) -> Vec<&'static str> {
     let verdict = verify::verify(&Ledger::open_to_audit(dir).unwrap(), dir, now_ms).unwrap();
-    let mut rules: Vec<_> = verdict.findings.iter().map(|finding| finding.rule).collect();
+    let mut rules: Vec<_> = verdict
+        .findings
+        .iter()
+        .map(|finding| finding.rule)
+        .collect();
     rules.sort_unstable();
     rules.dedup();
     rules
@@ -57,7 +90,10 @@ fn rules(dir: &Path, now_ms: i64) -> Vec<&'static str> {
 fn is_found(tamper: &str, expected: &[&str]) {
     let found = rules_after(tamper);
     for rule in expected {
-        assert!(found.contains(rule), "{tamper}: {rule} was not found, but {found:?}");
+        assert!(
+            found.contains(rule),
+            "{tamper}: {rule} was not found, but {found:?}"
+        );
     }
 }
 
@@ -66,16 +102,32 @@ fn entries_are_immutable_for_whoever_goes_through_the_database() {
     let dir = tempfile::tempdir().unwrap();
     books(dir.path());
     let connection = Connection::open(dir.path().join("ledger.db")).unwrap();
-    assert!(connection.execute("UPDATE entry SET d_paid = 0 WHERE kind = 'debit'", []).is_err());
+    assert!(
+        connection
+            .execute("UPDATE entry SET d_paid = 0 WHERE kind = 'debit'", [])
+            .is_err()
+    );
     assert!(connection.execute("DELETE FROM entry", []).is_err());
 }
 
 #[test]
 fn a_balance_that_is_not_the_sum_of_its_entries() {
-    is_found("UPDATE account SET paid = paid + 1 WHERE id = 'acct_test'", &["balance", "trial balance"]);
-    is_found("DELETE FROM account WHERE id = 'acct_test'", &["balance", "trial balance"]);
-    is_found("UPDATE account SET credited = 0 WHERE id = 'acct_test'", &["credited"]);
-    is_found("UPDATE entry SET bal_paid = bal_paid + 1 WHERE ref = 'req_b'", &["running balance", "hash chain"]);
+    is_found(
+        "UPDATE account SET paid = paid + 1 WHERE id = 'acct_test'",
+        &["balance", "trial balance"],
+    );
+    is_found(
+        "DELETE FROM account WHERE id = 'acct_test'",
+        &["balance", "trial balance"],
+    );
+    is_found(
+        "UPDATE account SET credited = 0 WHERE id = 'acct_test'",
+        &["credited"],
+    );
+    is_found(
+        "UPDATE entry SET bal_paid = bal_paid + 1 WHERE ref = 'req_b'",
+        &["running balance", "hash chain"],
+    );
 }
 
 #[test]
@@ -89,8 +141,14 @@ fn credit_moved_between_accounts_behind_the_ledgers_back() {
 
 #[test]
 fn a_balance_below_zero() {
-    is_found("UPDATE account SET paid = -1 WHERE id = 'acct_test'", &["never below zero"]);
-    is_found("UPDATE entry SET d_paid = -99000000 WHERE ref = 'req_a'", &["never below zero", "cost"]);
+    is_found(
+        "UPDATE account SET paid = -1 WHERE id = 'acct_test'",
+        &["never below zero"],
+    );
+    is_found(
+        "UPDATE entry SET d_paid = -99000000 WHERE ref = 'req_a'",
+        &["never below zero", "cost"],
+    );
 }
 
 #[test]
@@ -101,53 +159,117 @@ fn a_request_that_ended_twice_or_a_reference_that_counted_twice() {
                bal_paid, bal_trial, writeoff, detail, prev, hash FROM entry WHERE ref = '{from}'"
         )
     };
-    is_found(&copy("req_a", "kind", "d_paid"), &["one ending per request", "once per reference"]);
+    is_found(
+        &copy("req_a", "kind", "d_paid"),
+        &["one ending per request", "once per reference"],
+    );
     is_found(&copy("req_a", "'void'", "0"), &["one ending per request"]);
     is_found(&copy("first", "kind", "d_paid"), &["once per reference"]);
 }
 
 #[test]
 fn a_cost_that_is_not_what_the_usage_costs() {
-    is_found("UPDATE entry SET d_paid = 0 WHERE ref = 'req_a'", &["cost", "hash chain"]);
-    is_found("UPDATE entry SET writeoff = 1 WHERE ref = 'req_a'", &["cost"]);
-    is_found("UPDATE entry SET detail = replace(detail, '5000', '4999') WHERE ref = 'req_a'", &["cost", "hash chain"]);
-    is_found("UPDATE entry SET detail = '' WHERE ref = 'req_a'", &["detail"]);
-    is_found("UPDATE entry SET d_paid = -1 WHERE kind = 'void'", &["a void costs nothing"]);
+    is_found(
+        "UPDATE entry SET d_paid = 0 WHERE ref = 'req_a'",
+        &["cost", "hash chain"],
+    );
+    is_found(
+        "UPDATE entry SET writeoff = 1 WHERE ref = 'req_a'",
+        &["cost"],
+    );
+    is_found(
+        "UPDATE entry SET detail = replace(detail, '5000', '4999') WHERE ref = 'req_a'",
+        &["cost", "hash chain"],
+    );
+    is_found(
+        "UPDATE entry SET detail = '' WHERE ref = 'req_a'",
+        &["detail"],
+    );
+    is_found(
+        "UPDATE entry SET d_paid = -1 WHERE kind = 'void'",
+        &["a void costs nothing"],
+    );
     is_found("DELETE FROM price_version", &["price version"]);
     // Changed in a class that no debit used: only the hash can tell.
-    is_found("UPDATE price_version SET json = replace(json, '200', '201')", &["price version"]);
+    is_found(
+        "UPDATE price_version SET json = replace(json, '200', '201')",
+        &["price version"],
+    );
 }
 
 #[test]
 fn a_chain_that_was_cut_or_reordered() {
     is_found("DELETE FROM entry WHERE ref = 'req_void'", &["hash chain"]);
-    is_found("UPDATE entry SET at = at + 1 WHERE ref = 'req_void'", &["hash chain"]);
-    is_found("UPDATE entry SET hash = zeroblob(32) WHERE ref = 'req_void'", &["hash chain"]);
-    is_found("DELETE FROM entry WHERE seq = (SELECT max(seq) FROM entry)", &["balance"]);
+    is_found(
+        "UPDATE entry SET at = at + 1 WHERE ref = 'req_void'",
+        &["hash chain"],
+    );
+    is_found(
+        "UPDATE entry SET hash = zeroblob(32) WHERE ref = 'req_void'",
+        &["hash chain"],
+    );
+    is_found(
+        "DELETE FROM entry WHERE seq = (SELECT max(seq) FROM entry)",
+        &["balance"],
+    );
 }
 
 #[test]
 fn credit_out_of_nowhere() {
-    is_found("UPDATE entry SET d_paid = 1 WHERE kind = 'debit'", &["direction"]);
-    is_found("UPDATE entry SET d_paid = -1 WHERE kind = 'grant'", &["direction"]);
-    is_found("UPDATE entry SET kind = 'gift' WHERE kind = 'grant'", &["direction"]);
-    is_found("UPDATE entry SET d_trial = 1 WHERE kind = 'lapse'", &["direction"]);
-    is_found("UPDATE entry SET writeoff = 1 WHERE kind = 'grant'", &["direction"]);
+    is_found(
+        "UPDATE entry SET d_paid = 1 WHERE kind = 'debit'",
+        &["direction"],
+    );
+    is_found(
+        "UPDATE entry SET d_paid = -1 WHERE kind = 'grant'",
+        &["direction"],
+    );
+    is_found(
+        "UPDATE entry SET kind = 'gift' WHERE kind = 'grant'",
+        &["direction"],
+    );
+    is_found(
+        "UPDATE entry SET d_trial = 1 WHERE kind = 'lapse'",
+        &["direction"],
+    );
+    is_found(
+        "UPDATE entry SET writeoff = 1 WHERE kind = 'grant'",
+        &["direction"],
+    );
 }
 
 #[test]
 fn a_refund_beyond_its_debit_and_a_correction_without_its_reason() {
-    is_found("UPDATE entry SET d_paid = 1000001 WHERE kind = 'refund'", &["refund"]);
-    is_found("UPDATE entry SET detail = replace(detail, 'req_a', 'req_void') WHERE kind = 'refund'", &["refund"]);
-    is_found("UPDATE entry SET account = 'acct_trial' WHERE kind = 'refund'", &["refund"]);
-    is_found("UPDATE entry SET detail = '' WHERE kind = 'refund'", &["detail"]);
-    is_found("UPDATE entry SET detail = '' WHERE kind = 'adjust'", &["detail"]);
-    is_found("UPDATE account SET trial_ends_at = trial_ends_at + 99999999 WHERE id = 'acct_trial'", &["lapse"]);
+    is_found(
+        "UPDATE entry SET d_paid = 1000001 WHERE kind = 'refund'",
+        &["refund"],
+    );
+    is_found(
+        "UPDATE entry SET detail = replace(detail, 'req_a', 'req_void') WHERE kind = 'refund'",
+        &["refund"],
+    );
+    is_found(
+        "UPDATE entry SET account = 'acct_trial' WHERE kind = 'refund'",
+        &["refund"],
+    );
+    is_found(
+        "UPDATE entry SET detail = '' WHERE kind = 'refund'",
+        &["detail"],
+    );
+    is_found(
+        "UPDATE entry SET detail = '' WHERE kind = 'adjust'",
+        &["detail"],
+    );
+    is_found(
+        "UPDATE account SET trial_ends_at = trial_ends_at + 99999999 WHERE id = 'acct_trial'",
+        &["lapse"],
+    );
 }
 
 #[test]
 fn a_sum_that_is_not_what_its_entries_add_up_to_and_how_it_is_made_anew() {
-    let hour = "SELECT account, hour + 1, model, responses, credits, input, cache_read, output FROM spent";
+    let hour =
+        "SELECT account, hour + 1, model, responses, credits, input, cache_read, output FROM spent";
     for tamper in [
         "UPDATE spent SET credits = credits + 1",
         "UPDATE spent SET responses = responses + 1",
@@ -171,13 +293,24 @@ fn a_sum_that_is_not_what_its_entries_add_up_to_and_how_it_is_made_anew() {
         let dir = tempfile::tempdir().unwrap();
         books(dir.path());
         assert_eq!(rules(dir.path(), NOW), Vec::<&str>::new());
-        let tampered = Connection::open(dir.path().join("ledger.db")).unwrap().execute(tamper, []).unwrap();
+        let tampered = Connection::open(dir.path().join("ledger.db"))
+            .unwrap()
+            .execute(tamper, [])
+            .unwrap();
         assert!(tampered > 0, "{tamper}: there is nothing to change");
         assert_eq!(rules(dir.path(), NOW), ["sums"], "{tamper}");
         let billing = Billing::open(dir.path()).unwrap();
         assert!(billing.rebuild_sums().unwrap() > 0, "{tamper}");
-        assert_eq!(rules(dir.path(), NOW), Vec::<&str>::new(), "{tamper}: made anew");
-        assert_eq!(billing.rebuild_sums().unwrap(), 0, "nothing is left to be done");
+        assert_eq!(
+            rules(dir.path(), NOW),
+            Vec::<&str>::new(),
+            "{tamper}: made anew"
+        );
+        assert_eq!(
+            billing.rebuild_sums().unwrap(),
+            0,
+            "nothing is left to be done"
+        );
     }
 }
 
@@ -187,7 +320,11 @@ fn an_ending_that_stays_in_the_journal_or_is_told_otherwise_there() {
     books(dir.path());
     let done = |request, credits| Record::End(ending(request, Outcome::Completed, credits));
     let folder = die_with(dir.path(), &[done("req_late", 1)]);
-    assert_eq!(rules(dir.path(), NOW + 60_000), Vec::<&str>::new(), "on its way");
+    assert_eq!(
+        rules(dir.path(), NOW + 60_000),
+        Vec::<&str>::new(),
+        "on its way"
+    );
     assert_eq!(rules(dir.path(), NOW + 60_001), ["journal"], "stuck");
     std::fs::remove_dir_all(&folder).unwrap();
     // The ledger has a debit of one credit for the first and a void for the second.
@@ -205,18 +342,31 @@ fn a_hold_that_outlives_its_process_or_that_no_balance_covers() {
     let billing = serving(dir.path());
     assert_eq!(rules(dir.path(), NOW), Vec::<&str>::new());
     let mirror = Connection::open(dir.path().join("holds.db")).unwrap();
-    mirror.execute_batch("INSERT INTO held VALUES ('boot_gone', 'acct_test', 1, 0, 0, 0)").unwrap();
+    mirror
+        .execute_batch("INSERT INTO held VALUES ('boot_gone', 'acct_test', 1, 0, 0, 0)")
+        .unwrap();
     assert_eq!(rules(dir.path(), NOW), ["holds"], "a dead boot's");
     let boot = journal::live_boots(dir.path()).unwrap().pop().unwrap();
-    mirror.execute("UPDATE held SET boot = ?1, paid = 8499999", [&boot]).unwrap();
-    assert_eq!(rules(dir.path(), NOW), Vec::<&str>::new(), "covered to the last µc");
-    mirror.execute("UPDATE held SET paid = 8500000", []).unwrap();
+    mirror
+        .execute("UPDATE held SET boot = ?1, paid = 8499999", [&boot])
+        .unwrap();
+    assert_eq!(
+        rules(dir.path(), NOW),
+        Vec::<&str>::new(),
+        "covered to the last µc"
+    );
+    mirror
+        .execute("UPDATE held SET paid = 8500000", [])
+        .unwrap();
     assert_eq!(rules(dir.path(), NOW), ["holds"], "one more");
     mirror.execute("UPDATE held SET paid = -1", []).unwrap();
     assert_eq!(rules(dir.path(), NOW), ["holds"]);
     // An interrupted request that a start should have voided.
     mirror.execute("DELETE FROM held", []).unwrap();
-    die_with(dir.path(), &[Record::Open(ending("req_open", Outcome::Interrupted, 0))]);
+    die_with(
+        dir.path(),
+        &[Record::Open(ending("req_open", Outcome::Interrupted, 0))],
+    );
     assert_eq!(rules(dir.path(), NOW + 60_001), ["journal"]);
     billing.finish();
 }
@@ -228,15 +378,33 @@ fn a_claim_that_outlives_its_process_or_that_no_balance_covers() {
     // By hand: a gateway that does its housekeeping would clear what is planted here.
     let billing = Billing::serve_by_hand(dir.path(), &Limits::default()).unwrap();
     let ledger = Connection::open(dir.path().join("ledger.db")).unwrap();
-    ledger.execute_batch("INSERT INTO claim VALUES ('boot_gone', 'acct_test', 1, 0)").unwrap();
+    ledger
+        .execute_batch("INSERT INTO claim VALUES ('boot_gone', 'acct_test', 1, 0)")
+        .unwrap();
     assert_eq!(rules(dir.path(), NOW), ["claims"], "a dead boot's");
     ledger.execute_batch("DELETE FROM claim").unwrap();
     let mirror = Connection::open(dir.path().join("holds.db")).unwrap();
-    mirror.execute("INSERT INTO held VALUES (?1, 'acct_test', 8000000, 0, 0, 0)", [billing.boot()]).unwrap();
+    mirror
+        .execute(
+            "INSERT INTO held VALUES (?1, 'acct_test', 8000000, 0, 0, 0)",
+            [billing.boot()],
+        )
+        .unwrap();
     let guest = journal::Place::begin(dir.path()).unwrap();
-    ledger.execute("INSERT INTO claim VALUES (?1, 'acct_test', 499999, 0)", [&guest.boot]).unwrap();
-    assert_eq!(rules(dir.path(), NOW), Vec::<&str>::new(), "covered to the last µc, together");
-    ledger.execute("UPDATE claim SET paid = 500000", []).unwrap();
+    ledger
+        .execute(
+            "INSERT INTO claim VALUES (?1, 'acct_test', 499999, 0)",
+            [&guest.boot],
+        )
+        .unwrap();
+    assert_eq!(
+        rules(dir.path(), NOW),
+        Vec::<&str>::new(),
+        "covered to the last µc, together"
+    );
+    ledger
+        .execute("UPDATE claim SET paid = 500000", [])
+        .unwrap();
     assert_eq!(rules(dir.path(), NOW), ["holds"], "one more");
 }
 
@@ -268,8 +436,15 @@ fn rows_in_the_name_of_processes_that_never_were() {
     ] {
         let dir = tempfile::tempdir().unwrap();
         books(dir.path());
-        assert_eq!(rules(dir.path(), NOW), Vec::<&str>::new(), "a process that ended leaves none");
-        Connection::open(dir.path().join("ledger.db")).unwrap().execute_batch(tamper).unwrap();
+        assert_eq!(
+            rules(dir.path(), NOW),
+            Vec::<&str>::new(),
+            "a process that ended leaves none"
+        );
+        Connection::open(dir.path().join("ledger.db"))
+            .unwrap()
+            .execute_batch(tamper)
+            .unwrap();
         assert_eq!(rules(dir.path(), NOW), ["claims"], "{tamper}");
     }
 }
@@ -279,7 +454,10 @@ fn a_trial_that_ends_otherwise_than_it_was_given() {
     let dir = tempfile::tempdir().unwrap();
     books(dir.path());
     let billing = Billing::open(dir.path()).unwrap();
-    let trial = Trial { credits: Micro::new(5), ends_at_ms: NOW };
+    let trial = Trial {
+        credits: Micro::new(5),
+        ends_at_ms: NOW,
+    };
     billing.open_account("acct_runs", Some(trial), 0).unwrap();
     let set = |ends: &str| {
         let connection = Connection::open(dir.path().join("ledger.db")).unwrap();
@@ -309,19 +487,43 @@ fn a_trial_end_or_an_account_that_is_not_as_its_sign_up_has_it() {
         trial,
         granted: true,
     };
-    let enter =
-        |row: &AccountRow| assert_eq!(db.insert_account(row, None, None, &Terms::default()).unwrap(), Opened::Done);
+    let enter = |row: &AccountRow| {
+        assert_eq!(
+            db.insert_account(row, None, None, &Terms::default())
+                .unwrap(),
+            Opened::Done
+        )
+    };
     enter(&account("acct_test", None));
     assert_eq!(rules(dir.path(), NOW), Vec::<&str>::new());
     enter(&account("acct_lost", None));
-    assert_eq!(rules(dir.path(), NOW), Vec::<&str>::new(), "a sign-up that is not completed");
+    assert_eq!(
+        rules(dir.path(), NOW),
+        Vec::<&str>::new(),
+        "a sign-up that is not completed"
+    );
     db.mark_granted("acct_lost", 0).unwrap();
-    assert_eq!(rules(dir.path(), NOW), ["balance"], "an account without a balance");
-    Billing::open(dir.path()).unwrap().open_account("acct_lost", None, 0).unwrap();
+    assert_eq!(
+        rules(dir.path(), NOW),
+        ["balance"],
+        "an account without a balance"
+    );
+    Billing::open(dir.path())
+        .unwrap()
+        .open_account("acct_lost", None, 0)
+        .unwrap();
     assert_eq!(rules(dir.path(), NOW), Vec::<&str>::new());
     // Of a grant that does not say yet when its trial ends, the sign-up does.
     let connection = Connection::open(dir.path().join("ledger.db")).unwrap();
-    assert_eq!(connection.execute("UPDATE account SET trial_ends_at = 5 WHERE id = 'acct_lost'", []).unwrap(), 1);
+    assert_eq!(
+        connection
+            .execute(
+                "UPDATE account SET trial_ends_at = 5 WHERE id = 'acct_lost'",
+                []
+            )
+            .unwrap(),
+        1
+    );
     assert_eq!(rules(dir.path(), NOW), ["trial end"]);
 }
 
@@ -333,13 +535,18 @@ fn a_ledger_that_is_older_than_its_anchor_or_missing() {
     let ledger = dir.path().join("ledger.db");
     let older = std::fs::read(&ledger).unwrap();
     let billing = Billing::open(dir.path()).unwrap();
-    billing.adjust(ACCOUNT, Micro::new(1), "later", "a mistake", NOW).unwrap();
+    billing
+        .adjust(ACCOUNT, Micro::new(1), "later", "a mistake", NOW)
+        .unwrap();
     billing.0.ledger.checkpoint().unwrap();
     drop(billing);
     assert_eq!(rules(dir.path(), NOW), Vec::<&str>::new());
     std::fs::write(&ledger, older).unwrap();
     assert_eq!(rules(dir.path(), NOW), ["anchor"]);
-    assert!(Billing::serve(dir.path(), &Limits::default()).is_err(), "nor does a gateway start");
+    assert!(
+        Billing::serve(dir.path(), &Limits::default()).is_err(),
+        "nor does a gateway start"
+    );
     Billing::accept_ledger(dir.path()).unwrap();
     assert_eq!(rules(dir.path(), NOW), Vec::<&str>::new(), "accepted");
     assert!(verify::verify_missing(dir.path()).unwrap().is_none());
@@ -353,13 +560,26 @@ fn a_ledger_that_is_older_than_its_anchor_or_missing() {
         trial: None,
         granted: true,
     };
-    let opened = AppDb::open(dir.path()).unwrap().insert_account(&row, None, None, &Terms::default());
+    let opened =
+        AppDb::open(dir.path())
+            .unwrap()
+            .insert_account(&row, None, None, &Terms::default());
     assert_eq!(opened.unwrap(), Opened::Done);
     std::fs::remove_file(&ledger).unwrap();
     let verdict = verify::verify_missing(dir.path()).unwrap().unwrap();
-    assert!(verdict.findings[0].message.contains("ledger.db is missing"), "{:?}", verdict.findings);
-    let refused = Billing::serve(dir.path(), &Limits::default()).err().unwrap().to_string();
-    assert!(refused.contains("ledger.db is missing") && refused.contains("backup"), "{refused}");
+    assert!(
+        verdict.findings[0].message.contains("ledger.db is missing"),
+        "{:?}",
+        verdict.findings
+    );
+    let refused = Billing::serve(dir.path(), &Limits::default())
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(
+        refused.contains("ledger.db is missing") && refused.contains("backup"),
+        "{refused}"
+    );
     assert!(!ledger.exists(), "none is made in its place");
 }
 
@@ -369,22 +589,43 @@ fn a_journal_with_a_damaged_line_and_the_answer_that_it_ended() {
     books(dir.path());
     let done = |request: &str| Record::End(ending(request, Outcome::Completed, 1));
     let opened = |request: &str| Record::Open(ending(request, Outcome::Interrupted, 0));
-    let folder = die_with(dir.path(), &[opened("req_one"), done("req_one"), opened("req_more"), done("req_more")]);
+    let folder = die_with(
+        dir.path(),
+        &[
+            opened("req_one"),
+            done("req_one"),
+            opened("req_more"),
+            done("req_more"),
+        ],
+    );
     let log = folder.join("000001.log");
     let mut bytes = std::fs::read(&log).unwrap();
-    let lines: Vec<usize> = (0..bytes.len()).filter(|at| bytes[*at..].starts_with(b"{\"end\"")).collect();
+    let lines: Vec<usize> = (0..bytes.len())
+        .filter(|at| bytes[*at..].starts_with(b"{\"end\""))
+        .collect();
     bytes[lines[0] + 30] ^= 4;
     for at in 30..40 {
         bytes[lines[1] + at] ^= 5;
     }
     std::fs::write(&log, bytes).unwrap();
     let billing = serving(dir.path());
-    assert!(billing.was_debited(ACCOUNT, "req_one").unwrap(), "one flipped bit frees no answer");
+    assert!(
+        billing.was_debited(ACCOUNT, "req_one").unwrap(),
+        "one flipped bit frees no answer"
+    );
     assert!(!billing.was_debited(ACCOUNT, "req_more").unwrap());
     billing.finish();
     let verdict = billing.verify(NOW).unwrap();
-    let found: Vec<_> = verdict.findings.iter().filter(|finding| finding.rule == "damaged journal").collect();
-    assert!(found.len() == 1 && found[0].message.contains("1 unreadable lines, and 1 that"), "{:?}", verdict.findings);
+    let found: Vec<_> = verdict
+        .findings
+        .iter()
+        .filter(|finding| finding.rule == "damaged journal")
+        .collect();
+    assert!(
+        found.len() == 1 && found[0].message.contains("1 unreadable lines, and 1 that"),
+        "{:?}",
+        verdict.findings
+    );
 }
 
 #[test]
@@ -401,9 +642,16 @@ fn a_running_gateway_under_load_is_sound_at_every_moment() {
             scope.spawn(move || {
                 for turn in 0..300 {
                     let (request, now_ms) = (format!("req_{thread}_{turn}"), clock::now_ms());
-                    let (hold, _) = billing.reserve(opening(&request), quote, true, now_ms).unwrap();
-                    let tiny = Usage { input: 1, output: 0, ..usage };
-                    hold.settle(tiny, Outcome::Completed, false, now_ms).unwrap();
+                    let (hold, _) = billing
+                        .reserve(opening(&request), quote, true, now_ms)
+                        .unwrap();
+                    let tiny = Usage {
+                        input: 1,
+                        output: 0,
+                        ..usage
+                    };
+                    hold.settle(tiny, Outcome::Completed, false, now_ms)
+                        .unwrap();
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 running.fetch_sub(1, Ordering::Relaxed);

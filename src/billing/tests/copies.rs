@@ -10,7 +10,10 @@ fn a_copy_has_every_ending_from_before_it_began() {
     let home = tempfile::tempdir().unwrap();
     let dir = home.path().join("data");
     // Small files, so that some are removed while others are copied.
-    let limits = Limits { journal_segment_bytes: 4_096, ..Limits::default() };
+    let limits = Limits {
+        journal_segment_bytes: 4_096,
+        ..Limits::default()
+    };
     let billing = Billing::serve(&dir, &limits).unwrap();
     billing.keep_prices(&[model()], NOW).unwrap();
     account_with(&billing, 1_000_000);
@@ -26,7 +29,9 @@ fn a_copy_has_every_ending_from_before_it_began() {
                         return;
                     }
                     let request = format!("req_{thread}_{turn}");
-                    let Ok((hold, _)) = billing.reserve(opening(&request), quote, true, NOW) else { continue };
+                    let Ok((hold, _)) = billing.reserve(opening(&request), quote, true, NOW) else {
+                        continue;
+                    };
                     hold.settle(usage, Outcome::Completed, false, NOW).unwrap();
                     done.lock().unwrap().push(request);
                 }
@@ -35,7 +40,9 @@ fn a_copy_has_every_ending_from_before_it_began() {
         let operator = Billing::open(&dir).unwrap();
         let mut copied = 0;
         let copies = (0..6).map(|index| {
-            wait_for("more requests to end", || done.lock().unwrap().len() >= copied + 100);
+            wait_for("more requests to end", || {
+                done.lock().unwrap().len() >= copied + 100
+            });
             let before: HashSet<_> = done.lock().unwrap().iter().cloned().collect();
             copied = before.len();
             let to = home.path().join(format!("copy {index}"));
@@ -46,7 +53,10 @@ fn a_copy_has_every_ending_from_before_it_began() {
         stop.store(true, Ordering::Relaxed);
         copies
     });
-    assert!(Billing::open(&dir).unwrap().backup(&copies[0].0).is_err(), "nothing is overwritten");
+    assert!(
+        Billing::open(&dir).unwrap().backup(&copies[0].0).is_err(),
+        "nothing is overwritten"
+    );
     billing.finish();
     drop(billing);
     for (copy, before) in copies {

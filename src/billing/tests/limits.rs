@@ -1,15 +1,22 @@
-//! A key's spend limit and the rates where the store is embedded: exact at every moment, whatever the settler is at.
+//! A key's spend limit and the rates where the store is embedded: exact at every moment, whatever
+//! the settler is at.
 
 use super::*;
 use crate::billing::bounds::{Bounds, Period};
 use crate::billing::rates::{Limited, Rates, Whose};
 
 fn within(request: &str, bounds: Bounds) -> Opening {
-    Opening { bounds, ..opening(request) }
+    Opening {
+        bounds,
+        ..opening(request)
+    }
 }
 
 fn spending(limit: &str) -> Bounds {
-    Bounds { spend: Some(limit.parse().unwrap()), ..Bounds::default() }
+    Bounds {
+        spend: Some(limit.parse().unwrap()),
+        ..Bounds::default()
+    }
 }
 
 #[test]
@@ -24,8 +31,10 @@ fn a_key_with_a_limit_of_ten_admits_exactly_ten_of_sixty_four_while_others_settl
             let billing = &billing;
             scope.spawn(move || {
                 let bounds = spending("10/day");
-                let hold = billing.reserve(within(&format!("req_{index}"), bounds), quote, true, NOW);
-                // Every second one is settled at its full price at once, so that held becomes spent under the others.
+                let hold =
+                    billing.reserve(within(&format!("req_{index}"), bounds), quote, true, NOW);
+                // Every second one is settled at its full price at once, so that held becomes spent
+                // under the others.
                 let (hold, _) = hold.ok()?;
                 if index.is_multiple_of(2) {
                     hold.settle(usage, Outcome::Completed, false, NOW).unwrap();
@@ -35,13 +44,29 @@ fn a_key_with_a_limit_of_ten_admits_exactly_ten_of_sixty_four_while_others_settl
             })
         };
         let tries: Vec<_> = (0..64).map(try_one).collect();
-        tries.into_iter().filter_map(|tried| tried.join().unwrap()).collect()
+        tries
+            .into_iter()
+            .filter_map(|tried| tried.join().unwrap())
+            .collect()
     });
     assert_eq!(admitted.len(), 10);
-    let refused = billing.reserve(within("req_more", spending("10/day")), quote, true, NOW).err().unwrap();
-    assert!(matches!(refused, Refused::KeySpendLimit { free: Micro::ZERO }), "{refused:?}");
-    let other = Opening { key_id: "key_2".into(), ..within("req_other", spending("10/day")) };
-    billing.reserve(other, quote, true, NOW).unwrap().0.release(Outcome::VendorError, NOW);
+    let refused = billing
+        .reserve(within("req_more", spending("10/day")), quote, true, NOW)
+        .err()
+        .unwrap();
+    assert!(
+        matches!(refused, Refused::KeySpendLimit { free: Micro::ZERO }),
+        "{refused:?}"
+    );
+    let other = Opening {
+        key_id: "key_2".into(),
+        ..within("req_other", spending("10/day"))
+    };
+    billing
+        .reserve(other, quote, true, NOW)
+        .unwrap()
+        .0
+        .release(Outcome::VendorError, NOW);
     drop(admitted);
     let free = billing.reserve(within("req_free", spending("10/day")), quote, true, NOW);
     assert!(free.is_ok(), "what was held and not spent is free again");
@@ -57,8 +82,11 @@ fn a_limit_counts_what_was_spent_before_it_was_set_before_a_restart_and_in_its_p
     let billing = serving(dir.path());
     account_with(&billing, 100);
     for (request, at_ms) in [("req_a", NOW - day), ("req_b", NOW), ("req_c", NOW)] {
-        let (hold, _) = billing.reserve(opening(request), &quote, true, at_ms).unwrap();
-        hold.settle(usage, Outcome::Completed, false, at_ms).unwrap();
+        let (hold, _) = billing
+            .reserve(opening(request), &quote, true, at_ms)
+            .unwrap();
+        hold.settle(usage, Outcome::Completed, false, at_ms)
+            .unwrap();
     }
     let free = |billing: &Billing, limit: &str, now_ms| match billing.reserve(
         within("req_try", spending(limit)),
@@ -82,10 +110,29 @@ fn a_limit_counts_what_was_spent_before_it_was_set_before_a_restart_and_in_its_p
     assert_eq!(free(&billing, "2/day", NOW), 0);
     assert_eq!(free(&billing, "3/total", NOW), 0);
     let total = billing.key_spend("key_1", Period::Total, NOW).unwrap();
-    assert_eq!((total.spent, total.used_at_ms), (Micro::new(3_000_000), Some(NOW)));
-    assert_eq!(billing.key_spend("key_1", Period::Day, NOW).unwrap().spent, Micro::new(2_000_000));
-    assert_eq!(billing.key_spend("key_1", Period::Day, NOW + day).unwrap().spent, Micro::ZERO);
-    let (hold, _) = billing.reserve(within("req_next", spending("1/day")), &quote, true, NOW + day).unwrap();
+    assert_eq!(
+        (total.spent, total.used_at_ms),
+        (Micro::new(3_000_000), Some(NOW))
+    );
+    assert_eq!(
+        billing.key_spend("key_1", Period::Day, NOW).unwrap().spent,
+        Micro::new(2_000_000)
+    );
+    assert_eq!(
+        billing
+            .key_spend("key_1", Period::Day, NOW + day)
+            .unwrap()
+            .spent,
+        Micro::ZERO
+    );
+    let (hold, _) = billing
+        .reserve(
+            within("req_next", spending("1/day")),
+            &quote,
+            true,
+            NOW + day,
+        )
+        .unwrap();
     hold.release(Outcome::VendorError, NOW + day);
     billing.finish();
 }
@@ -96,9 +143,18 @@ fn a_limit_that_leaves_less_than_was_asked_for_lowers_the_output_limit() {
     let billing = serving(dir.path());
     account_with(&billing, 100);
     let (quote, _) = one_credit();
-    let quote = Quote { output_floor: 100, ..quote };
-    let (hold, limit) = billing.reserve(within("req_a", spending("0.9/week")), &quote, false, NOW).unwrap();
-    assert!(limit < quote.output_limit && hold.amount() <= Micro::new(900_000), "{limit} for {}", hold.amount());
+    let quote = Quote {
+        output_floor: 100,
+        ..quote
+    };
+    let (hold, limit) = billing
+        .reserve(within("req_a", spending("0.9/week")), &quote, false, NOW)
+        .unwrap();
+    assert!(
+        limit < quote.output_limit && hold.amount() <= Micro::new(900_000),
+        "{limit} for {}",
+        hold.amount()
+    );
     hold.release(Outcome::VendorError, NOW);
     billing.finish();
 }
@@ -109,8 +165,16 @@ fn what_a_request_asked_for_is_given_back_when_it_ends_but_for_the_request_itsel
     let billing = serving(dir.path());
     account_with(&billing, 100);
     let (quote, _) = one_credit();
-    let key = Rates { requests_per_minute: 3, tokens_per_minute: 1_000, concurrent: 1 };
-    let bounds = Bounds { key, tokens: 1_000, ..Bounds::default() };
+    let key = Rates {
+        requests_per_minute: 3,
+        tokens_per_minute: 1_000,
+        concurrent: 1,
+    };
+    let bounds = Bounds {
+        key,
+        tokens: 1_000,
+        ..Bounds::default()
+    };
     let ask = |request: &str| match billing.reserve(within(request, bounds), &quote, true, NOW) {
         Ok((hold, _)) => Ok(hold),
         Err(Refused::Limited(wait)) => Err((wait.limited, wait.whose)),
@@ -123,6 +187,10 @@ fn what_a_request_asked_for_is_given_back_when_it_ends_but_for_the_request_itsel
         hold.release(Outcome::VendorError, NOW);
     }
     assert_eq!(ask("req_d").err(), Some((Limited::Requests, Whose::Key)));
-    assert_eq!(balance(&billing), "100 held 0 available 100", "a refused request holds nothing");
+    assert_eq!(
+        balance(&billing),
+        "100 held 0 available 100",
+        "a refused request holds nothing"
+    );
     billing.finish();
 }

@@ -1,4 +1,5 @@
-//! Several processes on one balance: a gateway that has handed over beside its successor, commands beside both.
+//! Several processes on one balance: a gateway that has handed over beside its successor, commands
+//! beside both.
 //!
 //! Each `Billing` here is what one process has; nothing but files is shared between them.
 
@@ -10,7 +11,11 @@ fn handed_over(dir: &Path) -> (Billing, Vec<Hold>, Billing) {
     let old = serving(dir);
     account_with(&old, 10);
     let (quote, _) = one_credit();
-    let held = (0..3).map(|index| old.reserve(opening(&format!("req_old_{index}")), &quote, true, NOW).unwrap().0);
+    let held = (0..3).map(|index| {
+        old.reserve(opening(&format!("req_old_{index}")), &quote, true, NOW)
+            .unwrap()
+            .0
+    });
     let held = held.collect();
     let successor = std::thread::scope(|scope| {
         let successor = scope.spawn(|| Billing::succeed(dir, &Limits::default()).unwrap());
@@ -23,14 +28,24 @@ fn handed_over(dir: &Path) -> (Billing, Vec<Hold>, Billing) {
 fn admitted(billing: &Billing, name: &str, tries: usize) -> Vec<Hold> {
     let (quote, _) = one_credit();
     (0..tries)
-        .filter_map(|index| Some(billing.reserve(opening(&format!("req_{name}_{index}")), &quote, true, NOW).ok()?.0))
+        .filter_map(|index| {
+            Some(
+                billing
+                    .reserve(opening(&format!("req_{name}_{index}")), &quote, true, NOW)
+                    .ok()?
+                    .0,
+            )
+        })
         .collect()
 }
 
 fn settle_all(holds: Vec<Hold>) {
     let (_, usage) = one_credit();
     for hold in holds {
-        assert_eq!(hold.settle(usage, Outcome::Completed, false, NOW).unwrap(), Micro::new(1_000_000));
+        assert_eq!(
+            hold.settle(usage, Outcome::Completed, false, NOW).unwrap(),
+            Micro::new(1_000_000)
+        );
     }
 }
 
@@ -38,8 +53,14 @@ fn settle_all(holds: Vec<Hold>) {
 fn a_second_gateway_does_not_start_on_a_folder_that_is_served() {
     let dir = tempfile::tempdir().unwrap();
     let billing = serving(dir.path());
-    let error = Billing::serve(dir.path(), &Limits::default()).err().unwrap().to_string();
-    assert!(error.contains(&format!("process {}", std::process::id())) && error.contains("--upgrade"), "{error}");
+    let error = Billing::serve(dir.path(), &Limits::default())
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(
+        error.contains(&format!("process {}", std::process::id())) && error.contains("--upgrade"),
+        "{error}"
+    );
     drop(billing);
     Billing::serve(dir.path(), &Limits::default()).unwrap();
 }
@@ -51,22 +72,35 @@ fn a_successor_sees_what_its_predecessor_holds_and_gets_it_as_that_ends() {
     assert_eq!(balance(&new), "10 held 3 available 7");
     let mine = admitted(&new, "new", 20);
     assert_eq!(mine.len(), 7, "what the predecessor holds is not free");
-    wait_for("the predecessor to know", || balance(&old) == "10 held 10 available 0");
-    assert!(admitted(&old, "late", 3).is_empty(), "nor is what the successor holds");
+    wait_for("the predecessor to know", || {
+        balance(&old) == "10 held 10 available 0"
+    });
+    assert!(
+        admitted(&old, "late", 3).is_empty(),
+        "nor is what the successor holds"
+    );
     let (_, usage) = one_credit();
     let half = Usage { output: 0, ..usage };
-    held.remove(0).settle(half, Outcome::Completed, false, NOW).unwrap();
+    held.remove(0)
+        .settle(half, Outcome::Completed, false, NOW)
+        .unwrap();
     wait_for("the first", || balance(&new) == "9.5 held 9 available 0.5");
     held.remove(0).release(Outcome::VendorError, NOW);
     wait_for("the second", || balance(&new) == "9.5 held 8 available 1.5");
     let late = admitted(&old, "late", 3);
-    assert_eq!(late.len(), 1, "what is free the predecessor may have as well");
+    assert_eq!(
+        late.len(),
+        1,
+        "what is free the predecessor may have as well"
+    );
     assert_eq!(balance(&new), "9.5 held 9 available 0.5");
     settle_all(late);
     settle_all(held);
     settle_all(mine);
     old.finish();
-    wait_for("all", || new.receipts(ACCOUNT, None, 100).unwrap().len() == 11);
+    wait_for("all", || {
+        new.receipts(ACCOUNT, None, 100).unwrap().len() == 11
+    });
     assert_eq!(balance(&new), "0.5 held 0 available 0.5");
     assert_sound(&new, 10);
 }
@@ -77,12 +111,21 @@ fn what_a_predecessor_held_that_died_is_free_again_and_what_it_had_finished_is_d
     let (old, mut held, new) = handed_over(dir.path());
     let (_, usage) = one_credit();
     // Its journal has the end of one; the ledger has it or not.
-    held.remove(0).settle(usage, Outcome::Completed, false, NOW).unwrap();
+    held.remove(0)
+        .settle(usage, Outcome::Completed, false, NOW)
+        .unwrap();
     held.into_iter().for_each(Hold::abandon);
     drop(old);
-    wait_for("the dead one's affairs", || balance(&new) == "9 held 0 available 9");
+    wait_for("the dead one's affairs", || {
+        balance(&new) == "9 held 0 available 9"
+    });
     let receipts = new.receipts(ACCOUNT, None, 10).unwrap();
-    let of = |outcome| receipts.iter().filter(|receipt| receipt.detail.outcome == outcome).count();
+    let of = |outcome| {
+        receipts
+            .iter()
+            .filter(|receipt| receipt.detail.outcome == outcome)
+            .count()
+    };
     assert_eq!((of(Outcome::Completed), of(Outcome::Interrupted)), (1, 2));
     assert_sound(&new, 1);
 }
@@ -93,7 +136,15 @@ fn a_trial_that_ends_waits_for_what_a_predecessor_holds_of_it() {
     let old = serving(dir.path());
     let now = clock::now_ms();
     let ends_at_ms = now + 300;
-    old.open_account(ACCOUNT, Some(Trial { credits: Micro::new(10_000_000), ends_at_ms }), now).unwrap();
+    old.open_account(
+        ACCOUNT,
+        Some(Trial {
+            credits: Micro::new(10_000_000),
+            ends_at_ms,
+        }),
+        now,
+    )
+    .unwrap();
     let (quote, usage) = one_credit();
     let (held, _) = old.reserve(opening("req_old"), &quote, true, now).unwrap();
     let new = std::thread::scope(|scope| {
@@ -104,13 +155,27 @@ fn a_trial_that_ends_waits_for_what_a_predecessor_holds_of_it() {
     let at = |now_ms| new.balance(ACCOUNT, now_ms).unwrap();
     // Two rounds of the successor's housekeeping, in which it could lapse.
     let began = Instant::now();
-    wait_for("the trial to be long over", || began.elapsed() > Duration::from_millis(2_500));
-    assert_eq!(at(clock::now_ms()).balance, Micro::new(1_000_000), "what is held stays until it resolves");
-    held.settle(usage, Outcome::Completed, false, clock::now_ms()).unwrap();
-    wait_for("the debit", || new.receipt(ACCOUNT, "req_old").unwrap().is_some());
+    wait_for("the trial to be long over", || {
+        began.elapsed() > Duration::from_millis(2_500)
+    });
+    assert_eq!(
+        at(clock::now_ms()).balance,
+        Micro::new(1_000_000),
+        "what is held stays until it resolves"
+    );
+    held.settle(usage, Outcome::Completed, false, clock::now_ms())
+        .unwrap();
+    wait_for("the debit", || {
+        new.receipt(ACCOUNT, "req_old").unwrap().is_some()
+    });
     let receipt = new.receipt(ACCOUNT, "req_old").unwrap().unwrap();
-    assert_eq!((receipt.credits, receipt.writeoff), (Micro::new(1_000_000), Micro::ZERO));
-    wait_for("the rest to lapse", || new.0.ledger.account(ACCOUNT, "").unwrap().unwrap().trial == Micro::ZERO);
+    assert_eq!(
+        (receipt.credits, receipt.writeoff),
+        (Micro::new(1_000_000), Micro::ZERO)
+    );
+    wait_for("the rest to lapse", || {
+        new.0.ledger.account(ACCOUNT, "").unwrap().unwrap().trial == Micro::ZERO
+    });
     assert_sound(&new, 1);
 }
 
@@ -121,63 +186,109 @@ fn what_a_dead_gateway_had_settled_is_not_free_to_a_command() {
     billing.keep_prices(&[model()], NOW).unwrap();
     account_with(&billing, 10);
     let (quote, usage) = one_credit();
-    let (hold, _) = billing.reserve(opening("req_a"), &quote, true, NOW).unwrap();
+    let (hold, _) = billing
+        .reserve(opening("req_a"), &quote, true, NOW)
+        .unwrap();
     // Its client has the last byte, and nothing of it has reached the ledger.
     hold.settle(usage, Outcome::Completed, false, NOW).unwrap();
     drop(billing);
     let operator = Billing::open(dir.path()).unwrap();
     let take = |credits: i64, reference: &str| {
-        operator.adjust(ACCOUNT, Micro::new(-credits * 1_000_000), reference, "a test", NOW)
+        operator.adjust(
+            ACCOUNT,
+            Micro::new(-credits * 1_000_000),
+            reference,
+            "a test",
+            NOW,
+        )
     };
-    assert!(matches!(take(10, "all"), Err(StoreError::Refused(_))), "nine are left");
+    assert!(
+        matches!(take(10, "all"), Err(StoreError::Refused(_))),
+        "nine are left"
+    );
     take(9, "the rest").unwrap();
     let receipt = operator.receipt(ACCOUNT, "req_a").unwrap().unwrap();
-    assert_eq!((receipt.credits, receipt.writeoff), (Micro::new(1_000_000), Micro::ZERO));
+    assert_eq!(
+        (receipt.credits, receipt.writeoff),
+        (Micro::new(1_000_000), Micro::ZERO)
+    );
     assert_sound(&operator, 1);
 }
 
 #[test]
 fn credit_for_ten_admits_exactly_ten_in_two_processes_that_race() {
-    for round in 0..if std::env::var_os("GATEWAY_LONG").is_some() { 100 } else { 5 } {
+    for round in 0..if std::env::var_os("GATEWAY_LONG").is_some() {
+        100
+    } else {
+        5
+    } {
         let dir = tempfile::tempdir().unwrap();
         let (old, held, new) = handed_over(dir.path());
         drop(held);
-        wait_for("ten to be free", || balance(&new) == "10 held 0 available 10");
+        wait_for("ten to be free", || {
+            balance(&new) == "10 held 0 available 10"
+        });
         let (mut mine, mut theirs) = std::thread::scope(|scope| {
             let mine = scope.spawn(|| admitted(&new, "new", 32));
             let theirs = scope.spawn(|| admitted(&old, "theirs", 32));
             (mine.join().unwrap(), theirs.join().unwrap())
         });
-        // Of two that race for the last credit both may be refused; afterwards it is there for either.
+        // Of two that race for the last credit both may be refused; afterwards it is there for
+        // either.
         mine.extend(admitted(&new, "rest", 10));
-        assert_eq!(mine.len() + theirs.len(), 10, "round {round}: {} and {}", mine.len(), theirs.len());
+        assert_eq!(
+            mine.len() + theirs.len(),
+            10,
+            "round {round}: {} and {}",
+            mine.len(),
+            theirs.len()
+        );
         settle_all(theirs.split_off(0));
         settle_all(mine);
-        wait_for("all to be debited", || new.receipts(ACCOUNT, None, 100).unwrap().len() == 13);
+        wait_for("all to be debited", || {
+            new.receipts(ACCOUNT, None, 100).unwrap().len() == 13
+        });
         assert_eq!(balance(&new), "0 held 0 available 0");
         let unborne = new.receipts(ACCOUNT, None, 100).unwrap();
-        assert!(unborne.iter().all(|receipt| receipt.writeoff == Micro::ZERO));
+        assert!(
+            unborne
+                .iter()
+                .all(|receipt| receipt.writeoff == Micro::ZERO)
+        );
         assert_sound(&new, 10);
     }
 }
 
-/// Requests that take what is free the moment it is, and commands that take as well: the holds were all good.
+/// Requests that take what is free the moment it is, and commands that take as well: the holds were
+/// all good.
 #[test]
 fn a_command_never_takes_what_a_request_was_just_given() {
     let dir = tempfile::tempdir().unwrap();
     let billing = serving(dir.path());
     account_with(&billing, 3);
-    let (taken, settled, is_over) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
+    let (taken, settled, is_over) = (
+        AtomicUsize::new(0),
+        AtomicUsize::new(0),
+        AtomicBool::new(false),
+    );
     let rounds = 150;
     std::thread::scope(|scope| {
-        let (dir, billing, taken, settled, is_over) = (dir.path(), &billing, &taken, &settled, &is_over);
+        let (dir, billing, taken, settled, is_over) =
+            (dir.path(), &billing, &taken, &settled, &is_over);
         scope.spawn(move || {
             for round in 0..rounds {
                 let holds = admitted(billing, &format!("{round}"), 4);
                 std::thread::sleep(Duration::from_millis(1));
                 settled.fetch_add(holds.len(), Ordering::Relaxed);
                 settle_all(holds);
-                billing.grant(ACCOUNT, Micro::new(3_000_000), &format!("round {round}"), NOW).unwrap();
+                billing
+                    .grant(
+                        ACCOUNT,
+                        Micro::new(3_000_000),
+                        &format!("round {round}"),
+                        NOW,
+                    )
+                    .unwrap();
             }
             is_over.store(true, Ordering::Release);
         });
@@ -199,13 +310,23 @@ fn a_command_never_takes_what_a_request_was_just_given() {
             });
         }
     });
-    assert!(taken.load(Ordering::Relaxed) > 0, "the commands were never quick enough");
+    assert!(
+        taken.load(Ordering::Relaxed) > 0,
+        "the commands were never quick enough"
+    );
     let settled = settled.into_inner();
     assert!(settled > 100, "{settled} requests");
-    wait_for("the ledger", || billing.receipts(ACCOUNT, None, 10_000).unwrap().len() == settled);
+    wait_for("the ledger", || {
+        billing.receipts(ACCOUNT, None, 10_000).unwrap().len() == settled
+    });
     let receipts = billing.receipts(ACCOUNT, None, 10_000).unwrap();
     for receipt in &receipts {
-        assert_eq!((receipt.writeoff, receipt.credits), (Micro::ZERO, Micro::new(1_000_000)), "{}", receipt.request_id);
+        assert_eq!(
+            (receipt.writeoff, receipt.credits),
+            (Micro::ZERO, Micro::new(1_000_000)),
+            "{}",
+            receipt.request_id
+        );
     }
     assert_sound(&billing, receipts.len() as u64);
 }
@@ -218,10 +339,17 @@ fn what_a_command_took_is_not_given_to_a_request_that_remembers_it() {
     account_with(&billing, 3);
     billing.0.ledger.hold_accounts_still();
     settle_all(admitted(&billing, "before", 1));
-    wait_for("the ledger", || billing.receipts(ACCOUNT, None, 10).unwrap().len() == 1);
+    wait_for("the ledger", || {
+        billing.receipts(ACCOUNT, None, 10).unwrap().len() == 1
+    });
     let held = admitted(&billing, "held", 1);
     let operator = Billing::open(dir.path()).unwrap();
-    operator.adjust(ACCOUNT, Micro::new(-1_000_000), "one", "a test", NOW).unwrap();
-    assert!(admitted(&billing, "after", 1).is_empty(), "one was spent, one is held, one was taken");
+    operator
+        .adjust(ACCOUNT, Micro::new(-1_000_000), "one", "a test", NOW)
+        .unwrap();
+    assert!(
+        admitted(&billing, "after", 1).is_empty(),
+        "one was spent, one is held, one was taken"
+    );
     settle_all(held);
 }

@@ -1,7 +1,7 @@
 //! From the body to a [`Call`]: what it asks for, of which model, and its worst case held.
 //!
-//! Must not say the request itself. Next: `admit/order.rs` (the request in the words of a model, and its price),
-//! `admit/fallback.rs` (of other models), `intake.rs` (the body's way on).
+//! Must not say the request itself. Next: `admit/order.rs` (the request in the words of a model,
+//! and its price), `admit/fallback.rs` (of other models), `intake.rs` (the body's way on).
 
 use super::fallback::Fallbacks;
 use super::header::Authorized;
@@ -51,7 +51,10 @@ pub enum Prepared {
 
 /// # Errors
 /// The body is no request, names no model, asks for what cannot be had, or cannot be paid.
-#[expect(clippy::too_many_lines, reason = "the steps of admission, in their order")]
+#[expect(
+    clippy::too_many_lines,
+    reason = "the steps of admission, in their order"
+)]
 pub async fn prepare(
     gateway: &Gateway,
     settings: &Arc<Settings>,
@@ -62,29 +65,69 @@ pub async fn prepare(
     authorized: Authorized,
 ) -> Result<Prepared, Failure> {
     let surface = asked.surface;
-    let Authorized { mut share, arrival, has_credit } = authorized;
+    let Authorized {
+        mut share,
+        arrival,
+        has_credit,
+    } = authorized;
     let cpu = gateway.cpu.worker(&principal.account_id, &settings.limits);
-    let (received, body_read, slot) = receive_body(gateway, settings, session, &mut share, &cpu).await?;
+    let (received, body_read, slot) =
+        receive_body(gateway, settings, session, &mut share, &cpu).await?;
     let header = session.req_header();
-    let read = slot.run(|| read(&asked, settings, &principal.account_id, header, received, &mut share))?;
-    let ReadRequest { body, body_hash, outline, conversation, count } = read;
+    let read = slot.run(|| {
+        read(
+            &asked,
+            settings,
+            &principal.account_id,
+            header,
+            received,
+            &mut share,
+        )
+    })?;
+    let ReadRequest {
+        body,
+        body_hash,
+        outline,
+        conversation,
+        count,
+    } = read;
     let model = model(settings, &principal, &outline.model)?.door(surface, &outline);
     let crosses = !model.passes(surface);
     let is_local = !has_credit || is_counted_here(model, &asked);
     if is_local && let Some(count) = count {
         return count.map(Prepared::Count);
     }
-    let keyed = match keyed::begin(gateway, settings, session, &asked, &principal, body_hash, &ctx.request_id).await? {
+    let keyed = match keyed::begin(
+        gateway,
+        settings,
+        session,
+        &asked,
+        &principal,
+        body_hash,
+        &ctx.request_id,
+    )
+    .await?
+    {
         Keyed::Go(keyed) => keyed,
         Keyed::Replay(answer) => return Ok(Prepared::Replay(answer)),
     };
     let flags = flags(session, surface);
     let order = Order {
-        turn: Turn::new(&gateway.turns, &principal.account_id, conversation, outline.features.content, model),
+        turn: Turn::new(
+            &gateway.turns,
+            &principal.account_id,
+            conversation,
+            outline.features.content,
+            model,
+        ),
         settings,
         surface,
         model,
-        strict: session.req_header().headers.get("x-gateway-strict").is_some_and(|value| value.as_bytes() == b"true"),
+        strict: session
+            .req_header()
+            .headers
+            .get("x-gateway-strict")
+            .is_some_and(|value| value.as_bytes() == b"true"),
         body,
         outline: &outline,
         request_id: &ctx.request_id,
@@ -97,26 +140,59 @@ pub async fn prepare(
     let slot = cpu.slot(order.body.len(), session).await?;
     // From here on it counts by its hold.
     drop(arrival);
-    let Fitted { hold, sent, fallbacks, usage_bounds } = match asked.free {
-        true => Fitted::free(slot.run(|| share.during(order.tree_bytes(), || order.sent(None, None)))?),
-        false => order.fit(gateway, principal, &mut share, (&cpu, slot)).await?,
+    let Fitted {
+        hold,
+        sent,
+        fallbacks,
+        usage_bounds,
+    } = match asked.free {
+        true => {
+            Fitted::free(slot.run(|| share.during(order.tree_bytes(), || order.sent(None, None)))?)
+        }
+        false => {
+            order
+                .fit(gateway, principal, &mut share, (&cpu, slot))
+                .await?
+        }
     };
     let fallbacks = fallbacks.map(|fallbacks| fallbacks.with_headers(version.clone(), flags));
     let again = order.again_without_thinking(&sent, false);
     share.cover(order.kept_bytes(&sent, again.is_some(), fallbacks.as_deref()))?;
     let voice = sent.voice(keyed.is_some());
-    let (path, version) = if crosses { (translate::path(model.protocol()), None) } else { (asked.path, version) };
-    let upstream = Upstream { path, version, previews, streams: sent.streams, ..order.place(gateway, asked.free) };
-    let (model, sent_bytes, is_drained) = (Arc::clone(model), sent.body.len(), outline.stream && keyed.is_none());
+    let (path, version) = if crosses {
+        (translate::path(model.protocol()), None)
+    } else {
+        (asked.path, version)
+    };
+    let upstream = Upstream {
+        path,
+        version,
+        previews,
+        streams: sent.streams,
+        ..order.place(gateway, asked.free)
+    };
+    let (model, sent_bytes, is_drained) = (
+        Arc::clone(model),
+        sent.body.len(),
+        outline.stream && keyed.is_none(),
+    );
     // Under an idempotency key the whole answer is wanted, whoever has left.
     let shared = intake::install(
         session,
         sent.body,
         share,
-        deadlines(settings, ctx.arrived, is_drained, Arc::clone(&gateway.shutdown)),
+        deadlines(
+            settings,
+            ctx.arrived,
+            is_drained,
+            Arc::clone(&gateway.shutdown),
+        ),
     );
     shared.set_keyed(keyed);
-    shared.expect(model.hides_reasoning() || order.turn.is_doubtful(), order.sign_of_life(voice));
+    shared.expect(
+        model.hides_reasoning() || order.turn.is_doubtful(),
+        order.sign_of_life(voice),
+    );
     Ok(Prepared::Call(Box::new(Call {
         settings: Arc::clone(settings),
         model,
@@ -128,7 +204,12 @@ pub async fn prepare(
         sent_bytes,
         stream: outline.stream,
         warnings: [sent.warnings, dropped.into_iter().collect()].concat(),
-        reply: Reply::new(!order.outline.include_usage, order.outline.choices, sent.recall, count.and_then(Result::ok)),
+        reply: Reply::new(
+            !order.outline.include_usage,
+            order.outline.choices,
+            sent.recall,
+            count.and_then(Result::ok),
+        ),
         shared,
         again,
         fallbacks,
@@ -167,8 +248,8 @@ async fn receive_body(
     }
 }
 
-/// Whether the model's vendor has no counter for such a request. That of a responses vendor wants another body than its answers
-/// do; endpoints with a custom path may have none.
+/// Whether the model's vendor has no counter for such a request. That of a responses vendor wants
+/// another body than its answers do; endpoints with a custom path may have none.
 fn is_counted_here(model: &Model, asked: &Asked) -> bool {
     let surface = asked.surface;
     !model.passes(surface) || surface == Protocol::Responses || !model.vendor.serves(asked.path)
@@ -196,24 +277,47 @@ fn read(
     let limits = EdgeLimits::of(&settings.limits);
     let body = received.into_plain(&limits, share)?;
     let outline = request::read_bounded(asked.surface, &body, settings.limits.body_values)?;
-    let header = |name: &str| header.headers.get(name).and_then(|value| value.to_str().ok());
+    let header = |name: &str| {
+        header
+            .headers
+            .get(name)
+            .and_then(|value| value.to_str().ok())
+    };
     let conversation = outline.conversation(account_id, header, &body);
-    let body_hash = header("idempotency-key").map(|_| idempotency::hash(&body)).unwrap_or_default();
+    let body_hash = header("idempotency-key")
+        .map(|_| idempotency::hash(&body))
+        .unwrap_or_default();
     let count = if asked.free {
-        Some(
-            share
-                .during(translate::tree_bytes(outline.values), || Ok(translate::count_tokens(asked.surface, &body)))?,
-        )
+        Some(share.during(translate::tree_bytes(outline.values), || {
+            Ok(translate::count_tokens(asked.surface, &body))
+        })?)
     } else {
         None
     };
-    Ok(ReadRequest { body, body_hash, outline, conversation, count })
+    Ok(ReadRequest {
+        body,
+        body_hash,
+        outline,
+        conversation,
+        count,
+    })
 }
 
 /// The model with this id or alias, if the key may use it. Keys are bound to ids.
-fn model<'a>(settings: &'a Settings, principal: &Principal, name: &str) -> Result<&'a Arc<Model>, Failure> {
-    let model = settings.catalog.find(name).ok_or_else(|| Failure::model_not_found(name))?;
-    if principal.settings.allows(&model.id) { Ok(model) } else { Err(Failure::model_not_allowed(name)) }
+fn model<'a>(
+    settings: &'a Settings,
+    principal: &Principal,
+    name: &str,
+) -> Result<&'a Arc<Model>, Failure> {
+    let model = settings
+        .catalog
+        .find(name)
+        .ok_or_else(|| Failure::model_not_found(name))?;
+    if principal.settings.allows(&model.id) {
+        Ok(model)
+    } else {
+        Err(Failure::model_not_allowed(name))
+    }
 }
 
 /// A body whose worst case is held.
@@ -227,19 +331,28 @@ struct Fitted {
 impl Fitted {
     /// Of what costs nothing.
     fn free(sent: Sent) -> Self {
-        Self { hold: None, sent, fallbacks: None, usage_bounds: UsageBounds::default() }
+        Self {
+            hold: None,
+            sent,
+            fallbacks: None,
+            usage_bounds: UsageBounds::default(),
+        }
     }
 }
 
 impl Order<'_> {
     /// By what its endpoint is chosen. A count has no cache to find again.
     fn place(&self, gateway: &Gateway, is_count: bool) -> Upstream {
-        let key = (self.model.vendor.sticky && !is_count).then(|| self.turn.conversation().as_u64());
-        Upstream { key, ..Upstream::to(gateway.fleet.of(&self.model.vendor)) }
+        let key =
+            (self.model.vendor.sticky && !is_count).then(|| self.turn.conversation().as_u64());
+        Upstream {
+            key,
+            ..Upstream::to(gateway.fleet.of(&self.model.vendor))
+        }
     }
 
-    /// Sets the worst case of what the vendor will read aside, and lowers the output limit to what can be paid.
-    /// What that takes of the room for bodies is counted before it is waited for.
+    /// Sets the worst case of what the vendor will read aside, and lowers the output limit to what
+    /// can be paid. What that takes of the room for bodies is counted before it is waited for.
     async fn fit(
         &self,
         gateway: &Gateway,
@@ -252,7 +365,8 @@ impl Order<'_> {
             let fallbacks = Fallbacks::of(self, &principal, &priced.quote);
             Ok::<_, Failure>((priced, fallbacks))
         })?;
-        let lowered = |priced, limit| cpu.run_admitted(self.body.len(), || self.lowered(priced, limit));
+        let lowered =
+            |priced, limit| cpu.run_admitted(self.body.len(), || self.lowered(priced, limit));
         if let Some((fallbacks, dearest)) = fallbacks {
             share.cover(self.kept_bytes(&priced.sent, true, Some(&fallbacks)))?;
             // Nobody's answer is shortened for the sake of a model that may never be asked.
@@ -261,17 +375,33 @@ impl Order<'_> {
                     let fallbacks = Some(fallbacks.within(limit));
                     let usage_bounds = priced.quote.usage_bounds(limit);
                     let sent = lowered(priced, limit)?;
-                    return Ok(Fitted { hold: Some(hold), sent, fallbacks, usage_bounds });
+                    return Ok(Fitted {
+                        hold: Some(hold),
+                        sent,
+                        fallbacks,
+                        usage_bounds,
+                    });
                 }
                 // Who can pay for the model that was asked for has that.
-                Err(Refused::Insufficient { .. } | Refused::KeySpendLimit { .. } | Refused::TrialExpired) => {}
+                Err(
+                    Refused::Insufficient { .. }
+                    | Refused::KeySpendLimit { .. }
+                    | Refused::TrialExpired,
+                ) => {}
                 Err(refused) => return Err(refusal(self.surface, &refused)),
             }
         }
-        let reserved = self.reserve(gateway, cpu, &principal, &priced.quote, self.strict).await;
+        let reserved = self
+            .reserve(gateway, cpu, &principal, &priced.quote, self.strict)
+            .await;
         let (hold, limit) = reserved.map_err(|refused| refusal(self.surface, &refused))?;
         let usage_bounds = priced.quote.usage_bounds(limit);
-        Ok(Fitted { hold: Some(hold), sent: lowered(priced, limit)?, fallbacks: None, usage_bounds })
+        Ok(Fitted {
+            hold: Some(hold),
+            sent: lowered(priced, limit)?,
+            fallbacks: None,
+            usage_bounds,
+        })
     }
 
     /// `exact`: the whole output limit or nothing.
@@ -284,10 +414,13 @@ impl Order<'_> {
         exact: bool,
     ) -> Result<(Hold, u64), Refused> {
         let may_use = || {
-            let input = translate::count_tokens(self.surface, &self.body).unwrap_or(self.body.len() as u64);
+            let input =
+                translate::count_tokens(self.surface, &self.body).unwrap_or(self.body.len() as u64);
             input.saturating_add(quote.output_limit.saturating_mul(quote.choices))
         };
-        let bounds = cpu.run_admitted(self.body.len(), || rates::bounds(self.settings, principal, may_use));
+        let bounds = cpu.run_admitted(self.body.len(), || {
+            rates::bounds(self.settings, principal, may_use)
+        });
         let opening = Opening {
             request_id: self.request_id.to_owned(),
             account: Arc::clone(&principal.account_id),
@@ -298,18 +431,30 @@ impl Order<'_> {
             bounds,
             conversation: Some(self.turn.conversation().to_string()),
         };
-        gateway.billing.reserve(opening, quote, exact, clock::now_ms()).await
+        gateway
+            .billing
+            .reserve(opening, quote, exact, clock::now_ms())
+            .await
     }
 
     /// Memory for the tree of the body, where one is built.
     fn tree_bytes(&self) -> u64 {
-        if self.is_passed_on_unchanged() { 0 } else { translate::tree_bytes(self.outline.values) }
+        if self.is_passed_on_unchanged() {
+            0
+        } else {
+            translate::tree_bytes(self.outline.values)
+        }
     }
 
     /// What is held of the request until it is answered.
     fn kept_bytes(&self, sent: &Sent, has_again: bool, fallbacks: Option<&Fallbacks>) -> u64 {
-        // What may be said again is said from the client's body; in another model's words it is about as long.
-        let client = if has_again || fallbacks.is_some() { self.body.len() } else { 0 };
+        // What may be said again is said from the client's body; in another model's words it is
+        // about as long.
+        let client = if has_again || fallbacks.is_some() {
+            self.body.len()
+        } else {
+            0
+        };
         let instead = fallbacks.map_or(0, |fallbacks| fallbacks.kept_bytes().max(sent.body.len()));
         (sent.body.len() + client + instead) as u64
     }
@@ -319,17 +464,22 @@ pub(super) fn refusal(surface: Protocol, refused: &Refused) -> Failure {
     match refused {
         Refused::Insufficient { available, needed } => Failure::new(
             Kind::InsufficientCredits,
-            format!("Insufficient credits: {available} available, at least {needed} needed for this request."),
+            format!(
+                "Insufficient credits: {available} available, at least {needed} needed for this request."
+            ),
         ),
         Refused::TrialExpired => Failure::of(Kind::TrialExpired),
         Refused::KeySpendLimit { free } => Failure::new(
             Kind::KeySpendLimit,
-            format!("This key has reached its spend limit: {free} credits are left of it, too few for this request."),
+            format!(
+                "This key has reached its spend limit: {free} credits are left of it, too few for this request."
+            ),
         ),
         Refused::Limited(wait) => rates::refusal(surface, wait, clock::now_ms()),
-        Refused::TooManyOpen { limit } => {
-            Failure::new(Kind::TooManyOpen, format!("This account has {limit} requests in flight, its limit."))
-        }
+        Refused::TooManyOpen { limit } => Failure::new(
+            Kind::TooManyOpen,
+            format!("This account has {limit} requests in flight, its limit."),
+        ),
         Refused::Busy => Failure::of(Kind::Overloaded),
         Refused::Unavailable(why) => {
             log::error!("hold credit: {why}");
@@ -338,7 +488,12 @@ pub(super) fn refusal(surface: Protocol, refused: &Refused) -> Failure {
     }
 }
 
-fn deadlines(settings: &Settings, arrived: Instant, stream: bool, shutdown: Arc<Shutdown>) -> Deadlines {
+fn deadlines(
+    settings: &Settings,
+    arrived: Instant,
+    stream: bool,
+    shutdown: Arc<Shutdown>,
+) -> Deadlines {
     let limits = &settings.limits;
     let seconds = Duration::from_secs;
     Deadlines {
@@ -360,6 +515,13 @@ fn flags(session: &Session, surface: Protocol) -> Vec<String> {
         return Vec::new();
     }
     let values = session.req_header().headers.get_all("anthropic-beta");
-    let flags = values.iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(',')).map(str::trim);
-    flags.filter(|flag| !flag.is_empty()).map(str::to_owned).collect()
+    let flags = values
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .map(str::trim);
+    flags
+        .filter(|flag| !flag.is_empty())
+        .map(str::to_owned)
+        .collect()
 }

@@ -1,8 +1,9 @@
-//! The models that may answer in the place of the one that was asked for: which, what they can cost, and the request in
-//! the words of the next one.
+//! The models that may answer in the place of the one that was asked for: which, what they can
+//! cost, and the request in the words of the next one.
 //!
-//! What had to be said to be quoted is kept until that model's turn has come; what a model is passed on as it stands is
-//! said then, from the client's body. Must not decide that a model has failed: that is `edge/upstream/attempts.rs`.
+//! What had to be said to be quoted is kept until that model's turn has come; what a model is
+//! passed on as it stands is said then, from the client's body. Must not decide that a model has
+//! failed: that is `edge/upstream/attempts.rs`.
 
 use super::order::{self, Order, Priced};
 use crate::account::Principal;
@@ -47,20 +48,31 @@ struct Waiting {
 }
 
 impl Fallbacks {
-    /// The models that could answer `order` as well, and what the dearest of all may cost. A caller that is strict wants
-    /// the model it named. Left out are models that the key may not
-    /// use, and those that the request cannot be said to.
-    pub(super) fn of(order: &Order<'_>, principal: &Principal, own: &Quote) -> Option<(Box<Self>, Quote)> {
+    /// The models that could answer `order` as well, and what the dearest of all may cost. A caller
+    /// that is strict wants the model it named. Left out are models that the key may not use, and
+    /// those that the request cannot be said to.
+    pub(super) fn of(
+        order: &Order<'_>,
+        principal: &Principal,
+        own: &Quote,
+    ) -> Option<(Box<Self>, Quote)> {
         if order.model.fallback.is_empty() || order.strict {
             return None;
         }
-        let allowed = order.model.fallback.iter().filter(|id| principal.settings.allows(id));
+        let allowed = order
+            .model
+            .fallback
+            .iter()
+            .filter(|id| principal.settings.allows(id));
         let (mut waiting, mut quote) = (VecDeque::new(), own.clone());
         for model in allowed.filter_map(|id| order.settings.catalog.by_id(id)) {
             let model = model.door(order.surface, order.outline);
             if let Ok((other, priced)) = quoted(&order.of(model)) {
                 quote = quote.or(other.within(model.max_output_tokens));
-                waiting.push_back(Waiting { model: Arc::clone(model), priced });
+                waiting.push_back(Waiting {
+                    model: Arc::clone(model),
+                    priced,
+                });
             }
         }
         if waiting.is_empty() {
@@ -89,7 +101,11 @@ impl Fallbacks {
     }
 
     /// The same, with what the client's header says to vendors.
-    pub(super) fn with_headers(mut self: Box<Self>, version: Option<String>, flags: Vec<String>) -> Box<Self> {
+    pub(super) fn with_headers(
+        mut self: Box<Self>,
+        version: Option<String>,
+        flags: Vec<String>,
+    ) -> Box<Self> {
         self.version = version;
         self.flags = flags;
         self
@@ -102,7 +118,11 @@ impl Fallbacks {
 
     /// Bytes of the bodies that wait for their model's turn.
     pub(super) fn kept_bytes(&self) -> usize {
-        self.waiting.iter().filter_map(|waiting| waiting.priced.as_ref()).map(|priced| priced.sent.body.len()).sum()
+        self.waiting
+            .iter()
+            .filter_map(|waiting| waiting.priced.as_ref())
+            .map(|priced| priced.sent.body.len())
+            .sum()
     }
 
     /// Why the model that was asked for did not answer; `None` while it is the one that is asked.
@@ -129,16 +149,24 @@ impl Fallbacks {
 /// The most that this model can cost. What is passed on as it stands need not be said for that.
 fn quoted(order: &Order<'_>) -> Result<(Quote, Option<Priced>), Failure> {
     if order.is_passed_on_unchanged() {
-        return Ok((order.quote(order.outline, order.outline.features.content.text_bytes_max())?, None));
+        return Ok((
+            order.quote(
+                order.outline,
+                order.outline.features.content.text_bytes_max(),
+            )?,
+            None,
+        ));
     }
     let priced = order.priced()?;
     Ok((priced.quote.clone(), Some(priced)))
 }
 
-/// Puts the request in the words of the next model in the place of the one before: its body, its endpoints, its price.
-/// False where no model is left.
+/// Puts the request in the words of the next model in the place of the one before: its body, its
+/// endpoints, its price. False where no model is left.
 pub fn ask_next(fleet: &Fleet, call: &mut Call) -> bool {
-    let Some(mut fallbacks) = call.fallbacks.take() else { return false };
+    let Some(mut fallbacks) = call.fallbacks.take() else {
+        return false;
+    };
     fallbacks.failure = fallbacks.failure.take().or_else(|| call.failure.clone());
     while let Some(next) = fallbacks.waiting.pop_front() {
         if ask(fleet, call, &fallbacks, next) {
@@ -149,16 +177,29 @@ pub fn ask_next(fleet: &Fleet, call: &mut Call) -> bool {
     false
 }
 
-fn ask(fleet: &Fleet, call: &mut Call, fallbacks: &Fallbacks, Waiting { model, priced }: Waiting) -> bool {
+fn ask(
+    fleet: &Fleet,
+    call: &mut Call,
+    fallbacks: &Fallbacks,
+    Waiting { model, priced }: Waiting,
+) -> bool {
     let settings = Arc::clone(&call.settings);
     let order = fallbacks.order(&settings, &model);
     // It could be said at admission.
     let bytes = fallbacks.body.len();
-    let Ok(priced) = priced.map_or_else(|| call.cpu.run_admitted(bytes, || order.priced()), Ok) else { return false };
+    let Ok(priced) = priced.map_or_else(|| call.cpu.run_admitted(bytes, || order.priced()), Ok)
+    else {
+        return false;
+    };
     let service = priced.quote.service;
     let limit = fallbacks.limit.min(model.max_output_tokens);
     let usage_bounds = priced.quote.usage_bounds(limit);
-    let Ok(sent) = call.cpu.run_admitted(bytes, || order.lowered(priced, limit)) else { return false };
+    let Ok(sent) = call
+        .cpu
+        .run_admitted(bytes, || order.lowered(priced, limit))
+    else {
+        return false;
+    };
     let (previews, dropped) = order.previews(&fallbacks.flags);
     let crosses = !model.passes(fallbacks.surface);
     call.again = order.again_without_thinking(&sent, true);
@@ -167,20 +208,33 @@ fn ask(fleet: &Fleet, call: &mut Call, fallbacks: &Fallbacks, Waiting { model, p
         version: fallbacks.version.clone().filter(|_| !crosses),
         previews,
         streams: sent.streams,
-        key: model.vendor.sticky.then(|| order.turn.conversation().as_u64()),
+        key: model
+            .vendor
+            .sticky
+            .then(|| order.turn.conversation().as_u64()),
         sent: call.upstream.sent,
         before: call.upstream.before + call.upstream.tried.len(),
         ..Upstream::to(fleet.of(&model.vendor))
     };
-    METRICS.fallbacks.with_label_values(&[&call.model.id, &model.id]).inc();
+    METRICS
+        .fallbacks
+        .with_label_values(&[&call.model.id, &model.id])
+        .inc();
     call.warnings = sent.warnings;
     call.warnings.extend(dropped);
     call.warnings.push(format!("fallback:{}", model.id));
     call.sent_bytes = sent.body.len();
     call.shared.set_body(sent.body);
     call.reply.begin_anew(sent.recall);
-    let voice = call.reply.voice().cloned().filter(|_| !call.shared.is_keyed());
-    call.shared.expect(model.hides_reasoning() || order.turn.is_doubtful(), order.sign_of_life(voice));
+    let voice = call
+        .reply
+        .voice()
+        .cloned()
+        .filter(|_| !call.shared.is_keyed());
+    call.shared.expect(
+        model.hides_reasoning() || order.turn.is_doubtful(),
+        order.sign_of_life(voice),
+    );
     call.turn = order.turn.clone();
     if let Some(hold) = &mut call.hold {
         hold.change_model(&model, service);

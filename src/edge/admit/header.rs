@@ -1,7 +1,8 @@
-//! What is judged of a request on its header alone, before a byte of its body is read: the announced length, the limits of
-//! its key and account, and whether there is any credit.
+//! What is judged of a request on its header alone, before a byte of its body is read: the
+//! announced length, the limits of its key and account, and whether there is any credit.
 //!
-//! Must not read a body, nor set credit aside: `admit/call.rs` judges the same again once it knows the price.
+//! Must not read a body, nor set credit aside: `admit/call.rs` judges the same again once it knows
+//! the price.
 
 use super::call::{Asked, refusal};
 use super::keyed;
@@ -20,8 +21,8 @@ use crate::protocol::failure::Failure;
 use pingora::proxy::Session;
 use std::sync::Arc;
 
-/// A shared store is asked on the header only where the body is longer, in bytes: else its admission, which follows at
-/// once, says the same.
+/// A shared store is asked on the header only where the body is longer, in bytes: else its
+/// admission, which follows at once, says the same.
 const SHORT_BODY_BYTES: u64 = 65_536;
 
 /// A request whose body may be read.
@@ -35,8 +36,9 @@ pub struct Authorized {
 }
 
 /// # Errors
-/// 413 or 429 for the announced length, 429 for a limit, 402 where not even the cheapest request of any model could be
-/// paid. A request under an idempotency key that is known passes the last two: its answer may be stored.
+/// 413 or 429 for the announced length, 429 for a limit, 402 where not even the cheapest request of
+/// any model could be paid. A request under an idempotency key that is known passes the last two:
+/// its answer may be stored.
 pub async fn authorize(
     gateway: &Gateway,
     settings: &Settings,
@@ -58,7 +60,9 @@ pub async fn authorize(
     let share = BodyShare::new(holders, &limits);
     let announced = intake::announced_bytes(session);
     match announced {
-        Some(bytes) if bytes > limits.body_bytes => return Err(Failure::body_too_large(limits.body_bytes)),
+        Some(bytes) if bytes > limits.body_bytes => {
+            return Err(Failure::body_too_large(limits.body_bytes));
+        }
         Some(bytes) => share.check_announced(bytes)?,
         None => {}
     }
@@ -78,10 +82,15 @@ pub async fn authorize(
         }
         Err(refused) => return Err(refusal(asked.surface, &refused)),
     };
-    Ok(Authorized { share, arrival, has_credit })
+    Ok(Authorized {
+        share,
+        arrival,
+        has_credit,
+    })
 }
 
-/// Judges limits and credit. What is free has no rate of a model's requests, and its account's credit decides who answers.
+/// Judges limits and credit. What is free has no rate of a model's requests, and its account's
+/// credit decides who answers.
 async fn check(
     gateway: &Gateway,
     settings: &Settings,
@@ -91,10 +100,17 @@ async fn check(
     announced: Option<u64>,
 ) -> Result<(), Refused> {
     let bounds = match asked.free {
-        true => Bounds { spend: principal.settings.spend_limit, ..Bounds::default() },
+        true => Bounds {
+            spend: principal.settings.spend_limit,
+            ..Bounds::default()
+        },
         false => rates::bounds(settings, principal, || 0),
     };
-    let asker = Asker { account: &principal.account_id, key: &principal.key_id, bounds: &bounds };
+    let asker = Asker {
+        account: &principal.account_id,
+        key: &principal.key_id,
+        bounds: &bounds,
+    };
     let Arriving { of_account, .. } = arrival.others();
     let most_open = settings.limits.open_requests_per_account;
     if of_account >= most_open {
@@ -105,11 +121,17 @@ async fn check(
         return Ok(());
     }
     let least = || least_cost(settings);
-    gateway.billing.check(&asker, arrival.others(), &least, clock::now_ms()).await
+    gateway
+        .billing
+        .check(&asker, arrival.others(), &least, clock::now_ms())
+        .await
 }
 
 /// The least that the cheapest request of any model costs: one token in and one out.
 fn least_cost(settings: &Settings) -> Micro {
     let models = settings.catalog.models().iter();
-    models.map(|model| pricing::least_cost(&model.price)).min().unwrap_or_default()
+    models
+        .map(|model| pricing::least_cost(&model.price))
+        .min()
+        .unwrap_or_default()
 }

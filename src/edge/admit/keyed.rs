@@ -1,4 +1,5 @@
-//! A request under an `Idempotency-Key`: whether it is to be answered, was answered before, or must wait.
+//! A request under an `Idempotency-Key`: whether it is to be answered, was answered before, or must
+//! wait.
 //!
 //! Must not know how keys are kept: that is `idempotency.rs`.
 
@@ -20,7 +21,8 @@ pub enum Keyed {
     Replay(Answer),
 }
 
-/// Enters the request under its key, which counts for its account and path alone. Without the header nothing is done.
+/// Enters the request under its key, which counts for its account and path alone. Without the
+/// header nothing is done.
 ///
 /// # Errors
 /// The key is no key, was used for another body, is in use, or its answer is not kept.
@@ -33,9 +35,20 @@ pub async fn begin(
     body_hash: BodyHash,
     request_id: &str,
 ) -> Result<Keyed, Failure> {
-    let Some(key) = given_key(session, asked)? else { return Ok(Keyed::Go(None)) };
+    let Some(key) = given_key(session, asked)? else {
+        return Ok(Keyed::Go(None));
+    };
     let scope = (&*principal.account_id, asked.path, key);
-    let begun = gateway.idempotency.begin(scope, &body_hash, request_id, &settings.limits, clock::now_ms()).await;
+    let begun = gateway
+        .idempotency
+        .begin(
+            scope,
+            &body_hash,
+            request_id,
+            &settings.limits,
+            clock::now_ms(),
+        )
+        .await;
     let found = begun.map_err(unavailable)?;
     match found {
         idempotency::Asked::New(running) => Ok(Keyed::Go(Some(running))),
@@ -46,7 +59,8 @@ pub async fn begin(
     }
 }
 
-/// Whether the request names a key that is known, so that its answer may be stored; whatever its body says.
+/// Whether the request names a key that is known, so that its answer may be stored; whatever its
+/// body says.
 ///
 /// # Errors
 /// The key is no key, or the store cannot be asked.
@@ -56,14 +70,24 @@ pub async fn is_known(
     asked: &Asked,
     principal: &Principal,
 ) -> Result<bool, Failure> {
-    let Some(key) = given_key(session, asked)? else { return Ok(false) };
+    let Some(key) = given_key(session, asked)? else {
+        return Ok(false);
+    };
     let scope = (&*principal.account_id, asked.path, key);
-    gateway.idempotency.is_known(scope, clock::now_ms()).await.map_err(unavailable)
+    gateway
+        .idempotency
+        .is_known(scope, clock::now_ms())
+        .await
+        .map_err(unavailable)
 }
 
 /// The key that the header gives; `None` for what is free, which has none.
 fn given_key<'s>(session: &'s Session, asked: &Asked) -> Result<Option<&'s str>, Failure> {
-    let mut given = session.req_header().headers.get_all("idempotency-key").iter();
+    let mut given = session
+        .req_header()
+        .headers
+        .get_all("idempotency-key")
+        .iter();
     match (given.next(), given.next()) {
         _ if asked.free => Ok(None),
         (None, _) => Ok(None),

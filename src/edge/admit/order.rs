@@ -1,8 +1,9 @@
-//! A request on its way to one model: said in the vendor's protocol, priced, and lowered to what can be paid.
+//! A request on its way to one model: said in the vendor's protocol, priced, and lowered to what
+//! can be paid.
 //!
-//! A request of the vendor's own protocol is passed on with a few edits; any other is translated. What is quoted is what
-//! the vendor will read. Must not know either protocol's fields, nor who pays. Next: `protocol/request.rs` and
-//! `protocol/translate.rs`, `billing/rules.rs` (the quote).
+//! A request of the vendor's own protocol is passed on with a few edits; any other is translated.
+//! What is quoted is what the vendor will read. Must not know either protocol's fields, nor who
+//! pays. Next: `protocol/request.rs` and `protocol/translate.rs`, `billing/rules.rs` (the quote).
 
 use crate::billing::pricing::Quote;
 use crate::billing::rules;
@@ -57,9 +58,13 @@ pub(super) struct Sent {
 }
 
 impl Sent {
-    /// What is kept under a key holds no sign of life, so there none may say what belongs to the answer.
+    /// What is kept under a key holds no sign of life, so there none may say what belongs to the
+    /// answer.
     pub fn voice(&self, is_kept: bool) -> Option<Voice> {
-        self.recall.as_ref().and_then(|recall| recall.voice.clone()).filter(|_| !is_kept)
+        self.recall
+            .as_ref()
+            .and_then(|recall| recall.voice.clone())
+            .filter(|_| !is_kept)
     }
 }
 
@@ -76,15 +81,35 @@ impl<'a> Order<'a> {
     pub fn of(&self, model: &'a Arc<Model>) -> Self {
         let (body, account_id) = (self.body.clone(), Arc::clone(&self.account_id));
         let turn = self.turn.with_model(model);
-        Self { model, body, account_id, turn, ..*self }
+        Self {
+            model,
+            body,
+            account_id,
+            turn,
+            ..*self
+        }
     }
 
     /// Says the request in the vendor's protocol, with these limits.
-    pub fn sent(&self, output_limit: Option<u64>, thinking_budget: Option<u64>) -> Result<Sent, Failure> {
+    pub fn sent(
+        &self,
+        output_limit: Option<u64>,
+        thinking_budget: Option<u64>,
+    ) -> Result<Sent, Failure> {
         if !self.model.passes(self.surface) {
-            let asked = asked(self.model, self.surface, &self.body, (&self.account_id, self.request_id), output_limit);
+            let asked = asked(
+                self.model,
+                self.surface,
+                &self.body,
+                (&self.account_id, self.request_id),
+                output_limit,
+            );
             let estimator = self.turn.estimator();
-            let asked = translate::Asked { strict: self.strict, estimator, ..asked };
+            let asked = translate::Asked {
+                strict: self.strict,
+                estimator,
+                ..asked
+            };
             let translated = translate::request(&asked, false)?;
             let body = match thinking_budget.filter(|_| translated.budget_is_given) {
                 Some(budget) => self.with_budget(&translated.body, budget)?,
@@ -116,10 +141,16 @@ impl<'a> Order<'a> {
         let rules = self.repair_rules(output_limit, thinking_budget);
         let (stripped, carries_thinking) = match self.surface {
             Protocol::Responses => {
-                let sender = Sender { repair: rules, ..sender(self.model, &self.account_id, false) };
+                let sender = Sender {
+                    repair: rules,
+                    ..sender(self.model, &self.account_id, false)
+                };
                 request::for_responses(&self.body, self.outline, &sender)?
             }
-            surface => (request::strip(surface, official, &self.body, self.outline, Some(&rules)), false),
+            surface => (
+                request::strip(surface, official, &self.body, self.outline, Some(&rules)),
+                false,
+            ),
         };
         let (warnings, is_repaired) = (stripped.warnings.clone(), stripped.is_repaired);
         let budget_is_given = !stripped.makes_budget;
@@ -137,9 +168,18 @@ impl<'a> Order<'a> {
     }
 
     /// What the model is known to refuse of its own protocol.
-    fn repair_rules(&self, output_limit: Option<u64>, thinking_budget: Option<u64>) -> RepairRules<'_> {
+    fn repair_rules(
+        &self,
+        output_limit: Option<u64>,
+        thinking_budget: Option<u64>,
+    ) -> RepairRules<'_> {
         let is_interleaved = self.is_interleaved;
-        RepairRules { output_limit, thinking_budget, is_interleaved, ..self.model.repair_rules() }
+        RepairRules {
+            output_limit,
+            thinking_budget,
+            is_interleaved,
+            ..self.model.repair_rules()
+        }
     }
 
     /// The request is passed on as it came, but for the model's name.
@@ -164,7 +204,10 @@ impl<'a> Order<'a> {
     /// A caller that is strict bears no warning.
     pub fn bear(&self, warnings: &[String]) -> Result<(), Failure> {
         match warnings.first().filter(|_| self.strict) {
-            Some(token) => Err(Failure::new(Kind::InvalidRequest, format!("Strict mode: {token}"))),
+            Some(token) => Err(Failure::new(
+                Kind::InvalidRequest,
+                format!("Strict mode: {token}"),
+            )),
             None => Ok(()),
         }
     }
@@ -188,7 +231,11 @@ impl<'a> Order<'a> {
             outline.thinking_budget = outline.thinking_budget.filter(|_| sent.budget_is_given);
         }
         let quote = self.quote(translated.as_ref().unwrap_or(self.outline), text_bytes)?;
-        Ok(Priced { sent, translated, quote })
+        Ok(Priced {
+            sent,
+            translated,
+            quote,
+        })
     }
 
     /// The most that a body of this outline can cost, with as much text.
@@ -199,15 +246,25 @@ impl<'a> Order<'a> {
 
     /// The same with an output limit of at most `limit`.
     pub fn lowered(&self, priced: Priced, limit: u64) -> Result<Sent, Failure> {
-        let Priced { sent, translated, quote } = priced;
+        let Priced {
+            sent,
+            translated,
+            quote,
+        } = priced;
         if limit >= quote.own_limit {
             return Ok(sent);
         }
-        let budget = thinking_budget(self.settings, translated.as_ref().unwrap_or(self.outline), limit);
+        let budget = thinking_budget(
+            self.settings,
+            translated.as_ref().unwrap_or(self.outline),
+            limit,
+        );
         let mut sent = self.sent(Some(limit), budget)?;
-        sent.warnings.push(format!("clamped:{}", self.limit_field()));
+        sent.warnings
+            .push(format!("clamped:{}", self.limit_field()));
         let clamped = budget.map(|_| "clamped:thinking.budget_tokens".to_owned());
-        sent.warnings.extend(clamped.filter(|clamped| !sent.warnings.contains(clamped)));
+        sent.warnings
+            .extend(clamped.filter(|clamped| !sent.warnings.contains(clamped)));
         Ok(sent)
     }
 
@@ -222,14 +279,17 @@ impl<'a> Order<'a> {
         self.outline.output_limit.map_or(usual, |limit| limit.field)
     }
 
-    /// Where the vendor may refuse the reasoning in it: what is needed to say it without. `instead`: of another model, whose
-    /// reasoning is passed on as it stands.
+    /// Where the vendor may refuse the reasoning in it: what is needed to say it without.
+    /// `instead`: of another model, whose reasoning is passed on as it stands.
     pub fn again_without_thinking(&self, sent: &Sent, instead: bool) -> Option<Again> {
         // Responses bodies tell whether they carry any, and chat's own vendor has been sent none.
         let has_none = self.surface == Protocol::Chat && self.model.vendor.official;
-        let is_another_ones =
-            instead && self.model.passes(self.surface) && self.surface != Protocol::Responses && !has_none;
-        // In a carrier of the gateway's own it is no loss of the caller's. Chat has no such carriers.
+        let is_another_ones = instead
+            && self.model.passes(self.surface)
+            && self.surface != Protocol::Responses
+            && !has_none;
+        // In a carrier of the gateway's own it is no loss of the caller's. Chat has no such
+        // carriers.
         let may = !self.strict || sent.recall.is_some() && self.surface != Protocol::Chat;
         ((sent.carries_thinking || is_another_ones) && may).then(|| Again {
             surface: self.surface,
@@ -242,20 +302,25 @@ impl<'a> Order<'a> {
         })
     }
 
-    /// What a stream's client gets while its vendor is silent. A stream that is passed on is kept alive as well: not every
-    /// vendor does that, and none before its first event. It is passed on event by event, so a keep-alive never stands
-    /// inside one.
+    /// What a stream's client gets while its vendor is silent. A stream that is passed on is kept
+    /// alive as well: not every vendor does that, and none before its first event. It is passed on
+    /// event by event, so a keep-alive never stands inside one.
     pub fn sign_of_life(&self, voice: Option<Voice>) -> Option<SignOfLife> {
-        self.outline.stream.then(|| SignOfLife::of(self.surface, voice))
+        self.outline
+            .stream
+            .then(|| SignOfLife::of(self.surface, voice))
     }
 
-    /// The preview flags that the vendor gets, joined by commas; and the warning that an unpriced one was dropped.
+    /// The preview flags that the vendor gets, joined by commas; and the warning that an unpriced
+    /// one was dropped.
     pub fn previews(&self, flags: &[String]) -> (Option<String>, Option<String>) {
         if self.model.protocol() != self.surface {
             return (None, None);
         }
         let is_priced = |flag: &&str| {
-            let widens = |(start, tokens): &(&str, u64)| flag.starts_with(start) && self.model.context_tokens < *tokens;
+            let widens = |(start, tokens): &(&str, u64)| {
+                flag.starts_with(start) && self.model.context_tokens < *tokens
+            };
             !WIDER_CONTEXTS.iter().any(widens)
         };
         let kept: Vec<_> = flags.iter().map(String::as_str).filter(is_priced).collect();
@@ -271,7 +336,14 @@ fn sender<'a>(model: &'a Model, account_id: &'a str, without_reasoning: bool) ->
         *sold.get_mut(tool) = model.price.features.of_tool(tool).is_some();
     }
     let (official, repair) = (model.vendor.official, model.repair_rules());
-    Sender { account_id, official, sold, without_reasoning, model: &model.id, repair }
+    Sender {
+        account_id,
+        official,
+        sold,
+        without_reasoning,
+        model: &model.id,
+        repair,
+    }
 }
 
 /// What a translation is told, now.
@@ -291,7 +363,17 @@ fn asked<'a>(
     };
     let clock = clock::now_seconds;
     let estimator = UsageEstimator::default();
-    translate::Asked { surface, body, target, account_id, output_limit, strict: false, clock, request_id, estimator }
+    translate::Asked {
+        surface,
+        body,
+        target,
+        account_id,
+        output_limit,
+        strict: false,
+        clock,
+        request_id,
+        estimator,
+    }
 }
 
 /// A request said once more.
@@ -316,33 +398,71 @@ pub fn without_thinking(again: &Again, model: &Model) -> Result<Said, Failure> {
             thinking_budget: None,
             include_usage: again.surface == Protocol::Chat && outline.stream,
         };
-        let rules = RepairRules { output_limit: again.output_limit, ..model.repair_rules() };
+        let rules = RepairRules {
+            output_limit: again.output_limit,
+            ..model.repair_rules()
+        };
         let stripped = match again.surface {
             Protocol::Responses => {
-                let sender = Sender { repair: rules, ..sender(model, &again.account_id, true) };
+                let sender = Sender {
+                    repair: rules,
+                    ..sender(model, &again.account_id, true)
+                };
                 request::for_responses(&again.body, &outline, &sender)?.0
             }
-            surface => request::without_reasoning(surface, &again.body, &rules)
-                .ok_or_else(|| Failure::invalid(surface, "messages", "have no reasoning that could be left out"))?,
+            surface => {
+                request::without_reasoning(surface, &again.body, &rules).ok_or_else(|| {
+                    Failure::invalid(
+                        surface,
+                        "messages",
+                        "have no reasoning that could be left out",
+                    )
+                })?
+            }
         };
         let warnings = stripped.warnings.clone();
         let body = request::rewrite_stripped(&again.body, &outline, &edits, stripped);
-        return Ok(Said { body, warnings, recall: None });
+        return Ok(Said {
+            body,
+            warnings,
+            recall: None,
+        });
     }
-    let asked = asked(model, again.surface, &again.body, (&again.account_id, &again.request_id), again.output_limit);
-    let asked = translate::Asked { estimator: again.estimator, ..asked };
-    let Translated { body, warnings, recall, .. } = translate::request(&asked, true)?;
-    Ok(Said { body, warnings, recall: Some(recall) })
+    let asked = asked(
+        model,
+        again.surface,
+        &again.body,
+        (&again.account_id, &again.request_id),
+        again.output_limit,
+    );
+    let asked = translate::Asked {
+        estimator: again.estimator,
+        ..asked
+    };
+    let Translated {
+        body,
+        warnings,
+        recall,
+        ..
+    } = translate::request(&asked, true)?;
+    Ok(Said {
+        body,
+        warnings,
+        recall: Some(recall),
+    })
 }
 
 /// A thinking budget must stay below the output limit: lowered with it.
 fn thinking_budget(settings: &Settings, outline: &Outline, limit: u64) -> Option<u64> {
     let budget = outline.thinking_budget?;
-    let most = limit.saturating_sub(settings.limits.min_output_tokens).max(rules::THINKING_TOKENS_LEAST);
+    let most = limit
+        .saturating_sub(settings.limits.min_output_tokens)
+        .max(rules::THINKING_TOKENS_LEAST);
     (budget > most).then_some(most)
 }
 
-/// The preview flag that lets a model think between its calls, by a budget larger than the output limit.
+/// The preview flag that lets a model think between its calls, by a budget larger than the output
+/// limit.
 const INTERLEAVED: &str = "interleaved-thinking-";
 
 /// One of these preview flags lets the thinking budget exceed the output limit.
@@ -350,5 +470,6 @@ pub(super) fn is_interleaved(flags: &[String]) -> bool {
     flags.iter().any(|flag| flag.starts_with(INTERLEAVED))
 }
 
-/// Preview flags that widen the context, and to how many tokens: beyond what a model of fewer was priced and held for.
+/// Preview flags that widen the context, and to how many tokens: beyond what a model of fewer was
+/// priced and held for.
 const WIDER_CONTEXTS: &[(&str, u64)] = &[("context-1m-", 1_000_000)];

@@ -1,8 +1,9 @@
 //! The framing of a chunked body, judged strictly: RFC 9112 §7.1 without what it merely tolerates.
 //!
-//! Pingora's reader accepts a chunk without a size, blanks after the size, control characters in an extension and trailers that
-//! are no fields. A proxy in front may read those otherwise, and then one of the two sees a request that the other does not. So
-//! each byte passes here before Pingora acts on it. Must not keep a body's bytes; data of a chunk is skipped, not looked at.
+//! Pingora's reader accepts a chunk without a size, blanks after the size, control characters in an
+//! extension and trailers that are no fields. A proxy in front may read those otherwise, and then
+//! one of the two sees a request that the other does not. So each byte passes here before Pingora
+//! acts on it. Must not keep a body's bytes; data of a chunk is skipped, not looked at.
 
 /// Digits of a chunk's size.
 const MAX_SIZE_DIGITS: u8 = 16;
@@ -10,7 +11,8 @@ const MAX_SIZE_DIGITS: u8 = 16;
 const MAX_EXTENSION_BYTES: u16 = 256;
 /// Bytes of all trailers.
 const MAX_TRAILER_BYTES: u16 = 8_192;
-/// Bytes of framing a body may have beyond [`FREE_BYTES_PER_CHUNK`] for each chunk and its own size once more.
+/// Bytes of framing a body may have beyond [`FREE_BYTES_PER_CHUNK`] for each chunk and its own size
+/// once more.
 const MAX_EXCESS_BYTES: i64 = 16_384;
 const FREE_BYTES_PER_CHUNK: i64 = 16;
 
@@ -48,7 +50,12 @@ pub struct ChunkParser {
 
 impl ChunkParser {
     pub fn new() -> Self {
-        Self { state: State::Size { digits: 0 }, left: 0, trailer_bytes: 0, excess_bytes: 0 }
+        Self {
+            state: State::Size { digits: 0 },
+            left: 0,
+            trailer_bytes: 0,
+            excess_bytes: 0,
+        }
     }
 
     pub fn is_done(&self) -> bool {
@@ -63,7 +70,9 @@ impl ChunkParser {
         let mut at = 0;
         while at < bytes.len() && self.state != State::Done {
             if self.state == State::Data {
-                let skipped = usize::try_from(self.left).unwrap_or(usize::MAX).min(bytes.len() - at);
+                let skipped = usize::try_from(self.left)
+                    .unwrap_or(usize::MAX)
+                    .min(bytes.len() - at);
                 self.left -= skipped as u64;
                 at += skipped;
                 if self.left == 0 {
@@ -138,7 +147,11 @@ impl ChunkParser {
             return Ok(State::TrailerStart);
         }
         let size = i64::try_from(self.left).unwrap_or(i64::MAX);
-        self.excess_bytes = self.excess_bytes.saturating_sub(FREE_BYTES_PER_CHUNK).saturating_sub(size).max(0);
+        self.excess_bytes = self
+            .excess_bytes
+            .saturating_sub(FREE_BYTES_PER_CHUNK)
+            .saturating_sub(size)
+            .max(0);
         if self.excess_bytes > MAX_EXCESS_BYTES {
             return Err("The request's body has more framing than data.");
         }
@@ -147,7 +160,11 @@ impl ChunkParser {
 
     fn trailer(&mut self, next: State) -> Result<State, &'static str> {
         self.trailer_bytes += 1;
-        if self.trailer_bytes > MAX_TRAILER_BYTES { Err("The trailers of the request are too long.") } else { Ok(next) }
+        if self.trailer_bytes > MAX_TRAILER_BYTES {
+            Err("The trailers of the request are too long.")
+        } else {
+            Ok(next)
+        }
     }
 }
 
@@ -156,14 +173,22 @@ const TRAILER: &str = "A trailer of the request is malformed.";
 fn extension(byte: u8, bytes: u16) -> Result<State, &'static str> {
     match byte {
         b'\r' => Ok(State::SizeLineFeed),
-        byte if !is_text(byte) => Err("A chunk's extension in the request's body holds a control character."),
-        _ if bytes == MAX_EXTENSION_BYTES => Err("A chunk's extension in the request's body is too long."),
+        byte if !is_text(byte) => {
+            Err("A chunk's extension in the request's body holds a control character.")
+        }
+        _ if bytes == MAX_EXTENSION_BYTES => {
+            Err("A chunk's extension in the request's body is too long.")
+        }
         _ => Ok(State::Extension { bytes: bytes + 1 }),
     }
 }
 
 fn line_feed(byte: u8) -> Result<(), &'static str> {
-    if byte == b'\n' { Ok(()) } else { Err("A line of the request's chunked body does not end in CRLF.") }
+    if byte == b'\n' {
+        Ok(())
+    } else {
+        Err("A line of the request's chunked body does not end in CRLF.")
+    }
 }
 
 /// What may stand in a field's value.
@@ -199,7 +224,11 @@ mod tests {
     fn body(text: &str) -> Result<Option<usize>, &'static str> {
         let whole = read(text.as_bytes(), text.len().max(1));
         for pieces in 1..8 {
-            assert_eq!(read(text.as_bytes(), pieces), whole, "{text:?} in pieces of {pieces}");
+            assert_eq!(
+                read(text.as_bytes(), pieces),
+                whole,
+                "{text:?} in pieces of {pieces}"
+            );
         }
         whole
     }
@@ -215,7 +244,11 @@ mod tests {
             "0000000000000005\r\nhello\r\n0\r\n\r\n",
         ] {
             assert_eq!(body(text), Ok(Some(text.len())), "{text:?}");
-            assert_eq!(body(&format!("{text}POST / HTTP/1.1\r\n")), Ok(Some(text.len())), "{text:?}");
+            assert_eq!(
+                body(&format!("{text}POST / HTTP/1.1\r\n")),
+                Ok(Some(text.len())),
+                "{text:?}"
+            );
             assert_eq!(body(&text[..text.len() - 1]), Ok(None), "{text:?}");
         }
     }
@@ -256,14 +289,22 @@ mod tests {
 
     #[test]
     fn extensions_trailers_and_framing_are_read_up_to_their_limits() {
-        let with_extension = |bytes: usize| body(&format!("5;{}\r\nhello\r\n0\r\n\r\n", "x".repeat(bytes)));
+        let with_extension =
+            |bytes: usize| body(&format!("5;{}\r\nhello\r\n0\r\n\r\n", "x".repeat(bytes)));
         assert!(with_extension(usize::from(MAX_EXTENSION_BYTES)).is_ok());
         assert!(with_extension(usize::from(MAX_EXTENSION_BYTES) + 1).is_err());
-        let with_trailer = |bytes: usize| body(&format!("0\r\nx:{}\r\n\r\n", "x".repeat(bytes - 2)));
+        let with_trailer =
+            |bytes: usize| body(&format!("0\r\nx:{}\r\n\r\n", "x".repeat(bytes - 2)));
         assert!(with_trailer(usize::from(MAX_TRAILER_BYTES)).is_ok());
         assert!(with_trailer(usize::from(MAX_TRAILER_BYTES) + 1).is_err());
-        assert!(read(&"1\r\nx\r\n".repeat(100_000).into_bytes(), 4_096).is_ok(), "a slow writer's single bytes");
+        assert!(
+            read(&"1\r\nx\r\n".repeat(100_000).into_bytes(), 4_096).is_ok(),
+            "a slow writer's single bytes"
+        );
         let padded = format!("1;{}\r\nx\r\n", "y".repeat(200)).repeat(1_000);
-        assert!(read(padded.as_bytes(), 4_096).is_err(), "framing without data");
+        assert!(
+            read(padded.as_bytes(), 4_096).is_err(),
+            "framing without data"
+        );
     }
 }

@@ -1,7 +1,8 @@
 //! The HTTP/2 frames that this process sends, as far as they refuse something.
 //!
-//! Pingora and its library for HTTP/2 end malformed streams and connections by themselves, and report it to nobody. What they send
-//! is the one trace of it: a reset, a farewell with an error, or a bare 400. Must not keep or change bytes.
+//! Pingora and its library for HTTP/2 end malformed streams and connections by themselves, and
+//! report it to nobody. What they send is the one trace of it: a reset, a farewell with an error,
+//! or a bare 400. Must not keep or change bytes.
 
 use crate::telemetry::refusals::RefusalReason;
 
@@ -18,7 +19,8 @@ const REFUSED_STREAM: u32 = 7;
 const CANCEL: u32 = 8;
 const ENHANCE_YOUR_CALM: u32 = 11;
 
-/// HPACK's static index of `:status: 400`. An answer of the gateway's own has more fields than that.
+/// HPACK's static index of `:status: 400`. An answer of the gateway's own has more fields than
+/// that.
 const BARE_STATUS_400: u8 = 0x8c;
 
 /// Follows the frames of one connection.
@@ -40,8 +42,9 @@ impl FrameObserver {
                 if self.filled < HEAD_BYTES {
                     return;
                 }
-                self.left =
-                    usize::from(self.seen[0]) << 16 | usize::from(self.seen[1]) << 8 | usize::from(self.seen[2]);
+                self.left = usize::from(self.seen[0]) << 16
+                    | usize::from(self.seen[1]) << 8
+                    | usize::from(self.seen[2]);
             } else {
                 let payload = bytes.len().min(self.left);
                 let (now, after) = bytes.split_at(payload);
@@ -69,7 +72,12 @@ impl FrameObserver {
 
     fn judge(&self) -> Option<(RefusalReason, u32)> {
         let payload = &self.seen[HEAD_BYTES..self.filled];
-        let code = |at: usize| payload.get(at..at + 4).and_then(|code| code.try_into().ok()).map(u32::from_be_bytes);
+        let code = |at: usize| {
+            payload
+                .get(at..at + 4)
+                .and_then(|code| code.try_into().ok())
+                .map(u32::from_be_bytes)
+        };
         match self.seen[3] {
             HEADERS if payload == [BARE_STATUS_400] => Some((RefusalReason::Http2Stream, 1)),
             RST_STREAM => match code(0)? {

@@ -1,8 +1,9 @@
 //! The bytes of one HTTP/1 connection that have been read, by the request they belong to.
 //!
-//! Pingora keeps to itself what it has read of a header that it refuses, and of a body that it accepts too readily. So the
-//! bytes of the header that is being read are copied here, and freed once the request begins; a body's are only counted,
-//! or judged where they come in chunks. Must not hold bytes back from Pingora.
+//! Pingora keeps to itself what it has read of a header that it refuses, and of a body that it
+//! accepts too readily. So the bytes of the header that is being read are copied here, and freed
+//! once the request begins; a body's are only counted, or judged where they come in chunks. Must
+//! not hold bytes back from Pingora.
 
 use super::chunked::ChunkParser;
 use crate::edge::framing::Flaw;
@@ -33,7 +34,11 @@ pub struct Inbound {
 
 impl Inbound {
     pub fn new() -> Self {
-        Self { unparsed: Vec::new(), body: Body::None, flaw: None }
+        Self {
+            unparsed: Vec::new(),
+            body: Body::None,
+            flaw: None,
+        }
     }
 
     /// The header that is being read, as far as it has come.
@@ -67,7 +72,11 @@ impl Inbound {
     /// What has come of the body already is malformed.
     pub fn begin_body(&mut self, header: &[u8], framing: BodyFraming) -> Result<(), Flaw> {
         let mut ahead = std::mem::take(&mut self.unparsed);
-        let header_bytes = if ahead.starts_with(header) { header.len() } else { header_end(&ahead) };
+        let header_bytes = if ahead.starts_with(header) {
+            header.len()
+        } else {
+            header_end(&ahead)
+        };
         self.body = match framing {
             BodyFraming::Length(0) => Body::None,
             BodyFraming::Length(bytes) => Body::Length(bytes),
@@ -90,14 +99,19 @@ impl Inbound {
         let (taken, is_done) = match &mut self.body {
             Body::None => return Ok(0),
             Body::Length(left) => {
-                let taken = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len());
+                let taken = usize::try_from(*left)
+                    .unwrap_or(usize::MAX)
+                    .min(bytes.len());
                 *left -= taken as u64;
                 (taken, *left == 0)
             }
             Body::Chunked(parser) => match parser.read(bytes) {
                 Ok(taken) => (taken, parser.is_done()),
                 Err(message) => {
-                    let flaw = Flaw { reason: RefusalReason::Chunk, message };
+                    let flaw = Flaw {
+                        reason: RefusalReason::Chunk,
+                        message,
+                    };
                     self.flaw = Some(flaw);
                     return Err(flaw);
                 }
@@ -112,8 +126,13 @@ impl Inbound {
 
 /// Where a header ends that Pingora has repaired before it parsed it.
 fn header_end(bytes: &[u8]) -> usize {
-    let begin = bytes.iter().position(|byte| !matches!(byte, b'\r' | b'\n')).unwrap_or(bytes.len());
-    let end = bytes[begin..].windows(4).position(|window| window == b"\r\n\r\n");
+    let begin = bytes
+        .iter()
+        .position(|byte| !matches!(byte, b'\r' | b'\n'))
+        .unwrap_or(bytes.len());
+    let end = bytes[begin..]
+        .windows(4)
+        .position(|window| window == b"\r\n\r\n");
     end.map_or(bytes.len(), |end| begin + end + 4)
 }
 
@@ -133,15 +152,27 @@ mod tests {
         let bytes = format!("{HEADER}12345{HEADER}{chunks}{HEADER}");
         for pieces in [1, 2, 7, 31, 33, 40, bytes.len()] {
             let mut inbound = Inbound::new();
-            let mut framings = vec![BodyFraming::Length(0), BodyFraming::Chunked, BodyFraming::Length(5)];
+            let mut framings = vec![
+                BodyFraming::Length(0),
+                BodyFraming::Chunked,
+                BodyFraming::Length(5),
+            ];
             for piece in bytes.as_bytes().chunks(pieces) {
                 inbound.read(piece).unwrap();
                 // As Pingora does: the next header is parsed once the body before is over.
-                while matches!(inbound.body, Body::None) && inbound.header().starts_with(HEADER.as_bytes()) {
-                    inbound.begin_body(HEADER.as_bytes(), framings.pop().unwrap()).unwrap();
+                while matches!(inbound.body, Body::None)
+                    && inbound.header().starts_with(HEADER.as_bytes())
+                {
+                    inbound
+                        .begin_body(HEADER.as_bytes(), framings.pop().unwrap())
+                        .unwrap();
                 }
             }
-            assert_eq!((framings.len(), unparsed(&inbound)), (0, ""), "in pieces of {pieces}");
+            assert_eq!(
+                (framings.len(), unparsed(&inbound)),
+                (0, ""),
+                "in pieces of {pieces}"
+            );
             assert!(matches!(inbound.body, Body::None));
         }
     }
@@ -149,12 +180,21 @@ mod tests {
     #[test]
     fn a_malformed_body_is_found_in_what_came_with_its_header_and_later() {
         let mut inbound = Inbound::new();
-        inbound.read(format!("{HEADER}\r\nhello").as_bytes()).unwrap();
-        let flaw = inbound.begin_body(HEADER.as_bytes(), BodyFraming::Chunked).unwrap_err();
-        assert_eq!((flaw.reason, inbound.flaw()), (RefusalReason::Chunk, Some(flaw)));
+        inbound
+            .read(format!("{HEADER}\r\nhello").as_bytes())
+            .unwrap();
+        let flaw = inbound
+            .begin_body(HEADER.as_bytes(), BodyFraming::Chunked)
+            .unwrap_err();
+        assert_eq!(
+            (flaw.reason, inbound.flaw()),
+            (RefusalReason::Chunk, Some(flaw))
+        );
         let mut inbound = Inbound::new();
         inbound.read(HEADER.as_bytes()).unwrap();
-        inbound.begin_body(HEADER.as_bytes(), BodyFraming::Chunked).unwrap();
+        inbound
+            .begin_body(HEADER.as_bytes(), BodyFraming::Chunked)
+            .unwrap();
         inbound.read(b"5\r\nhel").unwrap();
         assert!(inbound.read(b"lo5\r\n").is_err());
         assert!(inbound.read(b"0\r\n\r\n").is_err(), "it stays malformed");

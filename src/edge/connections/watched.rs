@@ -1,7 +1,8 @@
-//! A client's connection: its header has a deadline and a size, and what Pingora refuses by itself leaves a trace.
+//! A client's connection: its header has a deadline and a size, and what Pingora refuses by itself
+//! leaves a trace.
 //!
-//! Hands everything on to the stream inside, but for one thing: the empty answer that Pingora writes to a malformed HTTP/1
-//! request is replaced by the gateway's own. Must not hold bytes back.
+//! Hands everything on to the stream inside, but for one thing: the empty answer that Pingora
+//! writes to a malformed HTTP/1 request is replaced by the gateway's own. Must not hold bytes back.
 
 use super::Connection;
 use super::http2_frames::FrameObserver;
@@ -10,8 +11,8 @@ use async_trait::async_trait;
 use pingora::protocols::raw_connect::ProxyDigest;
 use pingora::protocols::tls::SslDigest;
 use pingora::protocols::{
-    ALPN, GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl, Stream, TimingDigest,
-    UniqueID, UniqueIDType,
+    ALPN, GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl,
+    Stream, TimingDigest, UniqueID, UniqueIDType,
 };
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -56,24 +57,43 @@ pub struct Watched {
 impl Watched {
     pub fn new(inner: Stream, connection: Arc<Connection>) -> Self {
         let protocol = match inner.selected_alpn_proto() {
-            Some(ALPN::H2) => Protocol::Http2 { preface: 0, frames: FrameObserver::default() },
+            Some(ALPN::H2) => Protocol::Http2 {
+                preface: 0,
+                frames: FrameObserver::default(),
+            },
             _ => Protocol::Http1,
         };
         let (peeked, answer) = (Vec::new(), Vec::new());
-        Self { inner, connection, protocol, peeked, answer, header_bytes: 0, timer: None }
+        Self {
+            inner,
+            connection,
+            protocol,
+            peeked,
+            answer,
+            header_bytes: 0,
+            timer: None,
+        }
     }
 
     /// Ready once the header that is being read has taken too long.
     fn poll_late(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
         loop {
-            let Some(deadline) = self.connection.header_deadline() else { return Poll::Pending };
+            let Some(deadline) = self.connection.header_deadline() else {
+                return Poll::Pending;
+            };
             let deadline = deadline.into();
-            let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
+            let timer = self
+                .timer
+                .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
             if timer.deadline() != deadline {
                 timer.as_mut().reset(deadline);
             }
             ready!(timer.as_mut().poll(context));
-            if self.connection.header_deadline().is_some_and(|now| now == deadline.into_std()) {
+            if self
+                .connection
+                .header_deadline()
+                .is_some_and(|now| now == deadline.into_std())
+            {
                 return Poll::Ready(self.late());
             }
         }
@@ -82,7 +102,10 @@ impl Watched {
     fn late(&self) -> io::Error {
         let (reason, detail) = match self.header_bytes {
             0 => (RefusalReason::Silent, "nothing came in time"),
-            _ => (RefusalReason::HeaderTimeout, "a request's header took too long"),
+            _ => (
+                RefusalReason::HeaderTimeout,
+                "a request's header took too long",
+            ),
         };
         self.connection.refuse(reason, &detail);
         io::Error::new(io::ErrorKind::TimedOut, detail)
@@ -93,8 +116,10 @@ impl Watched {
         if bytes.is_empty() {
             let is_http1 = matches!(self.protocol, Protocol::Http1);
             if is_http1 && self.header_bytes > 0 && self.connection.header_deadline().is_some() {
-                self.connection
-                    .refuse(RefusalReason::HeaderIncomplete, &"the client closed its connection within a header");
+                self.connection.refuse(
+                    RefusalReason::HeaderIncomplete,
+                    &"the client closed its connection within a header",
+                );
             }
             return Ok(());
         }
@@ -129,18 +154,28 @@ impl Watched {
         }
         self.header_bytes = self.header_bytes.saturating_add(bytes as u64);
         // A header a little over the limit is told so; this one is not read to its end.
-        if self.header_bytes > self.connection.header_bytes.saturating_mul(2).saturating_add(BEHIND_A_HEADER) {
+        if self.header_bytes
+            > self
+                .connection
+                .header_bytes
+                .saturating_mul(2)
+                .saturating_add(BEHIND_A_HEADER)
+        {
             let detail = "a request's header is too large";
-            self.connection.refuse(RefusalReason::HeaderTooLarge, &detail);
+            self.connection
+                .refuse(RefusalReason::HeaderTooLarge, &detail);
             return Err(io::Error::new(io::ErrorKind::InvalidData, detail));
         }
         Ok(())
     }
 
-    /// Looks at bytes that are written. True where they are Pingora's answer to a malformed request, which is replaced.
+    /// Looks at bytes that are written. True where they are Pingora's answer to a malformed
+    /// request, which is replaced.
     fn observe(&mut self, bytes: &[u8]) -> bool {
         match &mut self.protocol {
-            Protocol::Http1 if self.connection.is_serving() || !bytes.starts_with(b"HTTP/1.") => false,
+            Protocol::Http1 if self.connection.is_serving() || !bytes.starts_with(b"HTTP/1.") => {
+                false
+            }
             Protocol::Http1 => {
                 self.answer = self.connection.answer_malformed(bytes);
                 true
@@ -167,7 +202,8 @@ impl Watched {
         Poll::Ready(Ok(()))
     }
 
-    /// Reads from the client until it is clear whether it speaks HTTP/2, and keeps what it read. False at the end.
+    /// Reads from the client until it is clear whether it speaks HTTP/2, and keeps what it read.
+    /// False at the end.
     async fn peek(&mut self) -> io::Result<bool> {
         let mut buffer = [0; PREFACE.len()];
         while self.peeked.len() < PREFACE.len() && PREFACE.starts_with(&self.peeked) {
@@ -183,7 +219,11 @@ impl Watched {
 }
 
 impl AsyncRead for Watched {
-    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let before = buffer.filled().len();
         let from_peeked = this.peeked.len().min(buffer.remaining());
@@ -199,7 +239,9 @@ impl AsyncRead for Watched {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 // As if the client had closed: Pingora then ends the connection without an error.
-                Poll::Pending if from_peeked == 0 && this.connection.poll_closing(context.waker()) => {
+                Poll::Pending
+                    if from_peeked == 0 && this.connection.poll_closing(context.waker()) =>
+                {
                     return Poll::Ready(Ok(()));
                 }
                 Poll::Pending if from_peeked == 0 => return this.poll_late(context).map(Err),
@@ -214,7 +256,11 @@ impl AsyncRead for Watched {
 }
 
 impl AsyncWrite for Watched {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         if let Protocol::Http1 = this.protocol {
             return if this.observe(bytes) {
@@ -261,7 +307,8 @@ impl AsyncWrite for Watched {
 
 #[async_trait]
 impl Peek for Watched {
-    /// How Pingora looks for HTTP/2's preface. It waits for as many bytes as can be told apart from it, and no longer.
+    /// How Pingora looks for HTTP/2's preface. It waits for as many bytes as can be told apart from
+    /// it, and no longer.
     async fn try_peek(&mut self, buffer: &mut [u8]) -> io::Result<bool> {
         let connection = Arc::clone(&self.connection);
         let peeked = async {
@@ -284,7 +331,10 @@ impl Peek for Watched {
         let peeked = self.peeked.len().min(buffer.len());
         buffer[..peeked].copy_from_slice(&self.peeked[..peeked]);
         if self.peeked == PREFACE {
-            self.protocol = Protocol::Http2 { preface: 0, frames: FrameObserver::default() };
+            self.protocol = Protocol::Http2 {
+                preface: 0,
+                frames: FrameObserver::default(),
+            };
         }
         Ok(true)
     }
@@ -343,6 +393,8 @@ impl GetSocketDigest for Watched {
 
 impl fmt::Debug for Watched {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watched").field("inner", &self.inner).finish_non_exhaustive()
+        f.debug_struct("Watched")
+            .field("inner", &self.inner)
+            .finish_non_exhaustive()
     }
 }

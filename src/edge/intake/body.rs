@@ -1,4 +1,5 @@
-//! Reading the client's body whole, under a limit of bytes and of time, and as plain as it was before it was coded.
+//! Reading the client's body whole, under a limit of bytes and of time, and as plain as it was
+//! before it was coded.
 //!
 //! Must not judge what it says. Next: `intake/coding.rs`.
 
@@ -19,8 +20,8 @@ use tokio::time::Instant;
 /// Reads the request's body whole, under a limit of bytes and of time.
 ///
 /// # Errors
-/// 413 past the limit, 408 past the time or below the rate, 400 where the client broke off or the body's coding is
-/// unknown, or not what it says; 429 or 503 where too much is held already.
+/// 413 past the limit, 408 past the time or below the rate, 400 where the client broke off or the
+/// body's coding is unknown, or not what it says; 429 or 503 where too much is held already.
 pub async fn read_body(
     session: &mut Session,
     share: &mut BodyShare,
@@ -43,18 +44,33 @@ pub async fn read_body(
         Ok(body.into_bytes())
     };
     let read = tokio::time::timeout(limits.body_read, read).await;
-    let body = read.unwrap_or_else(|_| Err(Failure::of(Kind::BodyTimeout))).inspect_err(|_| {
-        // Where the body ends is not known: what comes next is no request.
-        session.set_keepalive(None);
-    })?;
-    let Some(known) = coding else { return Ok(ReceivedBody { coding, bytes: body }) };
-    Ok(match coding::decode_small(known, &body, INLINE_BYTES_MAX)? {
-        Some(plain) => {
-            share.grow(plain.len() as u64)?;
-            ReceivedBody { coding: None, bytes: plain }
-        }
-        None => ReceivedBody { coding, bytes: body },
-    })
+    let body = read
+        .unwrap_or_else(|_| Err(Failure::of(Kind::BodyTimeout)))
+        .inspect_err(|_| {
+            // Where the body ends is not known: what comes next is no request.
+            session.set_keepalive(None);
+        })?;
+    let Some(known) = coding else {
+        return Ok(ReceivedBody {
+            coding,
+            bytes: body,
+        });
+    };
+    Ok(
+        match coding::decode_small(known, &body, INLINE_BYTES_MAX)? {
+            Some(plain) => {
+                share.grow(plain.len() as u64)?;
+                ReceivedBody {
+                    coding: None,
+                    bytes: plain,
+                }
+            }
+            None => ReceivedBody {
+                coding,
+                bytes: body,
+            },
+        },
+    )
 }
 
 /// A body as it came, but plain where it is small.
@@ -66,7 +82,11 @@ pub struct ReceivedBody {
 impl ReceivedBody {
     /// Bytes that must be worked on to read it; more than any body has where that is not known yet.
     pub fn work_bytes(&self) -> usize {
-        if self.coding.is_some() { usize::MAX } else { self.bytes.len() }
+        if self.coding.is_some() {
+            usize::MAX
+        } else {
+            self.bytes.len()
+        }
     }
 
     /// The plain body.
@@ -83,7 +103,14 @@ impl ReceivedBody {
 
 /// The body's length in bytes as its header announces it; `None` where it does not.
 pub fn announced_bytes(session: &Session) -> Option<u64> {
-    session.req_header().headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+    session
+        .req_header()
+        .headers
+        .get(header::CONTENT_LENGTH)?
+        .to_str()
+        .ok()?
+        .parse()
+        .ok()
 }
 
 /// A body as it comes. Memory is taken for what has come, up to twice that, whatever was announced.
@@ -99,7 +126,11 @@ const CAPACITY_MIN: usize = 16_384;
 
 impl Pieces {
     fn new(announced: u64) -> Self {
-        Self { announced, first: Bytes::new(), all: BytesMut::new() }
+        Self {
+            announced,
+            first: Bytes::new(),
+            all: BytesMut::new(),
+        }
     }
 
     fn len(&self) -> usize {
@@ -115,7 +146,10 @@ impl Pieces {
         let total = first.len() + self.all.len() + piece.len();
         if total > self.all.capacity() {
             let announced = usize::try_from(self.announced).unwrap_or(usize::MAX);
-            let capacity = total.saturating_mul(2).max(CAPACITY_MIN).min(announced.max(total));
+            let capacity = total
+                .saturating_mul(2)
+                .max(CAPACITY_MIN)
+                .min(announced.max(total));
             self.all.reserve(capacity - self.all.len());
         }
         self.all.extend_from_slice(&first);
@@ -123,15 +157,24 @@ impl Pieces {
     }
 
     fn into_bytes(self) -> Bytes {
-        if self.all.is_empty() { self.first } else { self.all.freeze() }
+        if self.all.is_empty() {
+            self.first
+        } else {
+            self.all.freeze()
+        }
     }
 }
 
-/// Reads the body of a request for a page, which Pingora then sends to the sidecar from its retry buffer of 64 KiB.
+/// Reads the body of a request for a page, which Pingora then sends to the sidecar from its retry
+/// buffer of 64 KiB.
 ///
 /// # Errors
 /// As [`read_body`]; a coded body is the sidecar's to refuse.
-pub async fn read_page_body(session: &mut Session, share: &mut BodyShare, limits: &EdgeLimits) -> Result<(), Failure> {
+pub async fn read_page_body(
+    session: &mut Session,
+    share: &mut BodyShare,
+    limits: &EdgeLimits,
+) -> Result<(), Failure> {
     session.downstream_session.enable_retry_buffering();
     if session.as_mut().is_body_empty() {
         return Ok(());
@@ -153,7 +196,8 @@ pub async fn read_page_body(session: &mut Session, share: &mut BodyShare, limits
         Ok(())
     };
     let read = tokio::time::timeout(limits.body_read, read).await;
-    read.unwrap_or_else(|_| Err(Failure::of(Kind::BodyTimeout))).inspect_err(|_| session.set_keepalive(None))
+    read.unwrap_or_else(|_| Err(Failure::of(Kind::BodyTimeout)))
+        .inspect_err(|_| session.set_keepalive(None))
 }
 
 /// The slowest that a body may come.
@@ -168,8 +212,15 @@ struct Pace {
 impl Pace {
     fn begin(limits: &EdgeLimits) -> Self {
         let window = limits.body_rate;
-        let least = limits.body_bytes_per_second.saturating_mul(window.as_secs());
-        Self { window, least, came: 0, until: Instant::now() + window }
+        let least = limits
+            .body_bytes_per_second
+            .saturating_mul(window.as_secs());
+        Self {
+            window,
+            least,
+            came: 0,
+            until: Instant::now() + window,
+        }
     }
 
     async fn read(&mut self, session: &mut Session) -> Result<Option<Bytes>, Failure> {
@@ -178,7 +229,9 @@ impl Pace {
             match tokio::time::timeout_at(self.until, &mut read).await {
                 Ok(piece) => {
                     let piece = piece.map_err(|error| broken_body(&error))?;
-                    self.came = self.came.saturating_add(piece.as_ref().map_or(0, Bytes::len) as u64);
+                    self.came = self
+                        .came
+                        .saturating_add(piece.as_ref().map_or(0, Bytes::len) as u64);
                     return Ok(piece);
                 }
                 Err(_) if self.came < self.least => return Err(Failure::of(Kind::BodyTimeout)),
@@ -193,10 +246,15 @@ impl Pace {
 
 /// A client that waits for `100 Continue` gets it, and its connection stays alive.
 async fn accept_expectation(session: &mut Session) -> Result<(), Failure> {
-    if session.req_header_mut().remove_header(&header::EXPECT).is_none() {
+    if session
+        .req_header_mut()
+        .remove_header(&header::EXPECT)
+        .is_none()
+    {
         return Ok(());
     }
-    // Pingora closes a connection whose response began before the body's end; an interim one is no such response.
+    // Pingora closes a connection whose response began before the body's end; an interim one is no
+    // such response.
     let close_early = |session: &mut Session, on: bool| {
         if let HttpSession::H1(h1) = session.downstream_session.as_mut() {
             h1.set_close_on_response_before_downstream_finish(on);
@@ -211,6 +269,9 @@ async fn accept_expectation(session: &mut Session) -> Result<(), Failure> {
 fn broken_body(error: &Error) -> Failure {
     match error.etype() {
         ErrorType::ReadTimedout => Failure::of(Kind::BodyTimeout),
-        _ => Failure::new(Kind::InvalidRequest, "The request body ended before it was complete."),
+        _ => Failure::new(
+            Kind::InvalidRequest,
+            "The request body ended before it was complete.",
+        ),
     }
 }

@@ -1,7 +1,8 @@
-//! Memory that request bodies take: in this process, and of it for each account and each client connection.
+//! Memory that request bodies take: in this process, and of it for each account and each client
+//! connection.
 //!
-//! It counts bytes that have come, never bytes that a client announced: who announces much and sends little takes no room
-//! from others. Must not read bodies.
+//! It counts bytes that have come, never bytes that a client announced: who announces much and
+//! sends little takes no room from others. Must not read bodies.
 
 use crate::edge::EdgeLimits;
 use crate::protocol::failure::{Failure, Kind};
@@ -52,11 +53,15 @@ impl ShareLimits {
 
 impl BodyShare {
     pub fn new(holders: BodyHolders, limits: &EdgeLimits) -> Self {
-        Self { holders, limits: ShareLimits::new(limits), bytes: 0 }
+        Self {
+            holders,
+            limits: ShareLimits::new(limits),
+            bytes: 0,
+        }
     }
 
-    /// Counts what a request keeps beyond the body that was read: a translation may be longer than its original, and
-    /// both may be kept.
+    /// Counts what a request keeps beyond the body that was read: a translation may be longer than
+    /// its original, and both may be kept.
     ///
     /// # Errors
     /// As [`BodyShare::grow`].
@@ -70,11 +75,15 @@ impl BodyShare {
     /// Counts `bytes` more. They stay counted where that is refused, until the share is dropped.
     ///
     /// # Errors
-    /// 429 where the account or the connection holds more than its share, 503 where the process holds too much.
+    /// 429 where the account or the connection holds more than its share, 503 where the process
+    /// holds too much.
     pub fn grow(&mut self, bytes: u64) -> Result<(), Failure> {
         self.bytes = self.bytes.saturating_add(bytes);
         METRICS.bodies_in_flight_bytes.add(gauge_value(bytes));
-        let add = |held: &AtomicU64| held.fetch_add(bytes, Ordering::AcqRel).saturating_add(bytes);
+        let add = |held: &AtomicU64| {
+            held.fetch_add(bytes, Ordering::AcqRel)
+                .saturating_add(bytes)
+        };
         let connection = self.holders.connection.as_deref().map(add);
         let account = add(&self.holders.account);
         self.check(connection, account, add(&self.holders.process), self.bytes)
@@ -84,7 +93,11 @@ impl BodyShare {
     ///
     /// # Errors
     /// As [`BodyShare::grow`], or the job's own.
-    pub fn during<T>(&mut self, bytes: u64, job: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    pub fn during<T>(
+        &mut self,
+        bytes: u64,
+        job: impl FnOnce() -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
         self.grow(bytes)?;
         let outcome = job();
         self.shrink(bytes);
@@ -94,13 +107,21 @@ impl BodyShare {
     fn shrink(&mut self, bytes: u64) {
         self.bytes = self.bytes.saturating_sub(bytes);
         METRICS.bodies_in_flight_bytes.sub(gauge_value(bytes));
-        let BodyHolders { process, account, connection } = &self.holders;
-        for held in [Some(process), Some(account), connection.as_ref()].into_iter().flatten() {
+        let BodyHolders {
+            process,
+            account,
+            connection,
+        } = &self.holders;
+        for held in [Some(process), Some(account), connection.as_ref()]
+            .into_iter()
+            .flatten()
+        {
             held.fetch_sub(bytes, Ordering::AcqRel);
         }
     }
 
-    /// Whether a body of this announced length would fit beside what is held now; nothing is counted.
+    /// Whether a body of this announced length would fit beside what is held now; nothing is
+    /// counted.
     ///
     /// # Errors
     /// As [`BodyShare::grow`].
@@ -108,20 +129,43 @@ impl BodyShare {
         let with = |held: &AtomicU64| held.load(Ordering::Acquire).saturating_add(bytes);
         let connection = self.holders.connection.as_deref().map(with);
         let holders = &self.holders;
-        self.check(connection, with(&holders.account), with(&holders.process), self.bytes.saturating_add(bytes))
+        self.check(
+            connection,
+            with(&holders.account),
+            with(&holders.process),
+            self.bytes.saturating_add(bytes),
+        )
     }
 
-    /// A request whose account, or connection, holds nothing else may pass their shares: a share divides the room among
-    /// several requests, and must not refuse one that would fit alone.
-    fn check(&self, connection: Option<u64>, account: u64, process: u64, own: u64) -> Result<(), Failure> {
-        let ShareLimits { process: room, account: of_account, connection: of_connection } = self.limits;
+    /// A request whose account, or connection, holds nothing else may pass their shares: a share
+    /// divides the room among several requests, and must not refuse one that would fit alone.
+    fn check(
+        &self,
+        connection: Option<u64>,
+        account: u64,
+        process: u64,
+        own: u64,
+    ) -> Result<(), Failure> {
+        let ShareLimits {
+            process: room,
+            account: of_account,
+            connection: of_connection,
+        } = self.limits;
         if connection.is_some_and(|held| held > own && held > of_connection) {
-            return Err(over(Kind::ConnectionBodies, "client connection", of_connection));
+            return Err(over(
+                Kind::ConnectionBodies,
+                "client connection",
+                of_connection,
+            ));
         }
         if account > own && account > of_account {
             return Err(over(Kind::AccountBodies, "account", of_account));
         }
-        if process > room { Err(Failure::of(Kind::BodiesFull)) } else { Ok(()) }
+        if process > room {
+            Err(Failure::of(Kind::BodiesFull))
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -165,7 +209,12 @@ mod tests {
     struct Room(BodyBytes);
 
     impl Room {
-        fn share(&self, account: &BodyBytes, connection: Option<&BodyBytes>, body_bytes: u64) -> BodyShare {
+        fn share(
+            &self,
+            account: &BodyBytes,
+            connection: Option<&BodyBytes>,
+            body_bytes: u64,
+        ) -> BodyShare {
             let holders = BodyHolders {
                 process: Arc::clone(&self.0),
                 account: Arc::clone(account),
@@ -190,25 +239,56 @@ mod tests {
         assert_eq!(kind(first.grow(3_000)), None);
         let mut second = room.share(&account, None, 1);
         assert_eq!(kind(second.check_announced(1_000)), None);
-        assert_eq!(kind(second.check_announced(1_001)), Some(Kind::AccountBodies));
+        assert_eq!(
+            kind(second.check_announced(1_001)),
+            Some(Kind::AccountBodies)
+        );
         assert_eq!(kind(second.grow(1_000)), None, "at the limit");
         assert_eq!(kind(second.grow(1)), Some(Kind::AccountBodies));
-        assert_eq!(kind(room.share(&other, None, 1).grow(4_000)), None, "another account has its own share");
+        assert_eq!(
+            kind(room.share(&other, None, 1).grow(4_000)),
+            None,
+            "another account has its own share"
+        );
         drop(second);
-        assert_eq!((room.held(), account.load(Ordering::Acquire)), (3_000, 3_000));
+        assert_eq!(
+            (room.held(), account.load(Ordering::Acquire)),
+            (3_000, 3_000)
+        );
         assert_eq!(kind(room.share(&account, None, 1).grow(1_000)), None);
         drop(first);
-        assert_eq!((room.held(), account.load(Ordering::Acquire), other.load(Ordering::Acquire)), (0, 0, 0));
+        assert_eq!(
+            (
+                room.held(),
+                account.load(Ordering::Acquire),
+                other.load(Ordering::Acquire)
+            ),
+            (0, 0, 0)
+        );
     }
 
     #[test]
     fn a_connection_holds_a_sixteenth_and_the_process_no_more_than_the_room() {
-        let (room, account, connection) = (Room::default(), BodyBytes::default(), BodyBytes::default());
+        let (room, account, connection) =
+            (Room::default(), BodyBytes::default(), BodyBytes::default());
         let mut first = room.share(&account, Some(&connection), 1);
         assert_eq!(kind(first.grow(900)), None);
-        assert_eq!(kind(room.share(&account, Some(&connection), 1).grow(61)), Some(Kind::ConnectionBodies));
-        assert_eq!(kind(room.share(&account, Some(&connection), 1).grow(60)), None);
-        assert_eq!(kind(room.share(&account, Some(&BodyBytes::default()), 1).grow(61)), None, "another connection");
+        assert_eq!(
+            kind(room.share(&account, Some(&connection), 1).grow(61)),
+            Some(Kind::ConnectionBodies)
+        );
+        assert_eq!(
+            kind(room.share(&account, Some(&connection), 1).grow(60)),
+            None
+        );
+        assert_eq!(
+            kind(
+                room.share(&account, Some(&BodyBytes::default()), 1)
+                    .grow(61)
+            ),
+            None,
+            "another connection"
+        );
         let shares: Vec<_> = (0..4)
             .map(|_| {
                 let mut share = room.share(&BodyBytes::default(), None, 1);
@@ -217,7 +297,11 @@ mod tests {
             })
             .collect();
         let mut last = room.share(&BodyBytes::default(), None, 1);
-        assert_eq!(kind(last.grow(3_100)), None, "the room is full to the last byte");
+        assert_eq!(
+            kind(last.grow(3_100)),
+            None,
+            "the room is full to the last byte"
+        );
         assert_eq!(kind(last.grow(1)), Some(Kind::BodiesFull));
         drop((first, shares, last));
         assert_eq!((room.held(), connection.load(Ordering::Acquire)), (0, 0));
@@ -225,15 +309,24 @@ mod tests {
 
     #[test]
     fn one_body_of_the_largest_size_fits_and_so_does_whatever_is_alone() {
-        let (room, account, connection) = (Room::default(), BodyBytes::default(), BodyBytes::default());
+        let (room, account, connection) =
+            (Room::default(), BodyBytes::default(), BodyBytes::default());
         let mut small = room.share(&account, Some(&connection), 5_000);
         assert_eq!(kind(small.grow(10)), None);
         let mut large = room.share(&account, Some(&connection), 5_000);
-        assert_eq!(kind(large.grow(4_990)), None, "a share bears one body of the largest size");
+        assert_eq!(
+            kind(large.grow(4_990)),
+            None,
+            "a share bears one body of the largest size"
+        );
         assert_eq!(kind(large.grow(1)), Some(Kind::ConnectionBodies));
         drop((small, large));
         let mut alone = room.share(&account, Some(&connection), 5_000);
-        assert_eq!(kind(alone.grow(16_000)), None, "with its translation it may be longer");
+        assert_eq!(
+            kind(alone.grow(16_000)),
+            None,
+            "with its translation it may be longer"
+        );
         assert_eq!(kind(alone.grow(1)), Some(Kind::BodiesFull));
     }
 }

@@ -1,7 +1,8 @@
 //! A body's content coding, taken off under the limit of what it may become.
 //!
-//! Decoded piece by piece into one bounded place, so that a few bytes that stand for many cost no more than the limit.
-//! The caller chooses a thread that may take its time. Must not judge what the body says: one that was cut off is no JSON.
+//! Decoded piece by piece into one bounded place, so that a few bytes that stand for many cost no
+//! more than the limit. The caller chooses a thread that may take its time. Must not judge what the
+//! body says: one that was cut off is no JSON.
 
 use super::body_share::BodyShare;
 use crate::edge::EdgeLimits;
@@ -10,7 +11,8 @@ use bytes::Bytes;
 use flate2::write::{MultiGzDecoder, ZlibDecoder};
 use std::io::{self, Write};
 
-/// The largest window that a zstd body may ask for, as a power of two: the most that the coding's registration allows.
+/// The largest window that a zstd body may ask for, as a power of two: the most that the coding's
+/// registration allows.
 const ZSTD_WINDOW_LOG: u32 = 23;
 const BROTLI_BUFFER: usize = 8_192;
 
@@ -48,33 +50,60 @@ impl Coding {
 ///
 /// # Errors
 /// 413 past the limit, 400 where it is not of this coding, 503 where the process holds too much.
-pub fn decode(coding: Coding, coded: &[u8], limits: &EdgeLimits, share: &mut BodyShare) -> Result<Bytes, Failure> {
-    let mut plain = Plain { bytes: Vec::new(), bytes_max: limits.body_bytes, share: Some(share), stopped: None };
+pub fn decode(
+    coding: Coding,
+    coded: &[u8],
+    limits: &EdgeLimits,
+    share: &mut BodyShare,
+) -> Result<Bytes, Failure> {
+    let mut plain = Plain {
+        bytes: Vec::new(),
+        bytes_max: limits.body_bytes,
+        share: Some(share),
+        stopped: None,
+    };
     let decoded = pump(coding, coded, &mut plain);
     match plain.stopped {
         Some(failure) => Err(failure),
-        None => decoded.map(|()| plain.bytes.into()).map_err(|_| not_so_coded()),
+        None => decoded
+            .map(|()| plain.bytes.into())
+            .map_err(|_| not_so_coded()),
     }
 }
 
-/// The same where neither the body nor what it becomes is large; `None` where one is. What it becomes is not counted.
+/// The same where neither the body nor what it becomes is large; `None` where one is. What it
+/// becomes is not counted.
 ///
 /// # Errors
 /// 400 where it is not of this coding.
-pub fn decode_small(coding: Coding, coded: &[u8], bytes_max: usize) -> Result<Option<Bytes>, Failure> {
+pub fn decode_small(
+    coding: Coding,
+    coded: &[u8],
+    bytes_max: usize,
+) -> Result<Option<Bytes>, Failure> {
     if coded.len() > bytes_max {
         return Ok(None);
     }
-    let mut plain = Plain { bytes: Vec::new(), bytes_max: bytes_max as u64, share: None, stopped: None };
+    let mut plain = Plain {
+        bytes: Vec::new(),
+        bytes_max: bytes_max as u64,
+        share: None,
+        stopped: None,
+    };
     let decoded = pump(coding, coded, &mut plain);
     if plain.stopped.is_some() {
         return Ok(None);
     }
-    decoded.map(|()| Some(plain.bytes.into())).map_err(|_| not_so_coded())
+    decoded
+        .map(|()| Some(plain.bytes.into()))
+        .map_err(|_| not_so_coded())
 }
 
 fn not_so_coded() -> Failure {
-    Failure::new(Kind::InvalidRequest, "The request body is not what its content-encoding says.")
+    Failure::new(
+        Kind::InvalidRequest,
+        "The request body is not what its content-encoding says.",
+    )
 }
 
 fn pump(coding: Coding, coded: &[u8], plain: &mut Plain<'_>) -> io::Result<()> {

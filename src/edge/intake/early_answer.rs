@@ -1,8 +1,9 @@
 //! The rest of a body whose request was answered before it was read.
 //!
-//! A connection that is closed while its client still sends is reset, and a reset may destroy the answer before the
-//! client has read it; over HTTP/2 some clients take an early end of their stream for a failure. So the rest is read and
-//! thrown away, for a bounded time. Must not keep what it reads.
+//! A connection that is closed while its client still sends is reset, and a reset may destroy the
+//! answer before the client has read it; over HTTP/2 some clients take an early end of their stream
+//! for a failure. So the rest is read and thrown away, for a bounded time. Must not keep what it
+//! reads.
 
 use super::body::announced_bytes;
 use http::header;
@@ -15,7 +16,8 @@ const DISCARD_TIMEOUT: Duration = Duration::from_secs(2);
 /// The longest announced body after which an HTTP/1 connection stays open, in bytes.
 const KEEP_ALIVE_BODY_BYTES: u64 = 65_536;
 
-/// Lets the connection outlive an answer that comes before the end of a short body. To be called before that answer.
+/// Lets the connection outlive an answer that comes before the end of a short body. To be called
+/// before that answer.
 pub fn keep_alive_past_body(session: &mut Session) {
     let waits = session.req_header().headers.contains_key(header::EXPECT);
     let is_short = announced_bytes(session).is_some_and(|bytes| bytes <= KEEP_ALIVE_BODY_BYTES);
@@ -27,8 +29,8 @@ pub fn keep_alive_past_body(session: &mut Session) {
     }
 }
 
-/// Reads the rest of the body of a request that has been answered. Where it does not end in time, an HTTP/1 connection is
-/// closed; HTTP/2 resets the stream by itself.
+/// Reads the rest of the body of a request that has been answered. Where it does not end in time,
+/// an HTTP/1 connection is closed; HTTP/2 resets the stream by itself.
 pub async fn discard_body(session: &mut Session) {
     let downstream = session.downstream_session.as_mut();
     if downstream.is_body_done() {

@@ -1,7 +1,8 @@
-//! The session that stands in the place of the client's: it replays the body, holds the answer's head back, watches the
-//! time, and reads the vendor on after the client has left.
+//! The session that stands in the place of the client's: it replays the body, holds the answer's
+//! head back, watches the time, and reads the vendor on after the client has left.
 //!
-//! Implements a trait that is internal to Pingora: the version is pinned for it. Must not judge what the bytes say.
+//! Implements a trait that is internal to Pingora: the version is pinned for it. Must not judge
+//! what the bytes say.
 
 use super::body_share::BodyShare;
 use super::{Deadlines, Ended, Progress, Shared};
@@ -25,26 +26,30 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 use tokio::time::Sleep;
 
-type MessageStream = Box<dyn futures_core::Stream<Item = Result<Bytes>> + Unpin + Send + Sync + 'static>;
+type MessageStream =
+    Box<dyn futures_core::Stream<Item = Result<Bytes>> + Unpin + Send + Sync + 'static>;
 
-/// Asks [`Replay`] through `shutdown`, the one call that reaches it, to hand the session inside back.
+/// Asks [`Replay`] through `shutdown`, the one call that reaches it, to hand the session inside
+/// back.
 pub const HAND_BACK: u32 = 0x6877_6261;
 /// After the answer's last event, how long the vendor may take to end its body.
 const TAIL: Duration = Duration::from_secs(1);
-/// How long the rest of a complete answer is waited for: the usage since the vendor's last byte, the last event since the
-/// usage.
+/// How long the rest of a complete answer is waited for: the usage since the vendor's last byte,
+/// the last event since the usage.
 const ENDING_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long the body of an answer with an error status is waited for: the status alone says most of it.
+/// How long the body of an answer with an error status is waited for: the status alone says most of
+/// it.
 const ERROR_BODY: Duration = Duration::from_secs(5);
-/// The longest opening of a stream that goes out with a keep-alive, in bytes: both must fit into the connection's buffer.
+/// The longest opening of a stream that goes out with a keep-alive, in bytes: both must fit into
+/// the connection's buffer.
 const OPENING_AT_ONCE_BYTES_MAX: usize = 16_384;
 /// A write that took longer means that the client does not read.
 const BLOCKED: Duration = Duration::from_secs(1);
 /// For so long after such a write, a vendor's failure is the client's doing.
 const BLOCKED_COUNTS_FOR: Duration = Duration::from_secs(5);
-/// A body goes to an HTTP/2 vendor in pieces of this size: what fits into the window that a stream has from the start (RFC
-/// 9113, section 6.9.2). Between two of them Pingora handles the vendor's answer, which may come before it read the whole
-/// body, and this session watches the time.
+/// A body goes to an HTTP/2 vendor in pieces of this size: what fits into the window that a stream
+/// has from the start (RFC 9113, section 6.9.2). Between two of them Pingora handles the vendor's
+/// answer, which may come before it read the whole body, and this session watches the time.
 const H2_PIECE_BYTES: usize = 65_535;
 
 pub struct Replay {
@@ -52,11 +57,12 @@ pub struct Replay {
     inner: Option<Box<HttpSession>>,
     /// Let go once the answer has begun: there is no further attempt then.
     body: Option<(Bytes, BodyShare)>,
-    /// The rest of a body that goes to an HTTP/2 vendor in pieces, and the attempt that it belongs to.
+    /// The rest of a body that goes to an HTTP/2 vendor in pieces, and the attempt that it belongs
+    /// to.
     unsent: Option<(u32, Bytes)>,
     shared: Arc<Shared>,
-    /// The answer's head waits for the first bytes, so that until then another attempt, another status and late
-    /// headers are possible.
+    /// The answer's head waits for the first bytes, so that until then another attempt, another
+    /// status and late headers are possible.
     held_head: Option<Box<ResponseHeader>>,
     deadlines: Deadlines,
     last_progress: Instant,
@@ -72,7 +78,12 @@ pub struct Replay {
 }
 
 impl Replay {
-    pub fn new(inner: Box<HttpSession>, body: (Bytes, BodyShare), shared: Arc<Shared>, deadlines: Deadlines) -> Self {
+    pub fn new(
+        inner: Box<HttpSession>,
+        body: (Bytes, BodyShare),
+        shared: Arc<Shared>,
+        deadlines: Deadlines,
+    ) -> Self {
         let wake = deadlines.total.min(Instant::now() + CHECK_INTERVAL);
         let timer = Box::pin(tokio::time::sleep_until(wake.into()));
         Self {
@@ -91,7 +102,10 @@ impl Replay {
         }
     }
 
-    #[expect(clippy::expect_used, reason = "handed back only in `logging`, after which Pingora calls nothing here")]
+    #[expect(
+        clippy::expect_used,
+        reason = "handed back only in `logging`, after which Pingora calls nothing here"
+    )]
     fn inner(&self) -> &HttpSession {
         self.inner.as_deref().expect("the session inside")
     }
@@ -114,21 +128,35 @@ impl Replay {
             _ => (self.deadlines.total, Ended::Total),
         };
         if let Some(completed) = progress.completed_at {
-            // Not from the vendor's last byte: one that never ends its body must not keep the client from the end.
-            let tail = if progress.hung_up { Duration::ZERO } else { TAIL };
+            // Not from the vendor's last byte: one that never ends its body must not keep the
+            // client from the end.
+            let tail = if progress.hung_up {
+                Duration::ZERO
+            } else {
+                TAIL
+            };
             return (completed.max(self.last_written) + tail, Ended::Tail);
         }
         if let Some(left) = progress.client_left {
-            let drain = if progress.unseen { self.deadlines.drain_hidden } else { self.deadlines.drain };
+            let drain = if progress.unseen {
+                self.deadlines.drain_hidden
+            } else {
+                self.deadlines.drain
+            };
             let drained = left + drain;
-            return if self.deadlines.stream && drained < total.0 { (drained, Ended::Drained) } else { total };
+            return if self.deadlines.stream && drained < total.0 {
+                (drained, Ended::Drained)
+            } else {
+                total
+            };
         }
         let silent = match (progress.attempt_began, progress.counted_at) {
             (_, Some(counted)) => (counted + ENDING_TIMEOUT, Ended::Idle),
             _ if progress.finishing => (self.last_progress + ENDING_TIMEOUT, Ended::Idle),
-            _ if head_seen && self.is_error => {
-                (self.last_progress + ERROR_BODY.min(self.deadlines.idle), Ended::ErrorBody)
-            }
+            _ if head_seen && self.is_error => (
+                self.last_progress + ERROR_BODY.min(self.deadlines.idle),
+                Ended::ErrorBody,
+            ),
             _ if head_seen => (self.last_progress + self.deadlines.idle, Ended::Idle),
             (Some(began), None) => (began + self.deadlines.first_byte, Ended::FirstByte),
             (None, None) => return total,
@@ -153,26 +181,38 @@ impl Replay {
         self.keep_alive_at().map_or(deadline, |at| at.min(deadline))
     }
 
-    /// What is written to a client that waits. From then on the status stands, so what was kept back of the stream's opening
-    /// goes first; but not what is too long to be written in one go, nor what is to be kept for an idempotency key.
+    /// What is written to a client that waits. From then on the status stands, so what was kept
+    /// back of the stream's opening goes first; but not what is too long to be written in one go,
+    /// nor what is to be kept for an idempotency key.
     fn sign_of_life(&self) -> Option<Bytes> {
         let mut state = self.shared.lock();
-        if !state.opening.is_empty() && (state.opening.len() > OPENING_AT_ONCE_BYTES_MAX || state.keyed.is_some()) {
+        if !state.opening.is_empty()
+            && (state.opening.len() > OPENING_AT_ONCE_BYTES_MAX || state.keyed.is_some())
+        {
             // What is numbered would stand before events that have lower numbers.
             return state.keep_alive.as_ref().map(SignOfLife::bytes_beside);
         }
         let sign = state.keep_alive.as_ref().map(SignOfLife::bytes)?;
         let opening = std::mem::take(&mut state.opening);
-        Some(if opening.is_empty() { sign } else { [opening, sign.to_vec()].concat().into() })
+        Some(if opening.is_empty() {
+            sign
+        } else {
+            [opening, sign.to_vec()].concat().into()
+        })
     }
 
-    /// Tells the client that the vendor is still at it. Polled once and never awaited, for Pingora drops the future this
-    /// runs in whenever the vendor's next bytes come: the few bytes fit into the connection's own buffer, which every
-    /// other write has left empty.
+    /// Tells the client that the vendor is still at it. Polled once and never awaited, for Pingora
+    /// drops the future this runs in whenever the vendor's next bytes come: the few bytes fit into
+    /// the connection's own buffer, which every other write has left empty.
     async fn keep_alive(&mut self) {
-        let Some(sign) = self.sign_of_life() else { return };
+        let Some(sign) = self.sign_of_life() else {
+            return;
+        };
         let head = self.release_head();
-        let tasks = head.into_iter().chain([HttpTask::Body(Some(sign), false)]).collect();
+        let tasks = head
+            .into_iter()
+            .chain([HttpTask::Body(Some(sign), false)])
+            .collect();
         self.last_written = Instant::now();
         self.shared.lock().progress.kept_alive = true;
         self.let_bodies_go();
@@ -204,7 +244,10 @@ impl Replay {
         if ended == Ended::Tail {
             let _ = self.inner_mut().finish_body().await;
         }
-        Some(Error::explain(ErrorType::ReadTimedout, "a deadline of the request"))
+        Some(Error::explain(
+            ErrorType::ReadTimedout,
+            "a deadline of the request",
+        ))
     }
 
     fn client_left(&mut self) {
@@ -212,7 +255,8 @@ impl Replay {
         self.inner_mut().set_keepalive(None);
     }
 
-    /// Brings the timer forward where the next deadline has come nearer; a later one is set when it fires.
+    /// Brings the timer forward where the next deadline has come nearer; a later one is set when it
+    /// fires.
     fn advance_timer(&mut self) {
         let wake = self.wake().into();
         if self.timer.deadline() > wake {
@@ -223,7 +267,8 @@ impl Replay {
     /// The vendor's head of this attempt came.
     fn begin(&mut self, head: &ResponseHeader) {
         let kind = head.headers.get(header::CONTENT_TYPE);
-        self.streams = head.status == 200 && kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+        self.streams = head.status == 200
+            && kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
         self.is_error = !head.status.is_success();
         self.head_of = Some(self.shared.lock().progress.attempt);
         self.last_written = Instant::now();
@@ -241,10 +286,17 @@ impl Replay {
         if !progress.is_h2 {
             return None;
         }
-        if self.unsent.as_ref().is_none_or(|(attempt, _)| *attempt != progress.attempt) {
+        if self
+            .unsent
+            .as_ref()
+            .is_none_or(|(attempt, _)| *attempt != progress.attempt)
+        {
             self.unsent = Some((progress.attempt, self.attempt_body()?));
         }
-        self.unsent.as_mut().map(|(_, rest)| rest).filter(|rest| !rest.is_empty())
+        self.unsent
+            .as_mut()
+            .map(|(_, rest)| rest)
+            .filter(|rest| !rest.is_empty())
     }
 
     fn next_piece(&mut self) -> Option<Bytes> {
@@ -259,16 +311,20 @@ impl Replay {
         self.shared.lock().body = None;
     }
 
-    /// The tasks that go to the client now, and why it cannot go on behind them. The head is held until the first bytes
-    /// are there.
+    /// The tasks that go to the client now, and why it cannot go on behind them. The head is held
+    /// until the first bytes are there.
     fn outgoing(&mut self, tasks: Vec<HttpTask>) -> (Vec<HttpTask>, Option<Box<Error>>) {
         let mut out = Vec::with_capacity(tasks.len() + 1);
         for task in tasks {
             match task {
                 HttpTask::Header(head, end) if !head.status.is_informational() => {
                     if end {
-                        // Pingora shows the body filters nothing then, and no model answers with nothing.
-                        let error = Error::explain(ErrorType::InvalidHTTPHeader, "an answer without a body");
+                        // Pingora shows the body filters nothing then, and no model answers with
+                        // nothing.
+                        let error = Error::explain(
+                            ErrorType::InvalidHTTPHeader,
+                            "an answer without a body",
+                        );
                         return (out, Some(error.into_up()));
                     }
                     self.begin(&head);
@@ -278,7 +334,10 @@ impl Replay {
                 HttpTask::Body(data, false) if data.as_ref().is_none_or(Bytes::is_empty) => {}
                 // The body filters saw no end, so the answer was never understood as whole.
                 HttpTask::Trailer(_) | HttpTask::Done if !self.is_over() => {
-                    let error = Error::explain(ErrorType::ConnectionClosed, "an end without the end of the answer");
+                    let error = Error::explain(
+                        ErrorType::ConnectionClosed,
+                        "an end without the end of the answer",
+                    );
                     match self.broken_off(!out.is_empty()) {
                         Some(last) => out.push(last),
                         None => return (out, Some(error.into_up())),
@@ -299,9 +358,10 @@ impl Replay {
         (out, None)
     }
 
-    /// How a stream ends whose vendor has broken off: cleanly where it was over, else with a failure that the client
-    /// can read, for a body that just ends passes for a whole answer. `None` where nothing has gone out or is about to,
-    /// it was no stream, or the model has finished: then the end is made in its own words.
+    /// How a stream ends whose vendor has broken off: cleanly where it was over, else with a
+    /// failure that the client can read, for a body that just ends passes for a whole answer.
+    /// `None` where nothing has gone out or is about to, it was no stream, or the model has
+    /// finished: then the end is made in its own words.
     fn broken_off(&mut self, goes_out: bool) -> Option<HttpTask> {
         self.shared.vendor_failed();
         let mut state = self.shared.lock();
@@ -313,11 +373,17 @@ impl Replay {
             true => None,
             false => {
                 let end = state.epitaph.take()?();
-                Some(Bytes::from([std::mem::take(&mut state.opening), end].concat()))
+                Some(Bytes::from(
+                    [std::mem::take(&mut state.opening), end].concat(),
+                ))
             }
         };
         // Whoever reads of the vendor's failure finds the key free.
-        let freed = if state.progress.client_is_the_cause() { None } else { state.keyed.take() };
+        let freed = if state.progress.client_is_the_cause() {
+            None
+        } else {
+            state.keyed.take()
+        };
         drop((state, freed));
         Some(HttpTask::Body(last, true))
     }
@@ -361,8 +427,9 @@ impl Replay {
             failpoint::pass(Point::LastByteSent);
         }
         match written {
-            // A body with a length is over with its last byte. Pingora then watches no more deadline, and would wait for as
-            // long as the vendor keeps its own body open: so it is told of the end only once the vendor's has come.
+            // A body with a length is over with its last byte. Pingora then watches no more
+            // deadline, and would wait for as long as the vendor keeps its own body open: so it is
+            // told of the end only once the vendor's has come.
             Some(is_over) => Ok(is_over && end),
             None => {
                 self.client_left();
@@ -371,7 +438,8 @@ impl Replay {
         }
     }
 
-    /// Writes to the client. `None`: its connection failed, it did not read for too long, or the process ends.
+    /// Writes to the client. `None`: its connection failed, it did not read for too long, or the
+    /// process ends.
     async fn write_in_time(&mut self, tasks: Vec<HttpTask>) -> Option<bool> {
         let until = Instant::now() + self.deadlines.client_write;
         let shutdown = Arc::clone(&self.deadlines.shutdown);
@@ -389,7 +457,8 @@ impl Replay {
     }
 }
 
-/// A panic ends the request's task. The client's session outlives it, so that the client can be answered.
+/// A panic ends the request's task. The client's session outlives it, so that the client can be
+/// answered.
 impl Drop for Replay {
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -443,7 +512,11 @@ impl CustomSession for Replay {
             return Ok(end);
         }
         let (out, error) = self.outgoing(tasks);
-        let end = if out.is_empty() { false } else { self.write(out).await? };
+        let end = if out.is_empty() {
+            false
+        } else {
+            self.write(out).await?
+        };
         error.map_or(Ok(end), Err)
     }
 
@@ -480,8 +553,8 @@ impl CustomSession for Replay {
         }
     }
 
-    /// Nothing of the body is left to be read. The client's was read whole before this session was put in place; an HTTP/2
-    /// vendor gets it in pieces.
+    /// Nothing of the body is left to be read. The client's was read whole before this session was
+    /// put in place; an HTTP/2 vendor gets it in pieces.
     fn is_body_done(&mut self) -> bool {
         self.unsent_body().is_none()
     }
@@ -495,8 +568,8 @@ impl CustomSession for Replay {
         self.body.as_ref().is_none_or(|(body, _)| body.is_empty())
     }
 
-    /// Watches for the client's leaving while the vendor answers. That does not end the request: the vendor is read
-    /// on until its usage is known or the time for it is over.
+    /// Watches for the client's leaving while the vendor answers. That does not end the request:
+    /// the vendor is read on until its usage is known or the time for it is over.
     async fn read_body_or_idle(&mut self, _no_body_expected: bool) -> Result<Option<Bytes>> {
         if let Some(piece) = self.next_piece() {
             return self.expired().await.map_or(Ok(Some(piece)), Err);
@@ -553,9 +626,9 @@ impl CustomSession for Replay {
     fn retry_buffer_truncated(&self) -> bool {
         false
     }
-    /// What Pingora sends before it waits for anything: over HTTP/1.1 the whole body. Over HTTP/2 nothing, for where that failed,
-    /// an answer that has come meanwhile would be lost: a vendor may answer, and reset the stream, before it read the body (RFC
-    /// 9113, section 8.1).
+    /// What Pingora sends before it waits for anything: over HTTP/1.1 the whole body. Over HTTP/2
+    /// nothing, for where that failed, an answer that has come meanwhile would be lost: a vendor
+    /// may answer, and reset the stream, before it read the body (RFC 9113, section 8.1).
     fn get_retry_buffer(&self) -> Option<Bytes> {
         let is_h2 = self.shared.lock().progress.is_h2;
         if is_h2 { None } else { self.attempt_body() }
@@ -572,7 +645,10 @@ impl CustomSession for Replay {
     fn take_custom_message_writer(&mut self) -> Option<Box<dyn CustomMessageWrite>> {
         None
     }
-    fn restore_custom_message_writer(&mut self, _writer: Box<dyn CustomMessageWrite>) -> Result<()> {
+    fn restore_custom_message_writer(
+        &mut self,
+        _writer: Box<dyn CustomMessageWrite>,
+    ) -> Result<()> {
         Ok(())
     }
 }

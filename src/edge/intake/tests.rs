@@ -1,5 +1,5 @@
-//! Whose doing it is that an answer is not whole, told by what this side sees first: on a real connection, for the
-//! order of two events an instant apart cannot be set up from outside.
+//! Whose doing it is that an answer is not whole, told by what this side sees first: on a real
+//! connection, for the order of two events an instant apart cannot be set up from outside.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -29,8 +29,13 @@ struct Wire {
 impl Wire {
     async fn open(deadlines: Deadlines) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        client.write_all(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n").await.unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap())
+            .await
+            .unwrap();
+        client
+            .write_all(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n")
+            .await
+            .unwrap();
         let (accepted, _) = listener.accept().await.unwrap();
         let mut session = ServerSession::new_http1(Box::new(Stream::from(accepted)));
         assert!(session.read_request().await.unwrap());
@@ -39,19 +44,31 @@ impl Wire {
         shared.begin_attempt(false);
         let body = (Bytes::from_static(b"{}"), BodyShare::default());
         let replay = Replay::new(Box::new(session), body, Arc::clone(&shared), deadlines);
-        Self { client, replay, shared }
+        Self {
+            client,
+            replay,
+            shared,
+        }
     }
 
     /// A stream of which the client has the first event.
     async fn begun() -> Self {
         let mut wire = Self::open(deadlines()).await;
         let mut head = ResponseHeader::build(200, None).unwrap();
-        head.insert_header("content-type", "text/event-stream").unwrap();
+        head.insert_header("content-type", "text/event-stream")
+            .unwrap();
         head.insert_header("transfer-encoding", "chunked").unwrap();
-        wire.replay.response_duplex_vec(vec![HttpTask::Header(Box::new(head), false), event()]).await.unwrap();
+        wire.replay
+            .response_duplex_vec(vec![HttpTask::Header(Box::new(head), false), event()])
+            .await
+            .unwrap();
         let mut got = Vec::new();
         while !got.ends_with(b"data: a\n\n\r\n") {
-            assert!(wire.client.read_buf(&mut got).await.unwrap() > 0, "{}", String::from_utf8_lossy(&got));
+            assert!(
+                wire.client.read_buf(&mut got).await.unwrap() > 0,
+                "{}",
+                String::from_utf8_lossy(&got)
+            );
         }
         wire
     }
@@ -59,16 +76,24 @@ impl Wire {
     /// The client resets its connection, which this side has not looked at yet.
     async fn reset(&mut self) {
         // What is never read makes the close a reset.
-        self.replay.response_duplex_vec(vec![event()]).await.unwrap();
+        self.replay
+            .response_duplex_vec(vec![event()])
+            .await
+            .unwrap();
         self.client.readable().await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let other = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let other = TcpStream::connect(listener.local_addr().unwrap())
+            .await
+            .unwrap();
         drop(std::mem::replace(&mut self.client, other));
     }
 
     async fn vendor_breaks_off(&mut self) {
         let error = Error::explain(ErrorType::ConnectionClosed, "the vendor's connection");
-        let _ = self.replay.response_duplex_vec(vec![HttpTask::Failed(error)]).await;
+        let _ = self
+            .replay
+            .response_duplex_vec(vec![HttpTask::Failed(error)])
+            .await;
     }
 }
 
@@ -96,7 +121,10 @@ async fn a_client_that_vanishes_while_it_is_told_of_the_vendors_failure_did_not_
     wire.reset().await;
     wire.vendor_breaks_off().await;
     let progress = wire.shared.progress();
-    assert!(progress.client_left(), "the frame that tells of the failure could not be written");
+    assert!(
+        progress.client_left(),
+        "the frame that tells of the failure could not be written"
+    );
     assert!(!progress.client_is_the_cause());
 }
 
@@ -105,7 +133,10 @@ async fn a_client_that_was_seen_to_leave_first_did() {
     let mut wire = Wire::begun().await;
     wire.reset().await;
     while !wire.shared.progress().client_left() {
-        wire.replay.response_duplex_vec(vec![event()]).await.unwrap();
+        wire.replay
+            .response_duplex_vec(vec![event()])
+            .await
+            .unwrap();
     }
     wire.vendor_breaks_off().await;
     assert!(wire.shared.progress().client_is_the_cause());
@@ -113,7 +144,11 @@ async fn a_client_that_was_seen_to_leave_first_did() {
 
 #[tokio::test]
 async fn a_vendor_that_is_silent_for_too_long_before_the_client_leaves_has_failed() {
-    let quick = Deadlines { idle: Duration::from_millis(10), first_byte: Duration::from_millis(10), ..deadlines() };
+    let quick = Deadlines {
+        idle: Duration::from_millis(10),
+        first_byte: Duration::from_millis(10),
+        ..deadlines()
+    };
     let mut wire = Wire::open(quick).await;
     assert!(wire.replay.read_body_or_idle(true).await.is_err());
     assert_eq!(wire.shared.progress().ended, Some(Ended::FirstByte));
@@ -125,10 +160,15 @@ async fn a_vendor_that_is_silent_for_too_long_before_the_client_leaves_has_faile
 fn a_failure_soon_after_a_write_that_the_client_held_up_is_the_clients_doing() {
     for (ago_seconds, client) in [(0, true), (4, true), (6, false)] {
         let shared = Shared::default();
-        let blocked_until = Instant::now() + Duration::from_secs(5) - Duration::from_secs(ago_seconds);
+        let blocked_until =
+            Instant::now() + Duration::from_secs(5) - Duration::from_secs(ago_seconds);
         shared.lock().progress.blocked_until = Some(blocked_until);
         shared.vendor_failed();
-        assert_eq!(shared.progress().client_is_the_cause(), client, "{ago_seconds} s after it");
+        assert_eq!(
+            shared.progress().client_is_the_cause(),
+            client,
+            "{ago_seconds} s after it"
+        );
     }
 }
 
@@ -151,8 +191,15 @@ async fn a_vendor_that_goes_on_after_its_last_event_does_not_keep_the_client_fro
     let began = Instant::now();
     loop {
         // A body filter has taken the bytes out.
-        wire.replay.response_duplex_vec(vec![HttpTask::Body(None, false)]).await.unwrap();
-        let ended = tokio::time::timeout(Duration::from_millis(50), wire.replay.read_body_or_idle(true)).await;
+        wire.replay
+            .response_duplex_vec(vec![HttpTask::Body(None, false)])
+            .await
+            .unwrap();
+        let ended = tokio::time::timeout(
+            Duration::from_millis(50),
+            wire.replay.read_body_or_idle(true),
+        )
+        .await;
         if ended.is_ok() {
             break;
         }
@@ -163,20 +210,35 @@ async fn a_vendor_that_goes_on_after_its_last_event_does_not_keep_the_client_fro
 
 #[tokio::test]
 async fn the_body_of_an_error_is_not_waited_for_as_long_as_an_answer_is() {
-    let quick = Deadlines { idle: Duration::from_millis(10), first_byte: SOON, ..deadlines() };
+    let quick = Deadlines {
+        idle: Duration::from_millis(10),
+        first_byte: SOON,
+        ..deadlines()
+    };
     let mut wire = Wire::open(quick).await;
     let head = ResponseHeader::build(429, None).unwrap();
-    wire.replay.response_duplex_vec(vec![HttpTask::Header(Box::new(head), false)]).await.unwrap();
+    wire.replay
+        .response_duplex_vec(vec![HttpTask::Header(Box::new(head), false)])
+        .await
+        .unwrap();
     assert!(wire.replay.read_body_or_idle(true).await.is_err());
     let progress = wire.shared.progress();
-    assert!(progress.ended == Some(Ended::ErrorBody) && progress.vendor_is_the_cause() && !progress.has_begun());
+    assert!(
+        progress.ended == Some(Ended::ErrorBody)
+            && progress.vendor_is_the_cause()
+            && !progress.has_begun()
+    );
 }
 
 #[tokio::test]
 async fn a_request_counts_as_sent_once_more_of_it_is_asked_for_and_anew_at_each_attempt() {
     let mut wire = Wire::open(deadlines()).await;
     assert_eq!(wire.shared.progress().sent_for(), None);
-    let waits = tokio::time::timeout(Duration::from_millis(20), wire.replay.read_body_or_idle(true)).await;
+    let waits = tokio::time::timeout(
+        Duration::from_millis(20),
+        wire.replay.read_body_or_idle(true),
+    )
+    .await;
     assert!(waits.is_err() && wire.shared.progress().sent_for() >= Some(Duration::from_millis(15)));
     wire.shared.begin_attempt(false);
     assert_eq!(wire.shared.progress().sent_for(), None);
@@ -186,7 +248,10 @@ async fn a_request_counts_as_sent_once_more_of_it_is_asked_for_and_anew_at_each_
 fn the_opening_of_a_stream_is_kept_until_it_is_too_long_and_goes_with_its_attempt() {
     let shared = Shared::default();
     assert!(shared.keep_opening(b"data: a\n\n") && shared.keep_opening(b"data: b\n\n"));
-    assert!(!shared.keep_opening(&vec![b'x'; 262_144]), "it is to go out");
+    assert!(
+        !shared.keep_opening(&vec![b'x'; 262_144]),
+        "it is to go out"
+    );
     assert_eq!(shared.take_opening(), b"data: a\n\ndata: b\n\n");
     assert!(shared.keep_opening(b"data: c\n\n"));
     shared.begin_attempt(false);

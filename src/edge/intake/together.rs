@@ -1,9 +1,10 @@
 //! A request's head and body leave for the vendor together.
 //!
-//! Pingora flushes the head and writes the body behind it: two packets, and the vendor is woken twice. So the connection
-//! is corked (`tcp(7)`, `TCP_CORK`) before the head is written, and let go once the body was handed to it. Nothing depends
-//! on it: what fills a packet goes out at once, and the kernel lets go by itself after 200 ms. Must not touch a connection
-//! that other requests share.
+//! Pingora flushes the head and writes the body behind it: two packets, and the vendor is woken
+//! twice. So the connection is corked (`tcp(7)`, `TCP_CORK`) before the head is written, and let go
+//! once the body was handed to it. Nothing depends on it: what fills a packet goes out at once, and
+//! the kernel lets go by itself after 200 ms. Must not touch a connection that other requests
+//! share.
 
 use rustix::net::sockopt::set_tcp_cork;
 use std::future::poll_fn;
@@ -20,8 +21,8 @@ impl Corked {
         set(socket, true).then_some(Self(socket))
     }
 
-    /// Lets go once whatever else the request's task does has had its turn: Pingora's half that writes the body is polled
-    /// in the same task, after the half that waits for what comes next.
+    /// Lets go once whatever else the request's task does has had its turn: Pingora's half that
+    /// writes the body is polled in the same task, after the half that waits for what comes next.
     pub async fn after_a_turn(self) {
         let mut had_turn = false;
         poll_fn(|context| {
@@ -41,10 +42,14 @@ impl Drop for Corked {
     }
 }
 
-#[expect(unsafe_code, reason = "Pingora tells of a connection to a vendor nothing but its number")]
+#[expect(
+    unsafe_code,
+    reason = "Pingora tells of a connection to a vendor nothing but its number"
+)]
 fn set(socket: RawFd, corked: bool) -> bool {
-    // SAFETY: the borrow ends with the call. Pingora has the connection open while it writes; a `Corked` that is dropped
-    // later than that may find its number closed, which the system refuses, or another's, whose packet then leaves in two.
+    // SAFETY: the borrow ends with the call. Pingora has the connection open while it writes; a
+    // `Corked` that is dropped later than that may find its number closed, which the system
+    // refuses, or another's, whose packet then leaves in two.
     let socket = unsafe { BorrowedFd::borrow_raw(socket) };
     set_tcp_cork(socket, corked).is_ok()
 }

@@ -1,4 +1,5 @@
-//! The model list in the shape of each surface, with the limits and capabilities that clients are known to read.
+//! The model list in the shape of each surface, with the limits and capabilities that clients are
+//! known to read.
 //!
 //! Must not decide which models a key may see: the caller passes those only.
 
@@ -6,7 +7,9 @@ use crate::catalog::Model;
 use crate::protocol::Protocol;
 use crate::protocol::failure::Failure;
 use crate::protocol::form::Effort;
-use crate::protocol::rules::{Accepts, ChatModel, MessagesModel, ResponsesModel, Sampling, ThinkingType};
+use crate::protocol::rules::{
+    Accepts, ChatModel, MessagesModel, ResponsesModel, Sampling, ThinkingType,
+};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -17,27 +20,51 @@ const PAGE_MAX: usize = 1_000;
 /// Lists ids; with `?aliases=true` also exact aliases, each after its model.
 pub fn list(models: &[Arc<Model>], surface: Protocol, query: &str) -> Result<Value, Failure> {
     let asked = |name: &str| {
-        query.split('&').find_map(|pair| pair.split_once('=').filter(|(key, _)| *key == name)).map(|(_, value)| value)
+        query
+            .split('&')
+            .find_map(|pair| pair.split_once('=').filter(|(key, _)| *key == name))
+            .map(|(_, value)| value)
     };
     let with_aliases = match asked("aliases") {
         None | Some("false") => false,
         Some("true") => true,
-        Some(_) => return Err(Failure::invalid(surface, "aliases", "must be true or false")),
+        Some(_) => {
+            return Err(Failure::invalid(
+                surface,
+                "aliases",
+                "must be true or false",
+            ));
+        }
     };
     let names = |model: &'_ Arc<Model>| {
-        let aliases = model.aliases.iter().filter(|alias| with_aliases && !alias.contains('*'));
+        let aliases = model
+            .aliases
+            .iter()
+            .filter(|alias| with_aliases && !alias.contains('*'));
         let names: Vec<_> = std::iter::once(&model.id).chain(aliases).cloned().collect();
-        names.into_iter().map(|name| (Arc::clone(model), name)).collect::<Vec<_>>()
+        names
+            .into_iter()
+            .map(|name| (Arc::clone(model), name))
+            .collect::<Vec<_>>()
     };
     let listed: Vec<_> = models.iter().flat_map(names).collect();
     if surface != Protocol::Messages {
-        let data: Vec<_> = listed.iter().map(|(model, name)| describe(model, name, surface)).collect();
+        let data: Vec<_> = listed
+            .iter()
+            .map(|(model, name)| describe(model, name, surface))
+            .collect();
         return Ok(json!({"object": "list", "data": data}));
     }
     let limit = asked("limit").map_or(Some(PAGE), |text| text.parse().ok());
     let limit = limit.filter(|limit| (1..=PAGE_MAX).contains(limit));
-    let limit: usize = limit.ok_or_else(|| Failure::invalid(surface, "limit", "must be between 1 and 1000"))?;
-    let position = |id: &str| listed.iter().position(|(_, name)| name == id).unwrap_or(listed.len());
+    let limit: usize =
+        limit.ok_or_else(|| Failure::invalid(surface, "limit", "must be between 1 and 1000"))?;
+    let position = |id: &str| {
+        listed
+            .iter()
+            .position(|(_, name)| name == id)
+            .unwrap_or(listed.len())
+    };
     let (start, end) = match (asked("after_id"), asked("before_id")) {
         (Some(id), _) => {
             let start = position(id).saturating_add(1).min(listed.len());
@@ -47,8 +74,15 @@ pub fn list(models: &[Arc<Model>], surface: Protocol, query: &str) -> Result<Val
         (None, None) => (0, limit.min(listed.len())),
     };
     let page = listed.get(start..end).unwrap_or_default();
-    let data: Vec<_> = page.iter().map(|(model, name)| describe(model, name, surface)).collect();
-    let has_more = if asked("before_id").is_some() { start > 0 } else { end < listed.len() };
+    let data: Vec<_> = page
+        .iter()
+        .map(|(model, name)| describe(model, name, surface))
+        .collect();
+    let has_more = if asked("before_id").is_some() {
+        start > 0
+    } else {
+        end < listed.len()
+    };
     Ok(json!({
         "data": data,
         "has_more": has_more,
@@ -57,7 +91,8 @@ pub fn list(models: &[Arc<Model>], surface: Protocol, query: &str) -> Result<Val
     }))
 }
 
-/// No vendor tells when a model of the catalog was made; a fixed day keeps clients that sort by it steady.
+/// No vendor tells when a model of the catalog was made; a fixed day keeps clients that sort by it
+/// steady.
 const CREATED_S: i64 = 1_767_225_600;
 
 /// Describes a model under one of its names.
@@ -100,11 +135,21 @@ pub fn describe(model: &Model, name: &str, surface: Protocol) -> Value {
 /// Capabilities for the OpenAI-style surfaces.
 fn capabilities(accepts: &Accepts) -> Value {
     let (efforts, sampling) = match accepts {
-        Accepts::Messages(MessagesModel { effort_levels, sampling, .. }) => {
-            (effort_levels, *sampling != Sampling::Fixed)
-        }
-        Accepts::Chat(ChatModel { effort_values, sampling, .. })
-        | Accepts::Responses(ResponsesModel { effort_values, sampling, .. }) => (effort_values, *sampling),
+        Accepts::Messages(MessagesModel {
+            effort_levels,
+            sampling,
+            ..
+        }) => (effort_levels, *sampling != Sampling::Fixed),
+        Accepts::Chat(ChatModel {
+            effort_values,
+            sampling,
+            ..
+        })
+        | Accepts::Responses(ResponsesModel {
+            effort_values,
+            sampling,
+            ..
+        }) => (effort_values, *sampling),
     };
     json!({
         "streaming": true,
@@ -118,9 +163,14 @@ fn capabilities(accepts: &Accepts) -> Value {
 fn reasons(accepts: &Accepts) -> bool {
     match accepts {
         Accepts::Messages(model) => {
-            model.thinks_by_default || model.thinking_types.iter().any(|kind| *kind != ThinkingType::Disabled)
+            model.thinks_by_default
+                || model
+                    .thinking_types
+                    .iter()
+                    .any(|kind| *kind != ThinkingType::Disabled)
         }
-        Accepts::Chat(ChatModel { reasoning, .. }) | Accepts::Responses(ResponsesModel { reasoning, .. }) => *reasoning,
+        Accepts::Chat(ChatModel { reasoning, .. })
+        | Accepts::Responses(ResponsesModel { reasoning, .. }) => *reasoning,
     }
 }
 
@@ -128,13 +178,17 @@ fn reasons(accepts: &Accepts) -> bool {
 fn supported(accepts: &Accepts) -> Value {
     let is = |supported: bool| json!({"supported": supported});
     let (efforts, types) = match accepts {
-        Accepts::Messages(MessagesModel { effort_levels, thinking_types, .. }) => {
-            (effort_levels, thinking_types.as_slice())
-        }
+        Accepts::Messages(MessagesModel {
+            effort_levels,
+            thinking_types,
+            ..
+        }) => (effort_levels, thinking_types.as_slice()),
         // A budget is translated into an effort.
-        Accepts::Chat(ChatModel { effort_values, .. }) | Accepts::Responses(ResponsesModel { effort_values, .. }) => {
-            (effort_values, [ThinkingType::Enabled, ThinkingType::Adaptive].as_slice())
-        }
+        Accepts::Chat(ChatModel { effort_values, .. })
+        | Accepts::Responses(ResponsesModel { effort_values, .. }) => (
+            effort_values,
+            [ThinkingType::Enabled, ThinkingType::Adaptive].as_slice(),
+        ),
     };
     let levels = [Effort::Low, Effort::Medium, Effort::High, Effort::Max];
     let mut effort = is(!efforts.is_empty());
@@ -142,7 +196,8 @@ fn supported(accepts: &Accepts) -> Value {
         effort[level.as_str()] = is(efforts.contains(&level));
     }
     let takes = |kind| is(reasons(accepts) && types.contains(&kind));
-    let kinds = json!({"adaptive": takes(ThinkingType::Adaptive), "enabled": takes(ThinkingType::Enabled)});
+    let kinds =
+        json!({"adaptive": takes(ThinkingType::Adaptive), "enabled": takes(ThinkingType::Enabled)});
     let mut supported = json!({
         "effort": effort,
         "thinking": {"supported": reasons(accepts), "types": kinds},

@@ -10,11 +10,19 @@ fn account(name: &str) -> Arc<str> {
 }
 
 fn limits(queue: u64, per_account: u64) -> Limits {
-    Limits { cpu_queue: queue, cpu_queue_per_account: per_account, ..Limits::default() }
+    Limits {
+        cpu_queue: queue,
+        cpu_queue_per_account: per_account,
+        ..Limits::default()
+    }
 }
 
 fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap()
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_time()
+        .build()
+        .unwrap()
 }
 
 fn place(worker: &CpuWorker) -> Place {
@@ -44,7 +52,10 @@ fn accounts_take_turns_however_many_jobs_one_of_them_has() {
     let mut waiting_few: Vec<_> = (0..2).map(|_| queued(&few)).collect();
     drop(running);
     let first = has_place(&mut waiting_many[0]).unwrap();
-    assert!(has_place(&mut waiting_few[0]).is_none(), "one place, one job");
+    assert!(
+        has_place(&mut waiting_few[0]).is_none(),
+        "one place, one job"
+    );
     drop(first);
     let second = has_place(&mut waiting_few[0]).expect("the other account's turn");
     drop(second);
@@ -56,7 +67,10 @@ fn accounts_take_turns_however_many_jobs_one_of_them_has() {
         drop(has_place(waiting).unwrap());
     }
     let state = pool.lock();
-    assert_eq!((state.free, state.queues.len(), state.turns.len()), (1, 0, 0));
+    assert_eq!(
+        (state.free, state.queues.len(), state.turns.len()),
+        (1, 0, 0)
+    );
 }
 
 #[test]
@@ -97,7 +111,11 @@ fn who_waits_too_long_gets_no_place_and_leaves_the_queue() {
     let worker = pool.worker(&account("a"), &limits(10, 10));
     let _running = place(&worker);
     let mut waiting = queued(&worker);
-    assert!(runtime().block_on(waiting.wait(Duration::from_millis(20))).is_none());
+    assert!(
+        runtime()
+            .block_on(waiting.wait(Duration::from_millis(20)))
+            .is_none()
+    );
     drop(waiting);
     assert_eq!(pool.lock().waiting, 0);
 }
@@ -113,21 +131,32 @@ fn large_bodies_are_worked_on_beside_the_workers_and_small_ones_where_they_are()
     let is_beside = |bytes| {
         let worker = worker.clone();
         runtime().block_on(async move {
-            tokio::spawn(async move { worker.run_admitted(bytes, || thread_name() == "cpu") }).await.unwrap()
+            tokio::spawn(async move { worker.run_admitted(bytes, || thread_name() == "cpu") })
+                .await
+                .unwrap()
         })
     };
     assert!(!is_beside(INLINE_BYTES_MAX));
     assert!(is_beside(INLINE_BYTES_MAX + 1));
-    assert_eq!((pool.lock().free, pool.blocked.load(Ordering::Relaxed)), (1, 0));
+    assert_eq!(
+        (pool.lock().free, pool.blocked.load(Ordering::Relaxed)),
+        (1, 0)
+    );
 }
 
 #[test]
 fn an_admitted_job_runs_without_a_place_rather_than_not_at_all() {
     let pool = Arc::new(CpuPool::new(1));
-    let worker = CpuWorker { wait: Duration::from_millis(20), ..pool.worker(&account("a"), &limits(10, 10)) };
+    let worker = CpuWorker {
+        wait: Duration::from_millis(20),
+        ..pool.worker(&account("a"), &limits(10, 10))
+    };
     let _running = place(&worker);
-    let ran = runtime()
-        .block_on(async move { tokio::spawn(async move { worker.run_admitted(usize::MAX, || true) }).await.unwrap() });
+    let ran = runtime().block_on(async move {
+        tokio::spawn(async move { worker.run_admitted(usize::MAX, || true) })
+            .await
+            .unwrap()
+    });
     assert!(ran);
     assert_eq!(pool.lock().waiting, 0);
 }

@@ -82,11 +82,17 @@ impl EndpointReport {
     pub fn new(vendor: &Vendor, endpoint: &Endpoint) -> Self {
         Self {
             vendor: vendor.name.clone(),
-            url: endpoint.shown_url(translate::path(vendor.protocol)).unwrap_or_default(),
+            url: endpoint
+                .shown_url(translate::path(vendor.protocol))
+                .unwrap_or_default(),
             addresses: Vec::new(),
             tls: None,
             http: None,
-            key: if endpoint.auth == Auth::None { KeyStatus::NotWanted } else { KeyStatus::Unknown },
+            key: if endpoint.auth == Auth::None {
+                KeyStatus::NotWanted
+            } else {
+                KeyStatus::Unknown
+            },
             models: None,
             requests: Vec::new(),
             notes: Vec::new(),
@@ -108,7 +114,14 @@ pub fn message<'a>(body: &[u8], secrets: impl Iterator<Item = &'a str>) -> Strin
     let value: Option<serde_json::Value> = serde_json::from_slice(body).ok();
     let said = value.as_ref().and_then(|value| {
         let error = value.get("error").unwrap_or(value);
-        [&error["message"], error, &value["message"], &value["detail"]].into_iter().find_map(|text| text.as_str())
+        [
+            &error["message"],
+            error,
+            &value["message"],
+            &value["detail"],
+        ]
+        .into_iter()
+        .find_map(|text| text.as_str())
     });
     let mut text = match said {
         Some(said) => said.to_owned(),
@@ -121,8 +134,16 @@ pub fn message<'a>(body: &[u8], secrets: impl Iterator<Item = &'a str>) -> Strin
     // Some vendors repeat the beginning of a key.
     let begins = |secret: &&str| secret.get(..SECRET_START).map(str::to_owned);
     let begins: Vec<_> = secrets.iter().filter_map(begins).collect();
-    let words = text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());
-    let shown = words.map(|word| if begins.iter().any(|start| word.contains(&**start)) { HIDDEN } else { word });
+    let words = text
+        .split(|c: char| c.is_whitespace() || c.is_control())
+        .filter(|word| !word.is_empty());
+    let shown = words.map(|word| {
+        if begins.iter().any(|start| word.contains(&**start)) {
+            HIDDEN
+        } else {
+            word
+        }
+    });
     let text = shown.collect::<Vec<_>>().join(" ");
     match text.char_indices().nth(MESSAGE_CHARS_MAX) {
         Some((cut, _)) => format!("{}…", text.get(..cut).unwrap_or_default()),
@@ -136,13 +157,17 @@ pub fn describe(error: &Error, host: &str, address: &str, connect_seconds: u64) 
     match error.etype() {
         ErrorType::ConnectRefused => format!("nothing listens at {address} (connection refused)"),
         ErrorType::ConnectTimedout => {
-            format!("no connection to {address} within {connect_seconds} s (TCP, and TLS where the address is https)")
+            format!(
+                "no connection to {address} within {connect_seconds} s (TCP, and TLS where the address is https)"
+            )
         }
         ErrorType::ConnectNoRoute => format!("no route to {address}: is there a network?"),
         ErrorType::TLSHandshakeTimedout => {
             format!("{address} did not finish the TLS handshake within {connect_seconds} s")
         }
-        ErrorType::InvalidCert => format!("the certificate of {host} is not valid: {}", cause(error)),
+        ErrorType::InvalidCert => {
+            format!("the certificate of {host} is not valid: {}", cause(error))
+        }
         ErrorType::TLSHandshakeFailure | ErrorType::HandshakeError => {
             format!("TLS with {host} ({address}) failed: {}", cause(error))
         }
@@ -150,8 +175,8 @@ pub fn describe(error: &Error, host: &str, address: &str, connect_seconds: u64) 
     }
 }
 
-/// The root cause of an error. Pingora writes the error of a TLS handshake into the context and only the local socket address
-/// into the cause.
+/// The root cause of an error. Pingora writes the error of a TLS handshake into the context and
+/// only the local socket address into the cause.
 fn cause(error: &Error) -> String {
     let context = error.context.as_ref().map(|context| context.as_str());
     if let Some((_, inner)) = context.and_then(|context| context.rsplit_once("cause: ")) {
@@ -170,11 +195,17 @@ mod tests {
     #[test]
     fn a_message_is_one_short_line_without_secrets() {
         let of = |body: &str| message(body.as_bytes(), ["sk-secret", ""].into_iter());
-        assert_eq!(of(r#"{"error":{"message":"bad key\n sk-secret!"}}"#), "bad key ********!");
+        assert_eq!(
+            of(r#"{"error":{"message":"bad key\n sk-secret!"}}"#),
+            "bad key ********!"
+        );
         assert_eq!(of(r#"{"error":"plain"}"#), "plain");
         assert_eq!(of(r#"{"detail":"not found"}"#), "not found");
         assert_eq!(of("<html> sk-secret"), "<html> ********");
-        assert_eq!(of(r#"{"message":"Incorrect key: sk-se*****ret."}"#), "Incorrect key: ********");
+        assert_eq!(
+            of(r#"{"message":"Incorrect key: sk-se*****ret."}"#),
+            "Incorrect key: ********"
+        );
         assert_eq!(of(""), "no message");
         assert!(of(&"x".repeat(999)).chars().count() < 210);
     }

@@ -1,4 +1,5 @@
-//! The way to the sidecar of this very process: a connection in memory that Pingora takes for a socket.
+//! The way to the sidecar of this very process: a connection in memory that Pingora takes for a
+//! socket.
 //!
 //! Must not know what a page is.
 
@@ -41,7 +42,10 @@ impl LocalSidecar {
 #[async_trait]
 impl L4Connect for Connector {
     async fn connect(&self, _address: &SocketAddr) -> Result<Stream> {
-        let stream = self.0.connect().await.or_err(ErrorType::ConnectRefused, "connect to the sidecar in memory")?;
+        let stream = self.0.connect().await.or_err(
+            ErrorType::ConnectRefused,
+            "connect to the sidecar in memory",
+        )?;
         Ok(VirtualSocketStream::new(Box::new(Local(stream))).into())
     }
 }
@@ -67,7 +71,11 @@ impl AsyncRead for Local {
 }
 
 impl AsyncWrite for Local {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.0).poll_write(context, bytes)
     }
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

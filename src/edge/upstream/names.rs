@@ -1,8 +1,10 @@
-//! Where the vendors' endpoints are: their names resolved in the background, and asked whether they are well.
+//! Where the vendors' endpoints are: their names resolved in the background, and asked whether they
+//! are well.
 //!
-//! Each endpoint has one of Pingora's load balancers, whose backends are the addresses behind its name: it looks the name up
-//! again, keeps the last good answer, takes turns among the addresses and runs the health check against each. Which
-//! endpoint a request goes to is not decided here. Must not look a name up on a thread that serves requests.
+//! Each endpoint has one of Pingora's load balancers, whose backends are the addresses behind its
+//! name: it looks the name up again, keeps the last good answer, takes turns among the addresses
+//! and runs the health check against each. Which endpoint a request goes to is not decided here.
+//! Must not look a name up on a thread that serves requests.
 
 use crate::catalog::{Endpoint, HealthCheck, HttpVersion, Vendor};
 use crate::config::{Limits, Settings};
@@ -60,13 +62,18 @@ impl Default for Names {
 
 impl Names {
     pub fn new(resolver: Arc<dyn Resolve>) -> Self {
-        Self { resolver, places: Mutex::default() }
+        Self {
+            resolver,
+            places: Mutex::default(),
+        }
     }
 
     fn place(&self, endpoint: &Endpoint, limits: &Limits) -> Arc<Place> {
         let mut places = lock(&self.places);
         if let Some(place) = places.get(endpoint) {
-            place.stale_seconds.store(limits.name_stale_seconds, Ordering::Relaxed);
+            place
+                .stale_seconds
+                .store(limits.name_stale_seconds, Ordering::Relaxed);
             return Arc::clone(place);
         }
         let place = Arc::new(Place::new(endpoint, limits, Arc::clone(&self.resolver)));
@@ -78,12 +85,19 @@ impl Names {
     ///
     /// # Errors
     /// Its name does not resolve, or all were tried.
-    pub async fn address(&self, endpoint: &Endpoint, tried: &[SocketAddr], limits: &Limits) -> io::Result<SocketAddr> {
+    pub async fn address(
+        &self,
+        endpoint: &Endpoint,
+        tried: &[SocketAddr],
+        limits: &Limits,
+    ) -> io::Result<SocketAddr> {
         let place = self.place(endpoint, limits);
         if place.is_empty() {
             place.refresh().await?;
         }
-        place.next(tried).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no address is left to try"))
+        place
+            .next(tried)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no address is left to try"))
     }
 
     /// Looks the endpoint's name up now.
@@ -97,35 +111,51 @@ impl Names {
 
     /// An address that was not tried is known.
     pub fn has_more(&self, endpoint: &Endpoint, tried: &[SocketAddr], limits: &Limits) -> bool {
-        self.place(endpoint, limits).all().any(|address| !tried.contains(&address))
+        self.place(endpoint, limits)
+            .all()
+            .any(|address| !tried.contains(&address))
     }
 
-    /// Looks names up and checks endpoints for as long as the process lives, on a thread of its own.
+    /// Looks names up and checks endpoints for as long as the process lives, on a thread of its
+    /// own.
     ///
     /// # Errors
     /// The thread or its runtime cannot be had.
-    pub fn watch(self: Arc<Self>, settings: Arc<ArcSwap<Settings>>, fleet: Arc<Fleet>) -> io::Result<()> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    pub fn watch(
+        self: Arc<Self>,
+        settings: Arc<ArcSwap<Settings>>,
+        fleet: Arc<Fleet>,
+    ) -> io::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
         let watch = async move {
             loop {
                 self.tick(&settings.load(), &fleet);
                 tokio::time::sleep(TICK).await;
             }
         };
-        std::thread::Builder::new().name("upstreams".into()).spawn(move || runtime.block_on(watch))?;
+        std::thread::Builder::new()
+            .name("upstreams".into())
+            .spawn(move || runtime.block_on(watch))?;
         Ok(())
     }
 
     /// Begins what is due.
     fn tick(&self, settings: &Settings, fleet: &Arc<Fleet>) {
         let models = settings.catalog.models().iter();
-        let vendors: HashMap<_, _> = models.map(|model| (&model.vendor.name, &model.vendor)).collect();
+        let vendors: HashMap<_, _> = models
+            .map(|model| (&model.vendor.name, &model.vendor))
+            .collect();
         fleet.keep(vendors.values().copied());
         // Two vendors may share an address.
         let mut owners: HashMap<&Endpoint, Owners> = HashMap::new();
         for vendor in vendors.into_values() {
             for (index, endpoint) in vendor.endpoints.iter().enumerate() {
-                owners.entry(endpoint).or_default().push((Arc::clone(vendor), index));
+                owners
+                    .entry(endpoint)
+                    .or_default()
+                    .push((Arc::clone(vendor), index));
             }
         }
         lock(&self.places).retain(|endpoint, _| owners.contains_key(endpoint));
@@ -178,7 +208,10 @@ impl Place {
 
     fn all(&self) -> impl Iterator<Item = SocketAddr> + use<> {
         let backends = self.balancer.backends().get_backend();
-        let addresses: Vec<_> = backends.iter().filter_map(|backend| backend.addr.as_inet().copied()).collect();
+        let addresses: Vec<_> = backends
+            .iter()
+            .filter_map(|backend| backend.addr.as_inet().copied())
+            .collect();
         addresses.into_iter()
     }
 
@@ -187,8 +220,17 @@ impl Place {
     }
 
     fn next(&self, tried: &[SocketAddr]) -> Option<SocketAddr> {
-        let untried = |backend: &Backend| backend.addr.as_inet().is_some_and(|address| !tried.contains(address));
-        let chosen = self.balancer.select_with(b"", ADDRESSES_MAX, |backend, is_well| is_well && untried(backend));
+        let untried = |backend: &Backend| {
+            backend
+                .addr
+                .as_inet()
+                .is_some_and(|address| !tried.contains(address))
+        };
+        let chosen = self
+            .balancer
+            .select_with(b"", ADDRESSES_MAX, |backend, is_well| {
+                is_well && untried(backend)
+            });
         // Taking turns beside others, it may miss one; and a sick one is better than none.
         let chosen = chosen.and_then(|backend| backend.addr.as_inet().copied());
         chosen.or_else(|| self.all().find(|address| !tried.contains(address)))
@@ -234,7 +276,10 @@ impl Place {
                 lock(&place.began).1 = Some(Instant::now());
                 let backends = place.balancer.backends();
                 backends.run_health_check(true).await;
-                let passes = backends.get_backend().iter().any(|backend| backends.ready(backend));
+                let passes = backends
+                    .get_backend()
+                    .iter()
+                    .any(|backend| backends.ready(backend));
                 for (vendor, index) in owners {
                     fleet.of(&vendor).set_passes_checks(index, passes);
                 }
@@ -258,10 +303,15 @@ struct Lookup {
 impl ServiceDiscovery for Lookup {
     /// An error leaves the addresses as they are.
     async fn discover(&self) -> Result<(BTreeSet<Backend>, HashMap<u64, bool>)> {
-        let asked = tokio::time::timeout(RESOLVE_MOST, self.resolver.addresses(&self.host, self.port)).await;
+        let asked =
+            tokio::time::timeout(RESOLVE_MOST, self.resolver.addresses(&self.host, self.port))
+                .await;
         let found = asked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
         let found = found.and_then(|found| match found.is_empty() {
-            true => Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address")),
+            true => Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                "the name has no address",
+            )),
             false => Ok(found),
         });
         let stale = Duration::from_secs(self.stale_seconds.load(Ordering::Relaxed));
@@ -269,7 +319,14 @@ impl ServiceDiscovery for Lookup {
             Ok(found) => {
                 *lock(&self.good_at) = Some(Instant::now());
                 let backend = |address: &SocketAddr| Backend::new(&address.to_string());
-                Ok((found.iter().take(ADDRESSES_MAX).map(backend).collect::<Result<_>>()?, HashMap::new()))
+                Ok((
+                    found
+                        .iter()
+                        .take(ADDRESSES_MAX)
+                        .map(backend)
+                        .collect::<Result<_>>()?,
+                    HashMap::new(),
+                ))
             }
             Err(_) if lock(&self.good_at).is_some_and(|at| at.elapsed() >= stale) => {
                 log::error!("resolve {}: what was known is too old", self.host);
@@ -291,7 +348,9 @@ impl Bounded {
     fn new(endpoint: &Endpoint, check: &HealthCheck) -> Self {
         let mut http = HttpHealthCheck::new(&endpoint.host, endpoint.tls);
         // Both were judged with the config.
-        let _ = http.req.insert_header(http::header::HOST, &endpoint.authority);
+        let _ = http
+            .req
+            .insert_header(http::header::HOST, &endpoint.authority);
         http.req.set_uri(check.path.parse().unwrap_or_default());
         if endpoint.http_version == HttpVersion::Http2 {
             http.peer_template.options.alpn = super::target::alpn(endpoint);
@@ -306,7 +365,10 @@ impl Bounded {
             200..400 => Ok(()),
             status => Error::e_explain(ErrorType::HTTPStatus(status), "a health check's answer"),
         }));
-        Self { check: http, timeout: check.timeout }
+        Self {
+            check: http,
+            timeout: check.timeout,
+        }
     }
 }
 

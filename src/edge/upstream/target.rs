@@ -1,4 +1,5 @@
-//! The configured parts of every request to an endpoint: path, query, fixed header fields, key, HTTP version.
+//! The configured parts of every request to an endpoint: path, query, fixed header fields, key,
+//! HTTP version.
 //!
 //! The only place that puts a vendor's key into a header. Must not know the request itself.
 
@@ -8,7 +9,8 @@ use pingora::http::RequestHeader;
 use pingora::protocols::ALPN;
 use pingora::{Error, ErrorType, Result};
 
-/// A request header with the endpoint's path and host. `usual_path` is the standard path, such as `/v1/messages`.
+/// A request header with the endpoint's path and host. `usual_path` is the standard path, such as
+/// `/v1/messages`.
 ///
 /// # Errors
 /// The endpoint has no path for this call, or a configured value is not a valid header value.
@@ -24,16 +26,31 @@ pub fn request(method: Method, endpoint: &Endpoint, usual_path: &str) -> Result<
     Ok(fresh)
 }
 
-/// Moves the host into `:authority`, as HTTP/2 has it: some servers (nginx) refuse a request with both. Pingora does this for
-/// requests that it proxies, but not for those that are sent by its connector.
+/// Moves the host into `:authority`, as HTTP/2 has it: some servers (nginx) refuse a request with
+/// both. Pingora does this for requests that it proxies, but not for those that are sent by its
+/// connector.
 ///
 /// # Errors
 /// The host or the path fits into no address.
 pub fn use_authority(header: &mut RequestHeader, tls: bool) -> Result<()> {
-    let Some(host) = header.remove_header(&header::HOST) else { return Ok(()) };
-    let path = header.uri.path_and_query().map_or("/", |path| path.as_str());
-    let uri = Uri::builder().scheme(if tls { "https" } else { "http" }).authority(host.as_bytes()).path_and_query(path);
-    let invalid = |error| Error::because(ErrorType::InvalidHTTPHeader, "the address of an HTTP/2 request", error);
+    let Some(host) = header.remove_header(&header::HOST) else {
+        return Ok(());
+    };
+    let path = header
+        .uri
+        .path_and_query()
+        .map_or("/", |path| path.as_str());
+    let uri = Uri::builder()
+        .scheme(if tls { "https" } else { "http" })
+        .authority(host.as_bytes())
+        .path_and_query(path);
+    let invalid = |error| {
+        Error::because(
+            ErrorType::InvalidHTTPHeader,
+            "the address of an HTTP/2 request",
+            error,
+        )
+    };
     header.set_uri(uri.build().map_err(invalid)?);
     Ok(())
 }
@@ -66,13 +83,25 @@ pub fn alpn(endpoint: &Endpoint) -> ALPN {
 }
 
 fn field_name(name: &str) -> Result<HeaderName> {
-    let invalid = |error| Error::because(ErrorType::InvalidHTTPHeader, "the name of a configured header field", error);
+    let invalid = |error| {
+        Error::because(
+            ErrorType::InvalidHTTPHeader,
+            "the name of a configured header field",
+            error,
+        )
+    };
     HeaderName::from_bytes(name.as_bytes()).map_err(invalid)
 }
 
 /// A header value that is not printed in debug output.
 fn sensitive(value: &str) -> Result<HeaderValue> {
-    let invalid = |error| Error::because(ErrorType::InvalidHTTPHeader, "a configured value in a header", error);
+    let invalid = |error| {
+        Error::because(
+            ErrorType::InvalidHTTPHeader,
+            "a configured value in a header",
+            error,
+        )
+    };
     let mut value = HeaderValue::from_str(value).map_err(invalid)?;
     value.set_sensitive(true);
     Ok(value)

@@ -1,4 +1,5 @@
-//! Names without a network: what is asked again, what is kept, and that a look-up never stands in the way of another.
+//! Names without a network: what is asked again, what is kept, and that a look-up never stands in
+//! the way of another.
 
 use super::names::{Names, Resolve};
 use crate::catalog::Endpoint;
@@ -20,8 +21,11 @@ struct Book {
 
 impl Book {
     fn say(&self, addresses: Option<&[&str]>) {
-        *self.addresses.lock().unwrap() =
-            addresses.map(|list| list.iter().map(|address| address.parse().unwrap()).collect());
+        *self.addresses.lock().unwrap() = addresses.map(|list| {
+            list.iter()
+                .map(|address| address.parse().unwrap())
+                .collect()
+        });
     }
 }
 
@@ -32,7 +36,11 @@ impl Resolve for Book {
         if self.is_silent {
             std::future::pending::<()>().await;
         }
-        self.addresses.lock().unwrap().clone().ok_or_else(|| io::ErrorKind::NotFound.into())
+        self.addresses
+            .lock()
+            .unwrap()
+            .clone()
+            .ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 }
 
@@ -41,7 +49,10 @@ fn endpoint() -> Endpoint {
 }
 
 fn limits() -> Limits {
-    Limits { name_stale_seconds: 60, ..Limits::default() }
+    Limits {
+        name_stale_seconds: 60,
+        ..Limits::default()
+    }
 }
 
 fn address(text: &str) -> SocketAddr {
@@ -68,7 +79,11 @@ async fn every_address_has_its_turn_and_none_is_tried_twice() {
     first.sort();
     first.dedup();
     assert_eq!(first.len(), 3, "all take part");
-    assert_eq!(book.asked.load(Ordering::SeqCst), 1, "asked once, known from then on");
+    assert_eq!(
+        book.asked.load(Ordering::SeqCst),
+        1,
+        "asked once, known from then on"
+    );
 }
 
 #[tokio::test]
@@ -76,13 +91,26 @@ async fn a_name_that_moves_is_followed_and_the_last_good_address_kept_where_nobo
     let book = Arc::new(Book::default());
     let names = Names::new(Arc::clone(&book) as Arc<dyn Resolve>);
     let limits = limits();
-    assert!(names.address(&endpoint(), &[], &limits).await.is_err(), "nothing was ever known");
+    assert!(
+        names.address(&endpoint(), &[], &limits).await.is_err(),
+        "nothing was ever known"
+    );
     book.say(Some(&["10.0.0.1:80"]));
-    assert_eq!(names.address(&endpoint(), &[], &limits).await.unwrap(), address("10.0.0.1:80"));
+    assert_eq!(
+        names.address(&endpoint(), &[], &limits).await.unwrap(),
+        address("10.0.0.1:80")
+    );
     book.say(Some(&["10.0.0.2:80"]));
-    assert_eq!(names.address(&endpoint(), &[], &limits).await.unwrap(), address("10.0.0.1:80"), "not asked again");
+    assert_eq!(
+        names.address(&endpoint(), &[], &limits).await.unwrap(),
+        address("10.0.0.1:80"),
+        "not asked again"
+    );
     names.refresh(&endpoint(), &limits).await.unwrap();
-    assert_eq!(names.address(&endpoint(), &[], &limits).await.unwrap(), address("10.0.0.2:80"));
+    assert_eq!(
+        names.address(&endpoint(), &[], &limits).await.unwrap(),
+        address("10.0.0.2:80")
+    );
     for nothing in [None, Some(&[] as &[&str])] {
         book.say(nothing);
         assert!(names.refresh(&endpoint(), &limits).await.is_err());
@@ -99,36 +127,55 @@ async fn what_was_known_is_not_believed_for_ever() {
     let book = Arc::new(Book::default());
     book.say(Some(&["10.0.0.1:80"]));
     let names = Names::new(Arc::clone(&book) as Arc<dyn Resolve>);
-    let limits = Limits { name_stale_seconds: 0, ..Limits::default() };
+    let limits = Limits {
+        name_stale_seconds: 0,
+        ..Limits::default()
+    };
     assert!(names.address(&endpoint(), &[], &limits).await.is_ok());
     book.say(None);
     let _ = names.refresh(&endpoint(), &limits).await;
     assert!(names.address(&endpoint(), &[], &limits).await.is_err());
 }
 
-/// As long as it is told now: what is known outlives a change, which an operator makes while no resolver answers.
+/// As long as it is told now: what is known outlives a change, which an operator makes while no
+/// resolver answers.
 #[tokio::test]
 async fn how_long_the_last_address_is_believed_can_be_changed_while_nobody_tells() {
     let book = Arc::new(Book::default());
     book.say(Some(&["10.0.0.1:80"]));
     let names = Names::new(Arc::clone(&book) as Arc<dyn Resolve>);
-    let of = |name_stale_seconds| Limits { name_stale_seconds, ..Limits::default() };
+    let of = |name_stale_seconds| Limits {
+        name_stale_seconds,
+        ..Limits::default()
+    };
     assert!(names.address(&endpoint(), &[], &of(60)).await.is_ok());
     book.say(None);
     assert!(names.refresh(&endpoint(), &of(86_400)).await.is_err());
-    assert_eq!(names.address(&endpoint(), &[], &of(86_400)).await.unwrap(), address("10.0.0.1:80"));
+    assert_eq!(
+        names.address(&endpoint(), &[], &of(86_400)).await.unwrap(),
+        address("10.0.0.1:80")
+    );
     let _ = names.refresh(&endpoint(), &of(0)).await;
-    assert!(names.address(&endpoint(), &[], &of(0)).await.is_err(), "and shortened");
+    assert!(
+        names.address(&endpoint(), &[], &of(0)).await.is_err(),
+        "and shortened"
+    );
 }
 
 #[tokio::test]
 async fn a_resolver_that_says_nothing_is_given_up_and_many_requests_ask_once() {
-    let book = Arc::new(Book { is_silent: true, ..Book::default() });
+    let book = Arc::new(Book {
+        is_silent: true,
+        ..Book::default()
+    });
     let names = Names::new(Arc::clone(&book) as Arc<dyn Resolve>);
     let began = Instant::now();
     assert!(names.address(&endpoint(), &[], &limits()).await.is_err());
     let took = began.elapsed();
-    assert!(took > Duration::from_secs(2) && took < Duration::from_secs(20), "{took:?}");
+    assert!(
+        took > Duration::from_secs(2) && took < Duration::from_secs(20),
+        "{took:?}"
+    );
     let book = Arc::new(Book::default());
     book.say(Some(&["10.0.0.1:80"]));
     let names = Arc::new(Names::new(Arc::clone(&book) as Arc<dyn Resolve>));
@@ -137,6 +184,12 @@ async fn a_resolver_that_says_nothing_is_given_up_and_many_requests_ask_once() {
         let names = Arc::clone(&names);
         asking.spawn(async move { names.address(&endpoint(), &[], &limits()).await.unwrap() });
     }
-    assert!(asking.join_all().await.iter().all(|found| *found == address("10.0.0.1:80")));
+    assert!(
+        asking
+            .join_all()
+            .await
+            .iter()
+            .all(|found| *found == address("10.0.0.1:80"))
+    );
     assert_eq!(book.asked.load(Ordering::SeqCst), 1);
 }

@@ -1,5 +1,5 @@
-//! When a vendor's answer is complete: the one rule for every vendor protocol and every surface, passed on or translated,
-//! streamed or whole.
+//! When a vendor's answer is complete: the one rule for every vendor protocol and every surface,
+//! passed on or translated, streamed or whole.
 //!
 //! | stop reason | usage | last event | what follows                              | verdict                           |
 //! |-------------|-------|------------|-------------------------------------------|-----------------------------------|
@@ -9,16 +9,21 @@
 //! | yes         | no    | no         | end, reset, silence, garbage              | complete, the usage is estimated  |
 //! | yes         | no    | no         | error event                               | failed with the vendor's error    |
 //!
-//! * The stop reason: `finish_reason` of every choice that was asked for (chat), `stop_reason` (messages),
-//!   `response.completed` or `response.incomplete` (responses), or the response's `status` in a whole body.
-//! * The last event: `[DONE]` (chat), `message_stop` (messages), the stop reason itself (responses), the end of a whole
-//!   body. Proxies write `[DONE]` when their own vendor broke off, so it proves nothing without a stop reason.
-//! * A complete answer is billed and ends cleanly: the gateway writes the usage and the last event that are missing.
-//! * A stop reason without usage and last event completes the answer, because the client has every token of it. An error
-//!   would make the client pay for a second answer.
-//! * Content behind a stop reason withdraws it until the last event: some vendors send a reason with every chunk.
+//! * The stop reason: `finish_reason` of every choice that was asked for (chat), `stop_reason`
+//!   (messages), `response.completed` or `response.incomplete` (responses), or the response's
+//!   `status` in a whole body.
+//! * The last event: `[DONE]` (chat), `message_stop` (messages), the stop reason itself
+//!   (responses), the end of a whole body. Proxies write `[DONE]` when their own vendor broke off,
+//!   so it proves nothing without a stop reason.
+//! * A complete answer is billed and ends cleanly: the gateway writes the usage and the last event
+//!   that are missing.
+//! * A stop reason without usage and last event completes the answer, because the client has every
+//!   token of it. An error would make the client pay for a second answer.
+//! * Content behind a stop reason withdraws it until the last event: some vendors send a reason
+//!   with every chunk.
 //!
-//! It must not know a protocol's words, nor how long the rest is waited for: `edge/intake/replay.rs` does.
+//! It must not know a protocol's words, nor how long the rest is waited for:
+//! `edge/intake/replay.rs` does.
 
 use super::Fault;
 
@@ -52,7 +57,11 @@ pub struct Completion {
 impl Completion {
     /// The gateway itself gave the stop reason and the last event.
     pub fn ended_by_gateway() -> Self {
-        Self { stop_reason: StopReason::All, is_withdrawn: false, has_last_event: true }
+        Self {
+            stop_reason: StopReason::All,
+            is_withdrawn: false,
+            has_last_event: true,
+        }
     }
 
     /// Sets for how much of the answer the stop reason has come.
@@ -92,13 +101,16 @@ impl Completion {
         self.has_stopped() && !self.has_last_event
     }
 
-    /// Judges an answer whose vendor sends no last event. `fault`: why it cannot be read on; `None`: it ended.
+    /// Judges an answer whose vendor sends no last event. `fault`: why it cannot be read on;
+    /// `None`: it ended.
     ///
     /// # Errors
     /// The answer is not complete: the fault, or [`Fault::Cut`].
     pub fn end(&self, has_usage: bool, fault: Option<Fault>) -> Result<(), Fault> {
         match fault {
-            Some(Fault::Vendor(error)) if !(self.has_stopped() && has_usage) => Err(Fault::Vendor(error)),
+            Some(Fault::Vendor(error)) if !(self.has_stopped() && has_usage) => {
+                Err(Fault::Vendor(error))
+            }
             _ if self.has_stopped() => Ok(()),
             fault => Err(fault.unwrap_or(Fault::Cut)),
         }
@@ -112,7 +124,13 @@ mod tests {
 
     fn faults() -> [Option<Fault>; 5] {
         let error = Fault::Vendor(VendorError::default());
-        [None, Some(Fault::NotJson), Some(Fault::TooLarge), Some(Fault::Cut), Some(error)]
+        [
+            None,
+            Some(Fault::NotJson),
+            Some(Fault::TooLarge),
+            Some(Fault::Cut),
+            Some(error),
+        ]
     }
 
     /// Each row of the table in the module's documentation.
@@ -122,14 +140,22 @@ mod tests {
             for fault in faults() {
                 let mut completion = Completion::default();
                 let expected = fault.clone().unwrap_or(Fault::Cut);
-                assert_eq!(completion.end(has_usage, fault.clone()), Err(expected), "{has_usage}");
+                assert_eq!(
+                    completion.end(has_usage, fault.clone()),
+                    Err(expected),
+                    "{has_usage}"
+                );
                 assert_eq!(completion.last_event(), Err(Fault::Cut));
                 assert!(!completion.is_complete() && !completion.is_finishing());
 
                 completion.set_stop_reason(StopReason::All);
                 assert!(completion.is_finishing() && !completion.is_complete());
                 let is_error = matches!(fault, Some(Fault::Vendor(_)));
-                assert_eq!(completion.end(has_usage, fault.clone()).is_ok(), has_usage || !is_error, "{fault:?}");
+                assert_eq!(
+                    completion.end(has_usage, fault.clone()).is_ok(),
+                    has_usage || !is_error,
+                    "{fault:?}"
+                );
 
                 assert_eq!(completion.last_event(), Ok(()));
                 assert!(completion.is_complete() && !completion.is_finishing());
@@ -145,7 +171,10 @@ mod tests {
         completion.set_stop_reason(StopReason::All);
         assert!(!completion.is_finishing());
         assert_eq!(completion.end(true, None), Err(Fault::Cut));
-        assert!(matches!(completion.end(true, faults()[4].clone()), Err(Fault::Vendor(_))));
+        assert!(matches!(
+            completion.end(true, faults()[4].clone()),
+            Err(Fault::Vendor(_))
+        ));
         assert_eq!(completion.last_event(), Ok(()));
         assert!(completion.has_stopped());
     }

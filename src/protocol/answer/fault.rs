@@ -37,11 +37,16 @@ impl Fault {
         Fault::Vendor(VendorError::read(error).unwrap_or_default())
     }
 
-    /// Of an event that is not a JSON object. One of a name that we do not know may be anything: it is passed over.
+    /// Of an event that is not a JSON object. One of a name that we do not know may be anything: it
+    /// is passed over.
     ///
     /// # Errors
     /// By its name it must be one.
-    pub(in crate::protocol) fn of_unreadable(vendor: Protocol, name: &[u8], data: &[u8]) -> Result<(), Fault> {
+    pub(in crate::protocol) fn of_unreadable(
+        vendor: Protocol,
+        name: &[u8],
+        data: &[u8],
+    ) -> Result<(), Fault> {
         let is_known = match vendor {
             _ if name == b"error" => return Err(Fault::told(data)),
             _ if name.is_empty() => true,
@@ -49,7 +54,11 @@ impl Fault {
             Protocol::Messages => name == b"message" || MESSAGES_EVENTS.contains(&name),
             Protocol::Responses => name.starts_with(b"response."),
         };
-        if is_known { Err(Fault::NotJson) } else { Ok(()) }
+        if is_known {
+            Err(Fault::NotJson)
+        } else {
+            Ok(())
+        }
     }
 
     /// What the caller is told. `vendor` is the vendor's protocol.
@@ -58,8 +67,13 @@ impl Fault {
             Fault::NotJson => Failure::of(Kind::UpstreamFailed),
             Fault::Cut => Failure::of(Kind::UpstreamClosed),
             Fault::TooLarge => Failure::of(Kind::UpstreamEventTooLarge),
-            Fault::Empty => Failure::new(Kind::UpstreamFailed, "The upstream returned no complete answer."),
-            Fault::Vendor(error) => failure::from_vendor_error(vendor, error, upstream_model, public_model),
+            Fault::Empty => Failure::new(
+                Kind::UpstreamFailed,
+                "The upstream returned no complete answer.",
+            ),
+            Fault::Vendor(error) => {
+                failure::from_vendor_error(vendor, error, upstream_model, public_model)
+            }
         }
     }
 }

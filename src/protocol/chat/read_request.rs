@@ -1,9 +1,10 @@
 //! A request of the chat surface, read into the form.
 //!
-//! It judges what the surface judges: types, ranges, words it does not know. It must not know a target: what only
-//! chat can say is kept as it stands ([`Opaque`] of chat), for the writer to map, drop or refuse. A member *inside* a
-//! message, part, call or tool that the form has no place for ends here, and unless it says nothing it is told. What
-//! comes of each member is one table, `read_request/fields.rs`.
+//! It judges what the surface judges: types, ranges, words it does not know. It must not know a
+//! target: what only chat can say is kept as it stands ([`Opaque`] of chat), for the writer to map,
+//! drop or refuse. A member *inside* a message, part, call or tool that the form has no place for
+//! ends here, and unless it says nothing it is told. What comes of each member is one table,
+//! `read_request/fields.rs`.
 //!
 //! Read next: `read_request/fields.rs`, then `read_request/messages.rs`.
 
@@ -11,7 +12,9 @@ pub use fields::FIELDS;
 
 use crate::protocol::Protocol;
 use crate::protocol::failure::{Failure, Kind};
-use crate::protocol::form::{Cache, Choice, Format, Opaque, Reasoning, Refused, Request, Sampling, Warnings};
+use crate::protocol::form::{
+    Cache, Choice, Format, Opaque, Reasoning, Refused, Request, Sampling, Warnings,
+};
 use crate::protocol::text::Text;
 use crate::protocol::tree::Value;
 use check::{Shape, wrong_type};
@@ -32,10 +35,18 @@ mod tools;
 /// It breaks a rule of the surface.
 pub fn read<'a>(body: Value<'a>, warnings: &mut Warnings) -> Result<Request<'a>, Refused> {
     if !body.is_object() {
-        return Err(Box::new(Failure::new(Kind::InvalidRequest, "The request body must be a JSON object.")));
+        return Err(Box::new(Failure::new(
+            Kind::InvalidRequest,
+            "The request body must be a JSON object.",
+        )));
     }
     match body.get("model") {
-        None => return Err(check::invalid("model", "you must provide a model parameter")),
+        None => {
+            return Err(check::invalid(
+                "model",
+                "you must provide a model parameter",
+            ));
+        }
         Some(model) if !model.is_string() => return Err(wrong_type("model", "a string", model)),
         Some(_) => {}
     }
@@ -134,35 +145,67 @@ fn extra<'a>(body: Value<'a>) -> Result<Vec<Opaque<'a>>, Refused> {
                 "output_config" => check::shape(value, Shape::Object, name)?,
                 _ => check::shape(value, Shape::String, name)?,
             }
-            extra.push(Opaque { origin: Protocol::Messages, name: Text::made(name), value });
+            extra.push(Opaque {
+                origin: Protocol::Messages,
+                name: Text::made(name),
+                value,
+            });
         }
     }
     for (name, shape) in OF_CHAT {
         if let Some(value) = body.get(name) {
             check::shape(value, shape, name)?;
-            extra.push(Opaque { origin: Protocol::Chat, name: Text::made(name), value });
+            extra.push(Opaque {
+                origin: Protocol::Chat,
+                name: Text::made(name),
+                value,
+            });
         }
     }
     let is_known = |name: &str| {
-        CARRIED.contains(&name) || OF_MESSAGES.contains(&name) || OF_CHAT.iter().any(|(known, _)| *known == name)
+        CARRIED.contains(&name)
+            || OF_MESSAGES.contains(&name)
+            || OF_CHAT.iter().any(|(known, _)| *known == name)
     };
-    let unknown = body.members().filter(|(name, value)| !value.is_null() && !is_known(&name.value()));
-    extra.extend(unknown.take(UNKNOWN_MAX).map(|(name, value)| Opaque { origin: Protocol::Chat, name, value }));
+    let unknown = body
+        .members()
+        .filter(|(name, value)| !value.is_null() && !is_known(&name.value()));
+    extra.extend(unknown.take(UNKNOWN_MAX).map(|(name, value)| Opaque {
+        origin: Protocol::Chat,
+        name,
+        value,
+    }));
     Ok(extra)
 }
 
-/// The cache marker of a part, message, call or tool. `prompt_cache_breakpoint` is the surface's own, `cache_control`
-/// what many clients send instead.
-pub(in crate::protocol) fn marker(of: Value<'_>, path: impl std::fmt::Display) -> Result<Option<Cache>, Refused> {
+/// The cache marker of a part, message, call or tool. `prompt_cache_breakpoint` is the surface's
+/// own, `cache_control` what many clients send instead.
+pub(in crate::protocol) fn marker(
+    of: Value<'_>,
+    path: impl std::fmt::Display,
+) -> Result<Option<Cache>, Refused> {
     if let Some(marker) = of.get("cache_control") {
         return check::marker(marker, format_args!("{path}.cache_control")).map(Some);
     }
-    let Some(breakpoint) = of.get("prompt_cache_breakpoint") else { return Ok(None) };
-    check::shape(breakpoint, Shape::Object, format_args!("{path}.prompt_cache_breakpoint"))?;
-    if !breakpoint.get("mode").is_some_and(|mode| mode.is("explicit")) {
+    let Some(breakpoint) = of.get("prompt_cache_breakpoint") else {
+        return Ok(None);
+    };
+    check::shape(
+        breakpoint,
+        Shape::Object,
+        format_args!("{path}.prompt_cache_breakpoint"),
+    )?;
+    if !breakpoint
+        .get("mode")
+        .is_some_and(|mode| mode.is("explicit"))
+    {
         return Ok(None);
     }
     // Half a day is more than the other protocol can say; the longest it has comes nearest.
     let is_long = breakpoint.get("ttl").is_some_and(|ttl| ttl.is("12h"));
-    Ok(Some(if is_long { Cache::OneHour } else { Cache::Usual }))
+    Ok(Some(if is_long {
+        Cache::OneHour
+    } else {
+        Cache::Usual
+    }))
 }

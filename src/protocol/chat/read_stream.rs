@@ -1,12 +1,14 @@
 //! A chat vendor's answer, streamed or whole, as events.
 //!
-//! It must not hold text back: what a chunk says is told at once, in the chunk's own tokens. Kept are only a call's
-//! arguments until its name is known, what a refusal says (it is told once more, as the reason), and reasoning that
-//! is to come back one day. Unknown members are skipped, members of a wrong type count as absent.
+//! It must not hold text back: what a chunk says is told at once, in the chunk's own tokens. Kept
+//! are only a call's arguments until its name is known, what a refusal says (it is told once more,
+//! as the reason), and reasoning that is to come back one day. Unknown members are skipped, members
+//! of a wrong type count as absent.
 //!
 //! Order inside a chunk: reasoning, text, refusal, calls, finish reason, usage.
 //!
-//! Read next: `chat/read_stream/calls.rs`, which fragment belongs to which call; then `messages/write_stream.rs`.
+//! Read next: `chat/read_stream/calls.rs`, which fragment belongs to which call; then
+//! `messages/write_stream.rs`.
 
 use crate::protocol::Protocol;
 use crate::protocol::counters;
@@ -77,7 +79,13 @@ enum Finish {
 
 impl Reader {
     /// One event of the vendor's stream. `nodes` is memory to be used again, and given back.
-    pub fn event(&mut self, name: &[u8], data: &[u8], nodes: Nodes, to: &mut impl Sink) -> (Nodes, Result<(), Fault>) {
+    pub fn event(
+        &mut self,
+        name: &[u8],
+        data: &[u8],
+        nodes: Nodes,
+        to: &mut impl Sink,
+    ) -> (Nodes, Result<(), Fault>) {
         if data == b"[DONE]" {
             return (nodes, self.done(to));
         }
@@ -85,15 +93,19 @@ impl Reader {
             return (nodes, Fault::of_unreadable(Protocol::Chat, name, data));
         };
         match Tree::read(text, DEPTH_MAX, nodes) {
-            Ok(tree) if !tree.root().is_object() => {
-                (tree.into_nodes(), Fault::of_unreadable(Protocol::Chat, name, data))
-            }
+            Ok(tree) if !tree.root().is_object() => (
+                tree.into_nodes(),
+                Fault::of_unreadable(Protocol::Chat, name, data),
+            ),
             Ok(_) if name == b"error" => (Nodes::new(), Err(Fault::told(data))),
             Ok(tree) => {
                 let outcome = self.chunk(tree.root(), false, to);
                 (tree.into_nodes(), outcome)
             }
-            Err(_) => (Nodes::new(), Fault::of_unreadable(Protocol::Chat, name, data)),
+            Err(_) => (
+                Nodes::new(),
+                Fault::of_unreadable(Protocol::Chat, name, data),
+            ),
         }
     }
 
@@ -111,7 +123,8 @@ impl Reader {
         Ok(())
     }
 
-    /// A chunk, or a whole answer: they differ in `delta` and `message`, and in what an entry of `tool_calls` is.
+    /// A chunk, or a whole answer: they differ in `delta` and `message`, and in what an entry of
+    /// `tool_calls` is.
     fn chunk(&mut self, chunk: Value<'_>, is_whole: bool, to: &mut impl Sink) -> Result<(), Fault> {
         self.heard = true;
         let mut start = Start::default();
@@ -121,7 +134,11 @@ impl Reader {
                 "id" => start.id = value.text(),
                 "service_tier" => start.tier = value.text(),
                 "choices" => {
-                    for read in value.items().filter(|choice| choice.is_object()).map(Choice::read) {
+                    for read in value
+                        .items()
+                        .filter(|choice| choice.is_object())
+                        .map(Choice::read)
+                    {
                         is_error |= read.is_failed();
                         choice = choice.or(Some(read).filter(|read| read.index == 0));
                     }
@@ -134,10 +151,18 @@ impl Reader {
         if is_error {
             return Err(Fault::told(chunk.raw().as_bytes()));
         }
-        self.tier = start.tier.as_ref().map(|tier| ServiceTier::said(&tier.value())).or(self.tier);
+        self.tier = start
+            .tier
+            .as_ref()
+            .map(|tier| ServiceTier::said(&tier.value()))
+            .or(self.tier);
         if let Some(choice) = choice {
             self.start(start, to);
-            if let Some(message) = if is_whole { choice.message } else { choice.delta } {
+            if let Some(message) = if is_whole {
+                choice.message
+            } else {
+                choice.delta
+            } {
                 self.message(message, is_whole, to)?;
             }
             if let Some(reason) = &choice.finish_reason {
@@ -185,12 +210,23 @@ impl Reader {
 
     fn send_counters(&self, to: &mut impl Sink) {
         if let Some(counters) = self.counters {
-            let counters = &VendorCounters::Chat(ChatCounters { service_tier: self.tier, ..counters });
-            to.event(Event::Counters { counters, is_final: true });
+            let counters = &VendorCounters::Chat(ChatCounters {
+                service_tier: self.tier,
+                ..counters
+            });
+            to.event(Event::Counters {
+                counters,
+                is_final: true,
+            });
         }
     }
 
-    fn message(&mut self, message: Value<'_>, is_whole: bool, to: &mut impl Sink) -> Result<(), Fault> {
+    fn message(
+        &mut self,
+        message: Value<'_>,
+        is_whole: bool,
+        to: &mut impl Sink,
+    ) -> Result<(), Fault> {
         let said = Said::read(message);
         self.reason(&said, is_whole, to);
         if let Some(content) = said.content {
@@ -236,10 +272,14 @@ impl Reader {
         let details = said.details.filter(|details| details.is_array());
         match self.reasoning.source(said) {
             Some(reasoning::Source::Content) => {
-                said.reasoning_content.iter().for_each(|text| self.say(Stretch::Thinking, text, to));
+                said.reasoning_content
+                    .iter()
+                    .for_each(|text| self.say(Stretch::Thinking, text, to));
             }
             Some(reasoning::Source::Plain) => {
-                said.reasoning.iter().for_each(|text| self.say(Stretch::Thinking, text, to));
+                said.reasoning
+                    .iter()
+                    .for_each(|text| self.say(Stretch::Thinking, text, to));
             }
             Some(reasoning::Source::Details) => {
                 for entry in details.into_iter().flat_map(Value::items) {
@@ -264,7 +304,10 @@ impl Reader {
             Some((current, slot)) if current == stretch => slot,
             _ => self.begin(stretch, to),
         };
-        to.event(Event::Delta { slot, text: text.borrowed() });
+        to.event(Event::Delta {
+            slot,
+            text: text.borrowed(),
+        });
     }
 
     fn begin(&mut self, stretch: Stretch, to: &mut impl Sink) -> u32 {
@@ -282,8 +325,8 @@ impl Reader {
         slot
     }
 
-    /// Something else begins, or all is said: reasoning that its vendor wants back goes into a signature, of the
-    /// thinking that was just told or of one without words.
+    /// Something else begins, or all is said: reasoning that its vendor wants back goes into a
+    /// signature, of the thinking that was just told or of one without words.
     fn sign(&mut self, to: &mut impl Sink) {
         let Some(signature) = self.reasoning.take_signature() else {
             return;
@@ -292,7 +335,10 @@ impl Reader {
             Some((Stretch::Thinking, slot)) => slot,
             _ => self.begin(Stretch::Thinking, to),
         };
-        to.event(Event::Signature { slot, signature: Text::made(signature) });
+        to.event(Event::Signature {
+            slot,
+            signature: Text::made(signature),
+        });
         // What is thought after this is another piece.
         self.current = None;
     }
@@ -308,7 +354,9 @@ impl Reader {
 
     fn stop(&self) -> Stop<'_> {
         match self.finish {
-            _ if !self.refusal.is_empty() => Stop::Refusal { explanation: Some(self.refusal.text()) },
+            _ if !self.refusal.is_empty() => Stop::Refusal {
+                explanation: Some(self.refusal.text()),
+            },
             Some(Finish::Stop) => Stop::EndTurn,
             Some(Finish::Calls) => Stop::ToolUse,
             Some(Finish::Length) => Stop::MaxTokens,
@@ -367,7 +415,9 @@ impl<'v> Choice<'v> {
 
     /// Not a reason to stop but a failure, said by vendors that gather others.
     fn is_failed(&self) -> bool {
-        self.finish_reason.as_ref().is_some_and(|reason| reason.is("error"))
+        self.finish_reason
+            .as_ref()
+            .is_some_and(|reason| reason.is("error"))
     }
 }
 
@@ -395,7 +445,9 @@ impl<'v> Said<'v> {
                 "reasoning" => said.reasoning = text(value),
                 "reasoning_details" => said.details = Some(value),
                 "tool_calls" => said.calls = Some(value).filter(|value| value.is_array()),
-                "function_call" => said.function_call = Some(value).filter(|value| value.is_object()),
+                "function_call" => {
+                    said.function_call = Some(value).filter(|value| value.is_object())
+                }
                 "audio" => audio = value.get("transcript"),
                 _ => {}
             }
@@ -411,7 +463,9 @@ fn text(value: Value<'_>) -> Option<Text<'_>> {
 }
 
 fn read_usage(usage: Value<'_>) -> Option<ChatCounters> {
-    counters::chat(&mut Scan::new(usage.raw(), DEPTH_MAX)).ok().flatten()
+    counters::chat(&mut Scan::new(usage.raw(), DEPTH_MAX))
+        .ok()
+        .flatten()
 }
 
 #[cfg(test)]
@@ -426,20 +480,25 @@ mod tests {
     }
 
     fn tell(reader: &mut Reader, chunk: &str) -> Result<(), Fault> {
-        reader.event(b"", chunk.as_bytes(), Nodes::new(), &mut Nobody).1
+        reader
+            .event(b"", chunk.as_bytes(), Nodes::new(), &mut Nobody)
+            .1
     }
 
     #[test]
     fn what_is_kept_of_calls_is_bounded() {
         let mut reader = Reader::default();
-        let call = |id: usize| format!(r#"{{"choices":[{{"delta":{{"tool_calls":[{{"id":"call_{id}"}}]}}}}]}}"#);
+        let call = |id: usize| {
+            format!(r#"{{"choices":[{{"delta":{{"tool_calls":[{{"id":"call_{id}"}}]}}}}]}}"#)
+        };
         let outcome = (0..10_000).try_for_each(|id| tell(&mut reader, &call(id)));
         assert_eq!(outcome, Err(Fault::TooLarge));
 
         let mut reader = Reader::default();
         let arguments = "x".repeat(100_000);
-        let nameless =
-            format!(r#"{{"choices":[{{"delta":{{"tool_calls":[{{"function":{{"arguments":"{arguments}"}}}}]}}}}]}}"#);
+        let nameless = format!(
+            r#"{{"choices":[{{"delta":{{"tool_calls":[{{"function":{{"arguments":"{arguments}"}}}}]}}}}]}}"#
+        );
         let outcome = (0..1_000).try_for_each(|_| tell(&mut reader, &nameless));
         assert_eq!(outcome, Err(Fault::TooLarge));
     }

@@ -1,14 +1,17 @@
 //! A request, written for a chat vendor.
 //!
-//! Every member that cannot be said is refused, left out or named in the warnings here: nothing that the form holds
-//! goes missing without an outcome. It must not judge the caller's types again; the reader did.
+//! Every member that cannot be said is refused, left out or named in the warnings here: nothing
+//! that the form holds goes missing without an outcome. It must not judge the caller's types again;
+//! the reader did.
 //!
 //! Read next: `chat/write_request/turns.rs` (the messages), `chat/write_request/effort.rs`.
 
 use crate::protocol::failure::{Failure, Kind};
 use crate::protocol::form::answer::Recall;
 use crate::protocol::form::{Action, BlockKind, Choice, Refused, Request, Warnings};
-use crate::protocol::rules::{ChatModel, ParallelToolCalls, ToolCallIds, ToolsWithReasoning, names, pairing};
+use crate::protocol::rules::{
+    ChatModel, ParallelToolCalls, ToolCallIds, ToolsWithReasoning, names, pairing,
+};
 use crate::protocol::text::{Json, Text};
 use crate::protocol::translate::{Given, Written};
 use crate::protocol::tree::Value;
@@ -35,14 +38,15 @@ const STOPS_MAX: usize = 4;
 /// The most tools that a chat vendor takes.
 const TOOLS_MAX: usize = 128;
 
-/// A line that one client puts before its instructions, different in each request: it would defeat every cache of a
-/// vendor that does not know to skip it.
+/// A line that one client puts before its instructions, different in each request: it would defeat
+/// every cache of a vendor that does not know to skip it.
 const NONCE: &str = "x-anthropic-billing-header:";
 
 /// Writes the request.
 ///
 /// # Errors
-/// It asks for what the model cannot do and must not be done without, or calls and results do not pair.
+/// It asks for what the model cannot do and must not be done without, or calls and results do not
+/// pair.
 pub fn write(
     request: &mut Request<'_>,
     model: &ChatModel,
@@ -56,7 +60,11 @@ pub fn write(
     pairing::pair(request, warnings)?;
     recall.show_thinking = effort::shows_thinking(request);
     let json = Json::with_capacity(estimate::body_bytes(recall.input_estimate));
-    let words = Words { warnings, recall, marks: model.cache_breakpoints };
+    let words = Words {
+        warnings,
+        recall,
+        marks: model.cache_breakpoints,
+    };
     let mut writer = Writer {
         surface: request.surface,
         model,
@@ -68,7 +76,11 @@ pub fn write(
         ids: HashMap::new(),
         open: VecDeque::new(),
     };
-    writer.json.open_object().key("model").str(given.target.upstream_model);
+    writer
+        .json
+        .open_object()
+        .key("model")
+        .str(given.target.upstream_model);
     writer.settings(request)?;
     let has_tools = writer.tools(request)?;
     let thinker = effort::Thinker {
@@ -83,13 +95,27 @@ pub fn write(
     writer.tier(request);
     if request.stream {
         writer.json.key("stream").bool(true);
-        writer.json.key("stream_options").open_object().key("include_usage").bool(true).close_object();
+        writer
+            .json
+            .key("stream_options")
+            .open_object()
+            .key("include_usage")
+            .bool(true)
+            .close_object();
     }
     writer.extras(request);
     writer.messages(request)?;
     writer.json.close_object();
-    let Writer { json, carries_thinking, .. } = writer;
-    Ok(Written { body: json.into_bytes(), streams: request.stream, carries_thinking })
+    let Writer {
+        json,
+        carries_thinking,
+        ..
+    } = writer;
+    Ok(Written {
+        body: json.into_bytes(),
+        streams: request.stream,
+        carries_thinking,
+    })
 }
 
 /// What is needed everywhere on the way.
@@ -113,7 +139,12 @@ impl Writer<'_> {
         if let Some(limit) = wording::limit(request, self.given, 1, self.words.warnings)? {
             self.json.key(self.model.output_limit_field).number(limit);
         }
-        wording::sampling(request, self.model.sampling, &mut self.json, self.words.warnings);
+        wording::sampling(
+            request,
+            self.model.sampling,
+            &mut self.json,
+            self.words.warnings,
+        );
         if let Some(top_k) = request.sampling.top_k {
             if self.model.top_k {
                 self.json.key("top_k").raw(top_k.raw());
@@ -160,7 +191,9 @@ impl Writer<'_> {
         }
         if self.model.tools_with_reasoning == ToolsWithReasoning::ResponsesOnly {
             let message = format!("Tools are not available for model '{model}' on this endpoint.");
-            return Err(Box::new(Failure::new(Kind::InvalidRequest, message).with_param("tools")));
+            return Err(Box::new(
+                Failure::new(Kind::InvalidRequest, message).with_param("tools"),
+            ));
         }
         let mut writer = ToolWriter {
             surface: self.surface,
@@ -172,7 +205,9 @@ impl Writer<'_> {
         writer.write(&sent, &request.choice)?;
         let is_taken = match self.model.parallel_tool_calls {
             ParallelToolCalls::Accepted => true,
-            ParallelToolCalls::WithAutoChoice => matches!(request.choice, Choice::Absent | Choice::Auto),
+            ParallelToolCalls::WithAutoChoice => {
+                matches!(request.choice, Choice::Absent | Choice::Auto)
+            }
             ParallelToolCalls::Refused => false,
         };
         if request.parallel_calls == Some(false) && !is_taken {
@@ -202,13 +237,20 @@ impl Writer<'_> {
 
     /// What only chat can say: another surface may know the same member.
     fn extras(&mut self, request: &Request<'_>) {
-        for opaque in request.extra.iter().filter(|opaque| opaque.origin == Protocol::Chat) {
+        for opaque in request
+            .extra
+            .iter()
+            .filter(|opaque| opaque.origin == Protocol::Chat)
+        {
             let name = opaque.name.value();
             match name.as_ref() {
-                "verbosity" if !self.model.verbosity => self.words.warnings.add(Action::Dropped, "text.verbosity"),
+                "verbosity" if !self.model.verbosity => {
+                    self.words.warnings.add(Action::Dropped, "text.verbosity")
+                }
                 // Written with who is behind the request, or known to no compatible server.
                 "prompt_cache_key" => {}
-                "prompt_cache_options" | "prompt_cache_retention" if !self.given.target.official => {}
+                "prompt_cache_options" | "prompt_cache_retention"
+                    if !self.given.target.official => {}
                 name => drop(self.json.key(name).raw(opaque.value.raw())),
             }
         }
@@ -239,7 +281,9 @@ pub(in crate::protocol) fn refused(surface: Protocol, path: &str, message: &str)
 /// Takes the nonce's line off the instructions.
 pub(in crate::protocol) fn without_nonce(request: &mut Request<'_>) {
     for block in &mut request.system {
-        let BlockKind::Text(text) = &mut block.kind else { continue };
+        let BlockKind::Text(text) = &mut block.kind else {
+            continue;
+        };
         if let Text::Token { raw, escaped, .. } = text
             && raw.starts_with(NONCE)
         {

@@ -1,11 +1,11 @@
 //! The form's events, said as a chat answer: chunks of a stream, or one body.
 //!
-//! It must not wait: of a stream everything leaves with the event that brought it, but for what clients can only
-//! read whole (reasoning to be sent back, sources, why the model declined, the input of a custom tool). A failure on
-//! the way is not told here.
+//! It must not wait: of a stream everything leaves with the event that brought it, but for what
+//! clients can only read whole (reasoning to be sent back, sources, why the model declined, the
+//! input of a custom tool). A failure on the way is not told here.
 //!
-//! Read next: `write_stream/course.rs`, which gives each event its outcome; then `write_stream/chunks.rs` and
-//! `write_stream/message.rs`, which put it down.
+//! Read next: `write_stream/course.rs`, which gives each event its outcome; then
+//! `write_stream/chunks.rs` and `write_stream/message.rs`, which put it down.
 
 use crate::protocol::form::answer::{Event, Recall, Sink};
 use chunks::Chunks;
@@ -21,12 +21,12 @@ mod usage;
 pub use kept::ITEM_FORMAT;
 pub use usage::write as write_usage;
 
-/// What may be sent at any time to keep the client waiting: a plain comment. As the stream has no `id:` lines, no
-/// client takes it for an event.
+/// What may be sent at any time to keep the client waiting: a plain comment. As the stream has no
+/// `id:` lines, no client takes it for an event.
 pub const KEEP_ALIVE: &[u8] = b": ping\n\n";
 
-/// The most that a stream holds back, all of it together: the reasoning of the longest answers is below a tenth of
-/// it. Beyond it the stream goes on without; but not without a call's input.
+/// The most that a stream holds back, all of it together: the reasoning of the longest answers is
+/// below a tenth of it. Beyond it the stream goes on without; but not without a call's input.
 const KEPT_BYTES_MAX: usize = 8 << 20;
 
 /// Writes an answer as chunks.
@@ -38,7 +38,10 @@ pub struct Stream {
 
 impl Stream {
     pub fn new(recall: Recall) -> Self {
-        Stream { course: Course::new(recall, KEPT_BYTES_MAX), chunks: Chunks::default() }
+        Stream {
+            course: Course::new(recall, KEPT_BYTES_MAX),
+            chunks: Chunks::default(),
+        }
     }
 
     /// Moves what was written so far.
@@ -67,7 +70,10 @@ pub struct Whole {
 
 impl Whole {
     pub fn new(recall: Recall) -> Self {
-        Whole { course: Course::new(recall, message::BYTES_MAX), message: Message::default() }
+        Whole {
+            course: Course::new(recall, message::BYTES_MAX),
+            message: Message::default(),
+        }
     }
 
     /// The answer, once it is complete.
@@ -95,14 +101,24 @@ mod tests {
     use crate::usage::{Usage, UsageEstimator};
 
     fn call(name: &'static str) -> Piece<'static> {
-        Piece::Call { id: Some(Text::made("toolu_1")), name: Text::made(name), is_custom: false }
+        Piece::Call {
+            id: Some(Text::made("toolu_1")),
+            name: Text::made(name),
+            is_custom: false,
+        }
     }
 
     fn delta(slot: u32, text: &str) -> Event<'_> {
-        Event::Delta { slot, text: Text::made(text) }
+        Event::Delta {
+            slot,
+            text: Text::made(text),
+        }
     }
 
-    fn written(recall: Recall, events: impl IntoIterator<Item = Event<'static>>) -> (String, Stream) {
+    fn written(
+        recall: Recall,
+        events: impl IntoIterator<Item = Event<'static>>,
+    ) -> (String, Stream) {
         let mut stream = Stream::new(recall);
         stream.event(Event::Start(Start::default()));
         events.into_iter().for_each(|event| stream.event(event));
@@ -113,8 +129,15 @@ mod tests {
 
     #[test]
     fn each_event_leaves_at_once_in_a_frame_of_one_line() {
-        let events =
-            [Event::Open { slot: 1, piece: Piece::Text }, delta(1, "a\nb\u{1}"), delta(1, "c"), delta(2, "lost")];
+        let events = [
+            Event::Open {
+                slot: 1,
+                piece: Piece::Text,
+            },
+            delta(1, "a\nb\u{1}"),
+            delta(1, "c"),
+            delta(2, "lost"),
+        ];
         let (out, mut stream) = written(Recall::default(), events);
         let frames: Vec<_> = out.split_terminator("\n\n").collect();
         assert_eq!(frames.len(), 3, "{out}");
@@ -130,8 +153,18 @@ mod tests {
 
     #[test]
     fn pieces_that_are_never_closed_are_closed_by_the_end() {
-        let open = |slot, name| Event::Open { slot, piece: call(name) };
-        let events = [open(1, "f"), open(2, "g"), delta(1, "{"), delta(1, "}"), Event::Stop(Stop::ToolUse), Event::End];
+        let open = |slot, name| Event::Open {
+            slot,
+            piece: call(name),
+        };
+        let events = [
+            open(1, "f"),
+            open(2, "g"),
+            delta(1, "{"),
+            delta(1, "}"),
+            Event::Stop(Stop::ToolUse),
+            Event::End,
+        ];
         let (out, _) = written(Recall::default(), events);
         assert_eq!(out.matches(r#"{"arguments":"{}"}"#).count(), 1, "{out}");
         assert!(out.ends_with("data: [DONE]\n\n"));
@@ -140,11 +173,22 @@ mod tests {
     #[test]
     fn reasoning_without_room_is_left_out_and_the_stream_goes_on() {
         let long = "x".repeat(KEPT_BYTES_MAX / 4).leak();
-        let mut events = vec![Event::Open { slot: 1, piece: Piece::Thinking }];
+        let mut events = vec![Event::Open {
+            slot: 1,
+            piece: Piece::Thinking,
+        }];
         events.extend((0..5).map(|_| delta(1, long)));
         events.extend([
-            Event::Open { slot: 2, piece: Piece::Hidden { data: Text::made("y") } },
-            Event::Open { slot: 3, piece: Piece::Text },
+            Event::Open {
+                slot: 2,
+                piece: Piece::Hidden {
+                    data: Text::made("y"),
+                },
+            },
+            Event::Open {
+                slot: 3,
+                piece: Piece::Text,
+            },
             delta(3, "z"),
             Event::End,
         ]);
@@ -157,29 +201,64 @@ mod tests {
     #[test]
     fn a_call_whose_input_must_wait_and_has_no_room_ends_the_stream() {
         let long = "x".repeat(KEPT_BYTES_MAX / 4).leak();
-        let recall = Recall { custom_tools: vec!["patch".to_owned()], ..Recall::default() };
-        let events =
-            std::iter::once(Event::Open { slot: 1, piece: call("patch") }).chain((0..5).map(|_| delta(1, long)));
+        let recall = Recall {
+            custom_tools: vec!["patch".to_owned()],
+            ..Recall::default()
+        };
+        let events = std::iter::once(Event::Open {
+            slot: 1,
+            piece: call("patch"),
+        })
+        .chain((0..5).map(|_| delta(1, long)));
         assert!(written(recall, events).1.overflowed());
     }
 
     #[test]
     fn usage_that_is_not_the_last_word_is_a_floor() {
-        let recall =
-            Recall { include_usage: true, estimator: UsageEstimator::from_input_tokens(70), ..Recall::default() };
-        let usage = |output, is_final| Event::Usage { usage: Usage { output, ..Usage::default() }, is_final };
-        let text = [Event::Open { slot: 1, piece: Piece::Text }, delta(1, "12345")];
-        let tells = |out: &str, completion: &str| out.contains(completion) && out.contains(r#""prompt_tokens":70"#);
-        let (out, _) = written(recall.clone(), text.into_iter().chain([usage(9, false), Event::End]));
+        let recall = Recall {
+            include_usage: true,
+            estimator: UsageEstimator::from_input_tokens(70),
+            ..Recall::default()
+        };
+        let usage = |output, is_final| Event::Usage {
+            usage: Usage {
+                output,
+                ..Usage::default()
+            },
+            is_final,
+        };
+        let text = [
+            Event::Open {
+                slot: 1,
+                piece: Piece::Text,
+            },
+            delta(1, "12345"),
+        ];
+        let tells = |out: &str, completion: &str| {
+            out.contains(completion) && out.contains(r#""prompt_tokens":70"#)
+        };
+        let (out, _) = written(
+            recall.clone(),
+            text.into_iter().chain([usage(9, false), Event::End]),
+        );
         assert!(tells(&out, r#""completion_tokens":9"#), "{out}");
-        let text = [Event::Open { slot: 1, piece: Piece::Text }, delta(1, "12345")];
+        let text = [
+            Event::Open {
+                slot: 1,
+                piece: Piece::Text,
+            },
+            delta(1, "12345"),
+        ];
         let (out, _) = written(recall, text.into_iter().chain([usage(0, true), Event::End]));
         assert!(tells(&out, r#""completion_tokens":2"#), "{out}");
     }
 
     #[test]
     fn a_code_fence_moves_what_stands_in_the_content() {
-        let recall = Recall { unwrap_fence: true, ..Recall::default() };
+        let recall = Recall {
+            unwrap_fence: true,
+            ..Recall::default()
+        };
         let mut whole = Whole::new(recall);
         let open = |slot, piece| Event::Open { slot, piece };
         for event in [
@@ -194,6 +273,9 @@ mod tests {
             whole.event(event);
         }
         let body = String::from_utf8(whole.body()).unwrap();
-        assert!(body.contains(r#""content":"{\"a\":1}""#) && body.contains(r#""anchor":"5:0""#), "{body}");
+        assert!(
+            body.contains(r#""content":"{\"a\":1}""#) && body.contains(r#""anchor":"5:0""#),
+            "{body}"
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! The words of a failure where the two surfaces want different ones.
 //!
-//! It must not choose a status or a code. Some clients look for exact words (`prompt is too long`), so the
-//! forms below are the vendors' own.
+//! It must not choose a status or a code. Some clients look for exact words (`prompt is too long`),
+//! so the forms below are the vendors' own.
 //!
 //! Read next: `protocol/failure/table.rs`.
 
@@ -16,9 +16,9 @@ const ECHO_CHARS_MAX: usize = 200;
 pub(super) fn surface(failure: &Failure, surface: Protocol) -> Cow<'_, str> {
     match (failure.kind, failure.model.as_deref()) {
         (Kind::ModelNotFound | Kind::VendorModelMissing, Some(model)) => match surface {
-            Protocol::Chat | Protocol::Responses => {
-                Cow::Owned(format!("The model `{model}` does not exist or you do not have access to it."))
-            }
+            Protocol::Chat | Protocol::Responses => Cow::Owned(format!(
+                "The model `{model}` does not exist or you do not have access to it."
+            )),
             Protocol::Messages => Cow::Owned(format!("model: {model}")),
         },
         (Kind::ContextTooLong, _) => context_too_long(&failure.message, surface),
@@ -28,7 +28,8 @@ pub(super) fn surface(failure: &Failure, surface: Protocol) -> Cow<'_, str> {
 
 /// A client of either surface must recognise the failure, whoever's words came in.
 fn context_too_long(message: &str, surface: Protocol) -> Cow<'_, str> {
-    let of_messages = message.contains("prompt is too long") || message.contains("exceed context limit");
+    let of_messages =
+        message.contains("prompt is too long") || message.contains("exceed context limit");
     let of_chat = message.contains("maximum context length");
     let told = match surface {
         Protocol::Chat | Protocol::Responses => of_chat,
@@ -39,25 +40,28 @@ fn context_too_long(message: &str, surface: Protocol) -> Cow<'_, str> {
     }
     match (surface, two_numbers(message)) {
         // The chat sentence names the maximum first, the messages sentence last.
-        (Protocol::Messages, Some((maximum, tokens))) if of_chat => {
-            Cow::Owned(format!("prompt is too long: {tokens} tokens > {maximum} maximum"))
-        }
-        (Protocol::Chat | Protocol::Responses, Some((tokens, maximum))) if message.contains("prompt is too long") => {
+        (Protocol::Messages, Some((maximum, tokens))) if of_chat => Cow::Owned(format!(
+            "prompt is too long: {tokens} tokens > {maximum} maximum"
+        )),
+        (Protocol::Chat | Protocol::Responses, Some((tokens, maximum)))
+            if message.contains("prompt is too long") =>
+        {
             Cow::Owned(format!(
                 "This model's maximum context length is {maximum} tokens. \
                  However, your messages resulted in {tokens} tokens."
             ))
         }
         (Protocol::Messages, _) => Cow::Owned(format!("prompt is too long: {message}")),
-        (Protocol::Chat | Protocol::Responses, _) => {
-            Cow::Owned(format!("The input is longer than this model's maximum context length: {message}"))
-        }
+        (Protocol::Chat | Protocol::Responses, _) => Cow::Owned(format!(
+            "The input is longer than this model's maximum context length: {message}"
+        )),
     }
 }
 
 fn two_numbers(message: &str) -> Option<(u64, u64)> {
-    let mut numbers =
-        message.split(|character: char| !character.is_ascii_digit()).filter_map(|digits| digits.parse::<u64>().ok());
+    let mut numbers = message
+        .split(|character: char| !character.is_ascii_digit())
+        .filter_map(|digits| digits.parse::<u64>().ok());
     Some((numbers.next()?, numbers.next()?))
 }
 

@@ -1,7 +1,8 @@
 //! Takes out of a vendor's message what is between the vendor and us.
 //!
-//! It must not try to be clever: it goes word by word and would rather hide too much. Hidden: the vendor's model
-//! id (the public id is put there), addresses, organisation and project ids, UUIDs, pieces of keys.
+//! It must not try to be clever: it goes word by word and would rather hide too much. Hidden: the
+//! vendor's model id (the public id is put there), addresses, organisation and project ids, UUIDs,
+//! pieces of keys.
 //!
 //! Read next: `protocol/failure/table.rs`.
 
@@ -21,12 +22,26 @@ pub(super) fn message(text: &str, upstream_model: &str, public_model: &str) -> S
     let mut word_start = 0;
     for (at, character) in text.char_indices() {
         if separates(character) {
-            push_word(&mut shown, text.get(word_start..at), upstream_model, public_model);
-            shown.push(if character.is_control() { ' ' } else { character });
+            push_word(
+                &mut shown,
+                text.get(word_start..at),
+                upstream_model,
+                public_model,
+            );
+            shown.push(if character.is_control() {
+                ' '
+            } else {
+                character
+            });
             word_start = at + character.len_utf8();
         }
     }
-    push_word(&mut shown, text.get(word_start..), upstream_model, public_model);
+    push_word(
+        &mut shown,
+        text.get(word_start..),
+        upstream_model,
+        public_model,
+    );
     if let Some((cut, _)) = shown.char_indices().nth(MESSAGE_CHARS_MAX) {
         shown.truncate(cut);
         shown.push('…');
@@ -37,7 +52,23 @@ pub(super) fn message(text: &str, upstream_model: &str, public_model: &str) -> S
 fn separates(character: char) -> bool {
     character.is_whitespace()
         || character.is_control()
-        || matches!(character, '`' | '\'' | '"' | '(' | ')' | ',' | ';' | '<' | '>' | '[' | ']' | '{' | '}' | '=' | '|')
+        || matches!(
+            character,
+            '`' | '\''
+                | '"'
+                | '('
+                | ')'
+                | ','
+                | ';'
+                | '<'
+                | '>'
+                | '['
+                | ']'
+                | '{'
+                | '}'
+                | '='
+                | '|'
+        )
 }
 
 fn push_word(shown: &mut String, word: Option<&str>, upstream_model: &str, public_model: &str) {
@@ -50,7 +81,8 @@ fn push_word(shown: &mut String, word: Option<&str>, upstream_model: &str, publi
         secret_at(core),
         model_at(core, upstream_model).map(|at| (at, public_model)),
     ];
-    // From the first thing to hide, the whole rest of the word goes: a dated model id is the vendor's too.
+    // From the first thing to hide, the whole rest of the word goes: a dated model id is the
+    // vendor's too.
     match hidden.into_iter().flatten().min_by_key(|(at, _)| *at) {
         Some((at, mark)) => {
             shown.push_str(core.get(..at).unwrap_or_default());
@@ -98,7 +130,9 @@ fn secret_at(word: &str) -> Option<(usize, &'static str)> {
 /// What follows a prefix is an id: "org-wide" is a word, "org-Ab12" is an organisation.
 fn is_secret(word: &str, from: usize, prefix: &str) -> bool {
     let rest = word.get(from..).unwrap_or_default();
-    let is_plain = rest.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-');
+    let is_plain = rest
+        .bytes()
+        .all(|byte| byte.is_ascii_lowercase() || byte == b'-');
     rest.len() >= 4 && (!is_plain || prefix.starts_with("sk"))
 }
 
@@ -106,12 +140,16 @@ fn model_at(word: &str, upstream_model: &str) -> Option<usize> {
     if upstream_model.is_empty() {
         return None;
     }
-    word.match_indices(upstream_model).map(|(at, _)| at).find(|at| starts_word(word, *at))
+    word.match_indices(upstream_model)
+        .map(|(at, _)| at)
+        .find(|at| starts_word(word, *at))
 }
 
 /// No letter or digit stands directly before `at`.
 fn starts_word(word: &str, at: usize) -> bool {
-    word.get(..at).and_then(|before| before.chars().next_back()).is_none_or(|character| !character.is_alphanumeric())
+    word.get(..at)
+        .and_then(|before| before.chars().next_back())
+        .is_none_or(|character| !character.is_alphanumeric())
 }
 
 fn is_uuid(text: &str) -> bool {
@@ -132,7 +170,10 @@ mod tests {
 
     #[test]
     fn what_is_between_the_vendor_and_us_is_hidden() {
-        check("The model `up-model-20260101` is deprecated.", "The model `alpha/opus` is deprecated.");
+        check(
+            "The model `up-model-20260101` is deprecated.",
+            "The model `alpha/opus` is deprecated.",
+        );
         check("model:up-model.", "model:alpha/opus.");
         check(
             "Incorrect API key provided: sk-abcd****wxyz. See https://vendor.example/keys.",
@@ -142,7 +183,10 @@ mod tests {
             "limit of org-AbCdEf123 (org: 01234567-89ab-cdef-0123-456789abcdef) in proj_1234",
             "limit of [organization] (org: [id]) in [project]",
         );
-        check("a risk-free org-wide; disk-full", "a risk-free org-wide; disk-full");
+        check(
+            "a risk-free org-wide; disk-full",
+            "a risk-free org-wide; disk-full",
+        );
         check("größe: ü", "größe: ü");
     }
 

@@ -1,8 +1,8 @@
 //! What a vendor's error means to our caller.
 //!
-//! It must not show anything that is between the vendor and us: model ids of the vendor, organisations, keys,
-//! addresses, the limits of our account. What the caller can act on keeps the vendor's words, scrubbed; the rest
-//! gets ours.
+//! It must not show anything that is between the vendor and us: model ids of the vendor,
+//! organisations, keys, addresses, the limits of our account. What the caller can act on keeps the
+//! vendor's words, scrubbed; the rest gets ours.
 //!
 //! Read next: `protocol/failure/scrub.rs`.
 
@@ -11,10 +11,15 @@ use crate::protocol::Protocol;
 use serde_json::Value;
 
 /// Codes and types that are about our account at the vendor.
-const KEY_CODES: &[&str] = &["insufficient_quota", "billing_error", "billing_not_active", "account_deactivated"];
+const KEY_CODES: &[&str] = &[
+    "insufficient_quota",
+    "billing_error",
+    "billing_not_active",
+    "account_deactivated",
+];
 
-/// A vendor's error object, whichever of the usual shapes it had. The strings are the vendor's: never show them
-/// but through [`from_vendor_error`].
+/// A vendor's error object, whichever of the usual shapes it had. The strings are the vendor's:
+/// never show them but through [`from_vendor_error`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct VendorError {
     pub message: String,
@@ -32,7 +37,10 @@ impl VendorError {
             Some(error) => error,
         };
         if let Value::String(message) = error {
-            return Some(VendorError { message: message.clone(), ..VendorError::default() });
+            return Some(VendorError {
+                message: message.clone(),
+                ..VendorError::default()
+            });
         }
         let word = |name: &str| match error.get(name) {
             Some(Value::String(text)) if !text.is_empty() => Some(text.clone()),
@@ -52,7 +60,10 @@ impl VendorError {
     }
 
     fn is(&self, words: &[&str]) -> bool {
-        [&self.error_type, &self.code].into_iter().flatten().any(|word| words.contains(&word.as_str()))
+        [&self.error_type, &self.code]
+            .into_iter()
+            .flatten()
+            .any(|word| words.contains(&word.as_str()))
     }
 
     fn says(&self, words: &[&str]) -> bool {
@@ -65,15 +76,36 @@ impl VendorError {
         let number = self.code.as_deref().and_then(|code| code.parse().ok());
         match number {
             Some(status @ 400..=599) => status,
-            _ if self.is(&["overloaded_error", "overloaded", "server_overloaded", "server_is_overloaded"]) => 529,
+            _ if self.is(&[
+                "overloaded_error",
+                "overloaded",
+                "server_overloaded",
+                "server_is_overloaded",
+            ]) =>
+            {
+                529
+            }
             _ if self.is(&["rate_limit_error", "rate_limit_exceeded", "slow_down"]) => 429,
             _ if self.is(&["timeout_error"]) => 504,
-            _ if self.is(&["authentication_error", "permission_error", "invalid_api_key", "account_deactivated"]) => {
+            _ if self.is(&[
+                "authentication_error",
+                "permission_error",
+                "invalid_api_key",
+                "account_deactivated",
+            ]) =>
+            {
                 401
             }
             _ if self.is(&["insufficient_quota", "billing_error", "billing_not_active"]) => 402,
             _ if self.is(&["not_found_error", "model_not_found"]) => 404,
-            _ if self.is(&["invalid_request_error", "context_length_exceeded", "invalid_prompt"]) => 400,
+            _ if self.is(&[
+                "invalid_request_error",
+                "context_length_exceeded",
+                "invalid_prompt",
+            ]) =>
+            {
+                400
+            }
             _ if self.means_content() || self.means_image() => 400,
             _ if self.is(&["request_too_large"]) => 413,
             _ => 500,
@@ -85,14 +117,24 @@ impl VendorError {
             || self.says(&["credit balance is too low", "exceeded your current quota"])
     }
 
-    /// The vendor refuses our key or account, whatever is asked: no other request would fare better. Judged by the vendor's
-    /// own codes and by no words in a message's middle, for a message may quote the client.
+    /// The vendor refuses our key or account, whatever is asked: no other request would fare
+    /// better. Judged by the vendor's own codes and by no words in a message's middle, for a
+    /// message may quote the client.
     fn means_key(&self, status: u16) -> bool {
-        let is_by_code = self.is(KEY_CODES) || self.message.to_ascii_lowercase().starts_with("your credit balance is");
+        let is_by_code = self.is(KEY_CODES)
+            || self
+                .message
+                .to_ascii_lowercase()
+                .starts_with("your credit balance is");
         match status {
             401 | 402 => true,
             // It may be about the model, or about what the client wrote.
-            403 => is_by_code || !self.is(&["model_not_found"]) && !self.means_content() && !self.says(&["flagged"]),
+            403 => {
+                is_by_code
+                    || !self.is(&["model_not_found"])
+                        && !self.means_content()
+                        && !self.says(&["flagged"])
+            }
             400 | 429 => is_by_code,
             _ => false,
         }
@@ -110,17 +152,26 @@ impl VendorError {
 
     fn means_context(&self) -> bool {
         self.is(&["context_length_exceeded"])
-            || self.says(&["prompt is too long", "exceed context limit", "maximum context length"])
+            || self.says(&[
+                "prompt is too long",
+                "exceed context limit",
+                "maximum context length",
+            ])
     }
 
     fn means_content(&self) -> bool {
-        let is_policy = self.code.as_deref().is_some_and(|code| code.contains("_policy"));
+        let is_policy = self
+            .code
+            .as_deref()
+            .is_some_and(|code| code.contains("_policy"));
         is_policy || self.is(&["content_filter", "content_policy_violation"])
     }
 
     /// Of an image that could not be read; the code of a failed response says what of it.
     fn means_image(&self) -> bool {
-        self.code.as_deref().is_some_and(|code| code.starts_with("image_") || code.contains("_image"))
+        self.code
+            .as_deref()
+            .is_some_and(|code| code.starts_with("image_") || code.contains("_image"))
     }
 
     fn means_model(&self) -> bool {
@@ -128,9 +179,10 @@ impl VendorError {
     }
 }
 
-/// A vendor's answer with an error status → our failure. `retry_after` is the vendor's header, in seconds.
-/// The protocol is the vendor's: both shapes are read whichever was expected, because what stands between us and a
-/// vendor answers in shapes of its own. `body` may be HTML, empty or anything.
+/// A vendor's answer with an error status → our failure. `retry_after` is the vendor's header, in
+/// seconds. The protocol is the vendor's: both shapes are read whichever was expected, because what
+/// stands between us and a vendor answers in shapes of its own. `body` may be HTML, empty or
+/// anything.
 pub fn from_vendor(
     _protocol: Protocol,
     status: u16,
@@ -160,9 +212,9 @@ pub fn from_vendor_error(
     shown(kind, error, upstream_model, public_model)
 }
 
-/// Whether a vendor's answer with an error status refuses our key or account, and not this request. Without an error
-/// object only the statuses say so that nothing between the vendor and us sets: a firewall's 403 may be about the client's
-/// words.
+/// Whether a vendor's answer with an error status refuses our key or account, and not this request.
+/// Without an error object only the statuses say so that nothing between the vendor and us sets: a
+/// firewall's 403 may be about the client's words.
 pub fn refuses_key(status: u16, body: &[u8]) -> bool {
     match VendorError::read(body) {
         Some(error) => error.means_key(status),
@@ -171,7 +223,8 @@ pub fn refuses_key(status: u16, body: &[u8]) -> bool {
 }
 
 fn judge(status: u16, error: Option<&VendorError>) -> Kind {
-    // Without an error object only the statuses that a balancer or proxy sets on its own mean what they say.
+    // Without an error object only the statuses that a balancer or proxy sets on its own mean what
+    // they say.
     let Some(error) = error else {
         return match status {
             401 | 403 => Kind::VendorRefusedUs,
@@ -240,14 +293,22 @@ fn shown(kind: Kind, error: &VendorError, upstream_model: &str, public_model: &s
     failure
 }
 
-/// `retry-after` in whole seconds, rounded up, at most what a client bears. A date is for whoever has a clock.
+/// `retry-after` in whole seconds, rounded up, at most what a client bears. A date is for whoever
+/// has a clock.
 pub fn seconds(retry_after: &str) -> Option<u32> {
-    let (whole, fraction) = retry_after.trim().split_once('.').unwrap_or((retry_after.trim(), ""));
+    let (whole, fraction) = retry_after
+        .trim()
+        .split_once('.')
+        .unwrap_or((retry_after.trim(), ""));
     if !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
     let part = u32::from(fraction.bytes().any(|byte| byte != b'0'));
     let seconds: u64 = whole.parse().ok()?;
     let capped = u32::try_from(seconds).unwrap_or(RETRY_AFTER_SECONDS_MAX);
-    Some(capped.saturating_add(part).clamp(1, RETRY_AFTER_SECONDS_MAX))
+    Some(
+        capped
+            .saturating_add(part)
+            .clamp(1, RETRY_AFTER_SECONDS_MAX),
+    )
 }

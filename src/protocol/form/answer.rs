@@ -1,7 +1,8 @@
-//! An answer as a list of events: what every vendor's answer, streamed or whole, is read into, and what every
-//! surface's answer is written from. A whole answer is the same list, folded.
+//! An answer as a list of events: what every vendor's answer, streamed or whole, is read into, and
+//! what every surface's answer is written from. A whole answer is the same list, folded.
 //!
-//! It must not hold anything past the event: a reader lends, a writer writes at once or keeps its own copy.
+//! It must not hold anything past the event: a reader lends, a writer writes at once or keeps its
+//! own copy.
 //!
 //! Read next: `messages/read_stream.rs` and `chat/write_stream.rs`, or the other way round.
 
@@ -12,13 +13,18 @@ use crate::protocol::text::Text;
 use crate::usage::{Usage, UsageBounds, UsageEstimator, VendorCounters};
 use std::collections::HashMap;
 
-/// One thing that happened. Slots are the reader's own numbers, one per piece of the answer, never used again.
+/// One thing that happened. Slots are the reader's own numbers, one per piece of the answer, never
+/// used again.
 ///
-/// A reader gives `Start` first and once, then any number of pieces, and `End` last and once, only if the answer was
-/// whole. Pieces may overlap (chat's parallel calls do): a writer whose client cannot bear that holds the later ones
-/// back. Text or thinking that goes on after something else began is a new slot. A slot need not be closed.
+/// A reader gives `Start` first and once, then any number of pieces, and `End` last and once, only
+/// if the answer was whole. Pieces may overlap (chat's parallel calls do): a writer whose client
+/// cannot bear that holds the later ones back. Text or thinking that goes on after something else
+/// began is a new slot. A slot need not be closed.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "an event is handed on and never kept")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "an event is handed on and never kept"
+)]
 pub enum Event<'e> {
     Start(Start<'e>),
     /// A piece begins.
@@ -48,8 +54,8 @@ pub enum Event<'e> {
     },
     /// Why it ended; given before `End`. May be given again: the last one counts.
     Stop(Stop<'e>),
-    /// The vendor's counters so far, from a reader; the last ones count. `is_final`: the output is the vendor's last word
-    /// and no placeholder.
+    /// The vendor's counters so far, from a reader; the last ones count. `is_final`: the output is
+    /// the vendor's last word and no placeholder.
     Counters {
         counters: &'e VendorCounters,
         is_final: bool,
@@ -86,8 +92,8 @@ pub enum Piece<'e> {
     Hidden {
         data: Text<'e>,
     },
-    /// Its deltas are pieces of the arguments: of a JSON text, or of a custom tool's plain text. Without any delta
-    /// the arguments are empty.
+    /// Its deltas are pieces of the arguments: of a JSON text, or of a custom tool's plain text.
+    /// Without any delta the arguments are empty.
     Call {
         id: Option<Text<'e>>,
         name: Text<'e>,
@@ -97,8 +103,8 @@ pub enum Piece<'e> {
     Search {
         query: Text<'e>,
     },
-    /// Something that the surface has no place for, said by its type: a vendor's own search, a summary. Its deltas
-    /// were left out.
+    /// Something that the surface has no place for, said by its type: a vendor's own search, a
+    /// summary. Its deltas were left out.
     Foreign {
         kind: Text<'e>,
     },
@@ -120,7 +126,8 @@ pub enum Stop<'e> {
     Unknown,
 }
 
-/// What the translation of the answer must remember of the request, and is told from outside. No clock, no chance.
+/// What the translation of the answer must remember of the request, and is told from outside. No
+/// clock, no chance.
 #[derive(Clone, Debug, Default)]
 pub struct Recall {
     /// The model id that the caller used.
@@ -145,14 +152,15 @@ pub struct Recall {
     pub show_thinking: bool,
     /// Tokens that the answer could have at most; 0 where the caller did not say.
     pub output_limit: u64,
-    /// Input tokens as estimated beforehand, for the places where a number must stand before the vendor told one.
+    /// Input tokens as estimated beforehand, for the places where a number must stand before the
+    /// vendor told one.
     pub input_estimate: u64,
     /// For the usage of a vendor that reports none, or not all.
     pub estimator: UsageEstimator,
     /// The most that the request can use.
     pub usage_bounds: UsageBounds,
-    /// How calls go back whose tools are more than a function (responses), by the caller's name in one piece: see
-    /// [`Recall::own_name`].
+    /// How calls go back whose tools are more than a function (responses), by the caller's name in
+    /// one piece: see [`Recall::own_name`].
     pub own_tools: HashMap<String, OwnTool>,
     /// What a chat vendor wants back of its reasoning (responses).
     pub reasoning_replay: ReasoningReplay,

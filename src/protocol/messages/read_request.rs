@@ -1,16 +1,20 @@
 //! A messages request, read into the form.
 //!
-//! It judges what the messages surface judges, in its words: types, ranges, tags that are not in its lists. It must
-//! not judge what a model can do: whatever only this protocol can say goes on as [`Opaque`], and the writer of the
-//! vendor's protocol gives it an outcome. `max_tokens` is not missed here, because counting tokens does without.
+//! It judges what the messages surface judges, in its words: types, ranges, tags that are not in
+//! its lists. It must not judge what a model can do: whatever only this protocol can say goes on as
+//! [`Opaque`], and the writer of the vendor's protocol gives it an outcome. `max_tokens` is not
+//! missed here, because counting tokens does without.
 //!
-//! Read next: `messages/read_request/fields.rs` (what becomes of each member), `messages/read_request/blocks.rs`.
+//! Read next: `messages/read_request/fields.rs` (what becomes of each member),
+//! `messages/read_request/blocks.rs`.
 
 pub use fields::FIELDS;
 
 use crate::protocol::Protocol;
 use crate::protocol::failure::{Failure, Kind};
-use crate::protocol::form::{Effort, Format, Limit, Opaque, Reasoning, Refused, Request, Sampling, Warnings};
+use crate::protocol::form::{
+    Effort, Format, Limit, Opaque, Reasoning, Refused, Request, Sampling, Warnings,
+};
 use crate::protocol::rules::Outcome;
 use crate::protocol::text::Text;
 use crate::protocol::tree::Value;
@@ -26,7 +30,13 @@ use check::{is_true, object, pick, refused, required, text};
 /// The least that a thinking budget may be.
 const BUDGET_TOKENS_MIN: u64 = 1_024;
 
-const EFFORTS: [Effort; 5] = [Effort::Low, Effort::Medium, Effort::High, Effort::Xhigh, Effort::Max];
+const EFFORTS: [Effort; 5] = [
+    Effort::Low,
+    Effort::Medium,
+    Effort::High,
+    Effort::Xhigh,
+    Effort::Max,
+];
 
 /// Reads a request.
 ///
@@ -34,7 +44,10 @@ const EFFORTS: [Effort; 5] = [Effort::Low, Effort::Medium, Effort::High, Effort:
 /// It breaks a rule of the surface.
 pub fn read<'a>(body: Value<'a>, warnings: &mut Warnings) -> Result<Request<'a>, Refused> {
     if !body.is_object() {
-        return Err(Box::new(Failure::new(Kind::InvalidRequest, "The request body must be a JSON object.")));
+        return Err(Box::new(Failure::new(
+            Kind::InvalidRequest,
+            "The request body must be a JSON object.",
+        )));
     }
     let mut extra = Vec::new();
     let limit = limit(body.get("max_tokens"))?;
@@ -54,7 +67,12 @@ pub fn read<'a>(body: Value<'a>, warnings: &mut Warnings) -> Result<Request<'a>,
     let system = blocks::system(body.get("system"), warnings)?;
     let turns = blocks::turns(body.get("messages"), warnings)?;
     others(body, &mut extra);
-    let reasoning = Reasoning { effort, effort_field: "output_config.effort", thinking, ..Reasoning::default() };
+    let reasoning = Reasoning {
+        effort,
+        effort_field: "output_config.effort",
+        thinking,
+        ..Reasoning::default()
+    };
     Ok(Request {
         surface: Protocol::Messages,
         system,
@@ -84,7 +102,11 @@ fn others<'a>(body: Value<'a>, extra: &mut Vec<Opaque<'a>>) {
         // `top_k` has its place in the form, though most vendors never see it.
         let is_read = fields::outcome("", &name.value()) == Some(Outcome::Map) || name.is("top_k");
         if !is_read && !value.is_null() {
-            extra.push(Opaque { origin: Protocol::Messages, name, value });
+            extra.push(Opaque {
+                origin: Protocol::Messages,
+                name,
+                value,
+            });
         }
     }
 }
@@ -92,21 +114,35 @@ fn others<'a>(body: Value<'a>, extra: &mut Vec<Opaque<'a>>) {
 /// Keeps a member of a top-level object, by its path.
 fn keep<'a>(parent: &str, name: &Text<'_>, value: Value<'a>, extra: &mut Vec<Opaque<'a>>) {
     let name = Text::made(format!("{parent}.{}", name.value()));
-    extra.push(Opaque { origin: Protocol::Messages, name, value });
+    extra.push(Opaque {
+        origin: Protocol::Messages,
+        name,
+        value,
+    });
 }
 
 /// Zero is kept: vendors of this protocol give it a meaning, so it is the writer's to refuse.
 fn limit(value: Option<Value<'_>>) -> Result<Option<Limit>, Refused> {
     let Some(value) = value else { return Ok(None) };
     if let Some(tokens) = value.count() {
-        return Ok(Some(Limit { field: "max_tokens", tokens }));
+        return Ok(Some(Limit {
+            field: "max_tokens",
+            tokens,
+        }));
     }
     let is_negative = value.number().is_some_and(|number| number < 0.0);
-    let message = if is_negative { "Input should be greater than or equal to 1" } else { check::NO_INTEGER };
+    let message = if is_negative {
+        "Input should be greater than or equal to 1"
+    } else {
+        check::NO_INTEGER
+    };
     Err(refused("max_tokens", message))
 }
 
-fn from_zero_to_one<'a>(value: Option<Value<'a>>, path: &str) -> Result<Option<Value<'a>>, Refused> {
+fn from_zero_to_one<'a>(
+    value: Option<Value<'a>>,
+    path: &str,
+) -> Result<Option<Value<'a>>, Refused> {
     let Some(value) = value else { return Ok(None) };
     match value.number() {
         None => Err(refused(path, "Input should be a valid number")),
@@ -116,16 +152,23 @@ fn from_zero_to_one<'a>(value: Option<Value<'a>>, path: &str) -> Result<Option<V
 }
 
 fn top_k(value: Value<'_>) -> Result<Value<'_>, Refused> {
-    if value.count().is_some() { Ok(value) } else { Err(refused("top_k", check::NO_INTEGER)) }
+    if value.count().is_some() {
+        Ok(value)
+    } else {
+        Err(refused("top_k", check::NO_INTEGER))
+    }
 }
 
 fn stop_sequences(value: Option<Value<'_>>) -> Result<Vec<Text<'_>>, Refused> {
-    let Some(value) = value else { return Ok(Vec::new()) };
+    let Some(value) = value else {
+        return Ok(Vec::new());
+    };
     if !value.is_array() {
         return Err(refused("stop_sequences", check::NO_ARRAY));
     }
     let each = value.items().enumerate();
-    each.map(|(index, item)| text(item, format_args!("stop_sequences[{index}]"))).collect()
+    each.map(|(index, item)| text(item, format_args!("stop_sequences[{index}]")))
+        .collect()
 }
 
 fn service_tier(value: Option<Value<'_>>) -> Result<Option<Text<'_>>, Refused> {
@@ -134,26 +177,44 @@ fn service_tier(value: Option<Value<'_>>) -> Result<Option<Text<'_>>, Refused> {
     if tier.is("auto") || tier.is("standard_only") {
         return Ok(Some(tier));
     }
-    Err(refused("service_tier", "Input should be 'auto' or 'standard_only'"))
+    Err(refused(
+        "service_tier",
+        "Input should be 'auto' or 'standard_only'",
+    ))
 }
 
-fn end_user<'a>(metadata: Option<Value<'a>>, extra: &mut Vec<Opaque<'a>>) -> Result<Option<Text<'a>>, Refused> {
-    let Some(metadata) = metadata else { return Ok(None) };
+fn end_user<'a>(
+    metadata: Option<Value<'a>>,
+    extra: &mut Vec<Opaque<'a>>,
+) -> Result<Option<Text<'a>>, Refused> {
+    let Some(metadata) = metadata else {
+        return Ok(None);
+    };
     object(metadata, "metadata")?;
-    let [user_id] = pick(metadata, ["user_id"], |name, value| keep("metadata", &name, value, extra));
+    let [user_id] = pick(metadata, ["user_id"], |name, value| {
+        keep("metadata", &name, value, extra)
+    });
     user_id.map(|id| text(id, "metadata.user_id")).transpose()
 }
 
 /// `output_config`, and the older name of one of its members.
-fn output_config<'a>(body: Value<'a>, extra: &mut Vec<Opaque<'a>>) -> Result<(Option<Effort>, Format<'a>), Refused> {
+fn output_config<'a>(
+    body: Value<'a>,
+    extra: &mut Vec<Opaque<'a>>,
+) -> Result<(Option<Effort>, Format<'a>), Refused> {
     let older = body.get("output_format");
     let Some(config) = body.get("output_config") else {
         return Ok((None, format(older, "output_format", extra)?));
     };
     object(config, "output_config")?;
-    let [effort, newer] = pick(config, ["effort", "format"], |name, value| keep("output_config", &name, value, extra));
+    let [effort, newer] = pick(config, ["effort", "format"], |name, value| {
+        keep("output_config", &name, value, extra)
+    });
     if newer.is_some() && older.is_some() {
-        let failure = Failure::new(Kind::InvalidRequest, "output_format and output_config.format cannot both be set.");
+        let failure = Failure::new(
+            Kind::InvalidRequest,
+            "output_format and output_config.format cannot both be set.",
+        );
         return Err(Box::new(failure.with_param("output_format")));
     }
     let format = match newer {
@@ -168,19 +229,40 @@ fn level(effort: Value<'_>) -> Result<Effort, Refused> {
     let named = Effort::named(&text(effort, path)?.value());
     named
         .filter(|effort| EFFORTS.contains(effort))
-        .ok_or_else(|| refused(path, "Input should be 'low', 'medium', 'high', 'xhigh' or 'max'"))
+        .ok_or_else(|| {
+            refused(
+                path,
+                "Input should be 'low', 'medium', 'high', 'xhigh' or 'max'",
+            )
+        })
 }
 
-fn format<'a>(value: Option<Value<'a>>, path: &str, extra: &mut Vec<Opaque<'a>>) -> Result<Format<'a>, Refused> {
-    let Some(value) = value else { return Ok(Format::Free) };
+fn format<'a>(
+    value: Option<Value<'a>>,
+    path: &str,
+    extra: &mut Vec<Opaque<'a>>,
+) -> Result<Format<'a>, Refused> {
+    let Some(value) = value else {
+        return Ok(Format::Free);
+    };
     object(value, path)?;
-    let [kind, schema] = pick(value, ["type", "schema"], |name, value| keep(path, &name, value, extra));
+    let [kind, schema] = pick(value, ["type", "schema"], |name, value| {
+        keep(path, &name, value, extra)
+    });
     if !required(kind, format_args!("{path}.type"))?.is("json_schema") {
-        return Err(refused(format_args!("{path}.type"), "Input should be 'json_schema'"));
+        return Err(refused(
+            format_args!("{path}.type"),
+            "Input should be 'json_schema'",
+        ));
     }
     let schema = required(schema, format_args!("{path}.schema"))?;
     object(schema, format_args!("{path}.schema"))?;
-    Ok(Format::Schema { schema, description: None, name: None, strict: None })
+    Ok(Format::Schema {
+        schema,
+        description: None,
+        name: None,
+        strict: None,
+    })
 }
 
 /// Checked, and left as it stands: what it means is by the model.
@@ -195,7 +277,9 @@ fn thinking<'a>(
         check::left_out("thinking", "thinking", &name, warnings);
     });
     let kind = text(required(kind, "thinking.type")?, "thinking.type")?;
-    display.map(|display| text(display, "thinking.display")).transpose()?;
+    display
+        .map(|display| text(display, "thinking.display"))
+        .transpose()?;
     match kind.value().as_ref() {
         "adaptive" | "between_tools" | "disabled" => return Ok(Some(value)),
         "enabled" => {}
@@ -208,16 +292,21 @@ fn thinking<'a>(
         }
     }
     let path = "thinking.enabled.budget_tokens";
-    let budget = required(budget, path)?.number().ok_or_else(|| refused(path, check::NO_INTEGER))?;
+    let budget = required(budget, path)?
+        .number()
+        .ok_or_else(|| refused(path, check::NO_INTEGER))?;
     let tokens = value.get("budget_tokens").and_then(Value::count);
     match (tokens, limit) {
         (None, _) if budget > 0.0 => Err(refused(path, check::NO_INTEGER)),
-        (None | Some(..BUDGET_TOKENS_MIN), _) => {
-            Err(refused(path, &format!("Input should be greater than or equal to {BUDGET_TOKENS_MIN}")))
-        }
+        (None | Some(..BUDGET_TOKENS_MIN), _) => Err(refused(
+            path,
+            &format!("Input should be greater than or equal to {BUDGET_TOKENS_MIN}"),
+        )),
         (Some(tokens), Some(limit)) if tokens >= limit.tokens => {
             let message = "`max_tokens` must be greater than `thinking.budget_tokens`";
-            Err(Box::new(Failure::new(Kind::InvalidRequest, message).with_param("max_tokens")))
+            Err(Box::new(
+                Failure::new(Kind::InvalidRequest, message).with_param("max_tokens"),
+            ))
         }
         (Some(_), _) => Ok(Some(value)),
     }

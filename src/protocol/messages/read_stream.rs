@@ -1,7 +1,8 @@
 //! A messages vendor's answer, streamed or whole, read into the form's events.
 //!
-//! It must not know who reads them, and must not stumble: members and events that it does not know are skipped,
-//! members of a wrong type count as absent. What must be JSON and is not ends the answer.
+//! It must not know who reads them, and must not stumble: members and events that it does not know
+//! are skipped, members of a wrong type count as absent. What must be JSON and is not ends the
+//! answer.
 //!
 //! Read next: `form/answer.rs`, the events; `same/messages.rs`, the twin that only counts.
 
@@ -45,11 +46,13 @@ struct Open {
 enum Kind {
     Text,
     Thinking,
-    /// `input`: the arguments that came with the call's beginning, as a JSON string; they count if no others come.
+    /// `input`: the arguments that came with the call's beginning, as a JSON string; they count if
+    /// no others come.
     Call {
         input: Vec<u8>,
     },
-    /// A search of the vendor's own. `input`: its arguments, a JSON text; `streamed`: pieces of it have come.
+    /// A search of the vendor's own. `input`: its arguments, a JSON text; `streamed`: pieces of it
+    /// have come.
     Search {
         input: Vec<u8>,
         streamed: bool,
@@ -60,8 +63,15 @@ enum Kind {
 
 impl Reader {
     /// One event of the vendor's stream. `nodes` is memory to be used again, and given back.
-    pub fn event(&mut self, name: &[u8], data: &[u8], nodes: Nodes, to: &mut impl Sink) -> (Nodes, Result<(), Fault>) {
-        // The other protocol's end, which some compatible servers send: an end once a reason for it was given.
+    pub fn event(
+        &mut self,
+        name: &[u8],
+        data: &[u8],
+        nodes: Nodes,
+        to: &mut impl Sink,
+    ) -> (Nodes, Result<(), Fault>) {
+        // The other protocol's end, which some compatible servers send: an end once a reason for it
+        // was given.
         if data == b"[DONE]" && self.stopped {
             self.end(to);
             return (nodes, Ok(()));
@@ -69,7 +79,12 @@ impl Reader {
         let text = std::str::from_utf8(data).unwrap_or_default();
         let tree = match Tree::read(text, ANSWER_DEPTH_MAX, nodes) {
             Ok(tree) if tree.root().is_object() => tree,
-            _ => return (Nodes::new(), Fault::of_unreadable(Protocol::Messages, name, data)),
+            _ => {
+                return (
+                    Nodes::new(),
+                    Fault::of_unreadable(Protocol::Messages, name, data),
+                );
+            }
         };
         let outcome = self.object(name, tree.root(), to);
         (tree.into_nodes(), outcome)
@@ -81,9 +96,11 @@ impl Reader {
     }
 
     fn object(&mut self, name: &[u8], event: Value<'_>, to: &mut impl Sink) -> Result<(), Fault> {
-        // The newest clients go by the JSON's type, all others by the event's name: so either counts.
+        // The newest clients go by the JSON's type, all others by the event's name: so either
+        // counts.
         let kind = event.get("type").and_then(Value::text);
-        let is = |word: &str| kind.as_ref().is_some_and(|kind| kind.is(word)) || name == word.as_bytes();
+        let is =
+            |word: &str| kind.as_ref().is_some_and(|kind| kind.is(word)) || name == word.as_bytes();
         if is("error") || (kind.is_none() && event.get("error").is_some_and(Value::is_object)) {
             return Err(Fault::told(event.raw().as_bytes()));
         }
@@ -121,14 +138,26 @@ impl Reader {
         if !self.started {
             self.started = true;
             let tier = member(member(message, "usage"), "service_tier");
-            to.event(Event::Start(Start { id: text(message, "id"), tier: tier.and_then(Value::text) }));
+            to.event(Event::Start(Start {
+                id: text(message, "id"),
+                tier: tier.and_then(Value::text),
+            }));
         }
     }
 
     /// Takes the counters of the member `usage`.
-    fn learn(&mut self, from: Option<Value<'_>>, merge: fn(&mut MessagesUsage, &MessagesCounters), to: &mut impl Sink) {
+    fn learn(
+        &mut self,
+        from: Option<Value<'_>>,
+        merge: fn(&mut MessagesUsage, &MessagesCounters),
+        to: &mut impl Sink,
+    ) {
         let usage = member(from, "usage");
-        let read = |usage: Value<'_>| counters::messages(&mut Scan::new(usage.raw(), ANSWER_DEPTH_MAX)).ok().flatten();
+        let read = |usage: Value<'_>| {
+            counters::messages(&mut Scan::new(usage.raw(), ANSWER_DEPTH_MAX))
+                .ok()
+                .flatten()
+        };
         let Some(counters) = usage.and_then(read) else {
             return;
         };
@@ -139,7 +168,10 @@ impl Reader {
     fn send_counters(&self, to: &mut impl Sink) {
         let total = self.usage.total();
         if let Some(counters) = &total.or_else(|| self.usage.so_far()) {
-            to.event(Event::Counters { counters, is_final: total.is_some() });
+            to.event(Event::Counters {
+                counters,
+                is_final: total.is_some(),
+            });
         }
     }
 
@@ -155,7 +187,9 @@ impl Reader {
             "tool_use" => Stop::ToolUse,
             "max_tokens" => Stop::MaxTokens,
             "model_context_window_exceeded" => Stop::ContextFull,
-            "refusal" => Stop::Refusal { explanation: text(member(from, "stop_details"), "explanation") },
+            "refusal" => Stop::Refusal {
+                explanation: text(member(from, "stop_details"), "explanation"),
+            },
             _ => Stop::Unknown,
         }));
     }
@@ -177,11 +211,28 @@ impl Reader {
             "tool_use" => {
                 let name = text(block, "name").unwrap_or_else(|| Text::made(""));
                 let input = member(block, "input").map(input).unwrap_or_default();
-                (Piece::Call { id: text(block, "id"), name, is_custom: false }, Kind::Call { input })
+                (
+                    Piece::Call {
+                        id: text(block, "id"),
+                        name,
+                        is_custom: false,
+                    },
+                    Kind::Call { input },
+                )
             }
-            "server_tool_use" if member(block, "name").is_some_and(|name| name.is("web_search")) => {
-                let input = member(block, "input").map(|input| input.raw().as_bytes().to_owned()).unwrap_or_default();
-                (Piece::Foreign { kind: word.clone() }, Kind::Search { input, streamed: false })
+            "server_tool_use"
+                if member(block, "name").is_some_and(|name| name.is("web_search")) =>
+            {
+                let input = member(block, "input")
+                    .map(|input| input.raw().as_bytes().to_owned())
+                    .unwrap_or_default();
+                (
+                    Piece::Foreign { kind: word.clone() },
+                    Kind::Search {
+                        input,
+                        streamed: false,
+                    },
+                )
             }
             _ => (Piece::Foreign { kind: word.clone() }, Kind::Skipped),
         };
@@ -198,7 +249,10 @@ impl Reader {
             Some(Kind::Text) => {
                 self.more(index, text(block, "text"), to);
                 let citations = member(block, "citations").map(Value::items);
-                citations.into_iter().flatten().for_each(|source| citation(slot, Some(source), to));
+                citations
+                    .into_iter()
+                    .flatten()
+                    .for_each(|source| citation(slot, Some(source), to));
             }
             Some(Kind::Thinking) => {
                 self.more(index, text(block, "thinking"), to);
@@ -218,17 +272,31 @@ impl Reader {
                 if !std::mem::replace(streamed, true) {
                     input.clear();
                 }
-                let piece = text(delta, "partial_json").map(Text::into_value).unwrap_or_default();
+                let piece = text(delta, "partial_json")
+                    .map(Text::into_value)
+                    .unwrap_or_default();
                 if input.len().saturating_add(piece.len()) <= SEARCH_BYTES_MAX {
                     input.extend_from_slice(piece.as_bytes());
                 }
             }
             Kind::Text if kind.is("text_delta") => self.more(index, text(delta, "text"), to),
-            Kind::Text if kind.is("citations_delta") => citation(open.slot, member(delta, "citation"), to),
-            Kind::Thinking if kind.is("thinking_delta") => self.more(index, text(delta, "thinking"), to),
-            Kind::Thinking if kind.is("signature_delta") => signature(open.slot, text(delta, "signature"), to),
-            Kind::Call { .. } if kind.is("input_json_delta") => self.more(index, text(delta, "partial_json"), to),
-            Kind::Text | Kind::Thinking | Kind::Call { .. } | Kind::Search { .. } | Kind::Skipped => {}
+            Kind::Text if kind.is("citations_delta") => {
+                citation(open.slot, member(delta, "citation"), to)
+            }
+            Kind::Thinking if kind.is("thinking_delta") => {
+                self.more(index, text(delta, "thinking"), to)
+            }
+            Kind::Thinking if kind.is("signature_delta") => {
+                signature(open.slot, text(delta, "signature"), to)
+            }
+            Kind::Call { .. } if kind.is("input_json_delta") => {
+                self.more(index, text(delta, "partial_json"), to)
+            }
+            Kind::Text
+            | Kind::Thinking
+            | Kind::Call { .. }
+            | Kind::Search { .. }
+            | Kind::Skipped => {}
         }
     }
 
@@ -245,14 +313,24 @@ impl Reader {
             Kind::Call { input } => input.clear(),
             // Text and thinking that go on after something else began are another piece.
             Kind::Text | Kind::Thinking if open.slot < latest => {
-                let piece = if matches!(open.kind, Kind::Text) { Piece::Text } else { Piece::Thinking };
+                let piece = if matches!(open.kind, Kind::Text) {
+                    Piece::Text
+                } else {
+                    Piece::Thinking
+                };
                 self.slots = latest.saturating_add(1);
                 open.slot = self.slots;
-                to.event(Event::Open { slot: open.slot, piece });
+                to.event(Event::Open {
+                    slot: open.slot,
+                    piece,
+                });
             }
             Kind::Text | Kind::Thinking | Kind::Search { .. } | Kind::Skipped => {}
         }
-        to.event(Event::Delta { slot: open.slot, text });
+        to.event(Event::Delta {
+            slot: open.slot,
+            text,
+        });
     }
 
     /// A result of a server tool has come.
@@ -310,18 +388,29 @@ fn close(open: Open, to: &mut impl Sink) {
     if let Kind::Search { input, .. } = &kind {
         let input = std::str::from_utf8(input).unwrap_or_default();
         let tree = Tree::read(input, ANSWER_DEPTH_MAX, Nodes::new());
-        let query = tree.as_ref().ok().and_then(|tree| text(Some(tree.root()), "query"));
+        let query = tree
+            .as_ref()
+            .ok()
+            .and_then(|tree| text(Some(tree.root()), "query"));
         let piece = match query {
             Some(query) => Piece::Search { query },
-            None => Piece::Foreign { kind: Text::made("server_tool_use") },
+            None => Piece::Foreign {
+                kind: Text::made("server_tool_use"),
+            },
         };
         to.event(Event::Open { slot, piece });
     }
     if let Kind::Call { input } = kind {
         let quoted = std::str::from_utf8(&input).unwrap_or_default();
-        let inside = quoted.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or_default();
+        let inside = quoted
+            .strip_prefix('"')
+            .and_then(|rest| rest.strip_suffix('"'))
+            .unwrap_or_default();
         if !inside.is_empty() {
-            to.event(Event::Delta { slot, text: Text::token(inside, true) });
+            to.event(Event::Delta {
+                slot,
+                text: Text::token(inside, true),
+            });
         }
     }
     to.event(Event::Close { slot });
@@ -342,7 +431,11 @@ fn citation(slot: u32, source: Option<Value<'_>>, to: &mut impl Sink) {
     if let (Some(kind), Some(url)) = (text(source, "type"), text(source, "url"))
         && kind.is("web_search_result_location")
     {
-        to.event(Event::Citation { slot, title: text(source, "title"), url });
+        to.event(Event::Citation {
+            slot,
+            title: text(source, "title"),
+            url,
+        });
     }
 }
 
@@ -358,7 +451,9 @@ fn member<'v>(value: Option<Value<'v>>, name: &str) -> Option<Value<'v>> {
 
 /// A string that says something.
 fn text<'v>(value: Option<Value<'v>>, name: &str) -> Option<Text<'v>> {
-    member(value, name).and_then(Value::text).filter(|text| !text.is_empty())
+    member(value, name)
+        .and_then(Value::text)
+        .filter(|text| !text.is_empty())
 }
 
 fn index(event: Value<'_>) -> u64 {
@@ -378,15 +473,28 @@ mod tests {
         fn event(&mut self, event: Event<'_>) {
             self.0.push(match event {
                 Event::Start(_) => "start".to_owned(),
-                Event::Open { slot, piece: Piece::Call { name, .. } } => format!("{slot} call {}", name.value()),
-                Event::Open { slot, piece: Piece::Foreign { kind } } => format!("{slot} foreign {}", kind.value()),
-                Event::Open { slot, piece } => format!("{slot} {}", format!("{piece:?}").to_lowercase()),
+                Event::Open {
+                    slot,
+                    piece: Piece::Call { name, .. },
+                } => format!("{slot} call {}", name.value()),
+                Event::Open {
+                    slot,
+                    piece: Piece::Foreign { kind },
+                } => format!("{slot} foreign {}", kind.value()),
+                Event::Open { slot, piece } => {
+                    format!("{slot} {}", format!("{piece:?}").to_lowercase())
+                }
                 Event::Delta { slot, text } => format!("{slot} + {}", text.value()),
-                Event::Signature { slot, signature } => format!("{slot} signed {}", signature.value()),
+                Event::Signature { slot, signature } => {
+                    format!("{slot} signed {}", signature.value())
+                }
                 Event::Citation { slot, url, .. } => format!("{slot} cites {}", url.value()),
                 Event::Close { slot } => format!("{slot} closed"),
                 Event::Stop(stop) => format!("{stop:?}"),
-                Event::Counters { counters: VendorCounters::Messages(counters), is_final } => {
+                Event::Counters {
+                    counters: VendorCounters::Messages(counters),
+                    is_final,
+                } => {
                     format!("{} of {is_final}", counters.output.unwrap_or(0))
                 }
                 Event::Counters { .. } | Event::Usage { .. } => return,
@@ -419,10 +527,13 @@ mod tests {
             r#"{"type":"message_delta","delta":{"stop_reason":"tool_use"}}"#,
         ]);
         let expected = [
-            "start", "1 text", "1 + a", "2 call f", "3 text", "3 + b", "2 + {}", "3 + c", "ToolUse", "3 closed",
-            "2 closed", "end",
+            "start", "1 text", "1 + a", "2 call f", "3 text", "3 + b", "2 + {}", "3 + c",
+            "ToolUse", "3 closed", "2 closed", "end",
         ];
-        assert_eq!((told.as_slice(), outcome), (expected.map(str::to_owned).as_slice(), Ok(())));
+        assert_eq!(
+            (told.as_slice(), outcome),
+            (expected.map(str::to_owned).as_slice(), Ok(()))
+        );
     }
 
     #[test]
@@ -432,8 +543,16 @@ mod tests {
             r#"{"type":"tool_use","id":"t","name":"f","input":{"a": 1}}}"#
         );
         let (told, _) = read(&[call, call, r#"{"type":"message_stop"}"#]);
-        let expected =
-            ["start", "1 call f", "1 + {\"a\":1}", "1 closed", "2 call f", "2 + {\"a\":1}", "2 closed", "end"];
+        let expected = [
+            "start",
+            "1 call f",
+            "1 + {\"a\":1}",
+            "1 closed",
+            "2 call f",
+            "2 + {\"a\":1}",
+            "2 closed",
+            "end",
+        ];
         assert_eq!(told, expected);
     }
 
@@ -441,12 +560,19 @@ mod tests {
     fn blocks_that_are_never_closed_do_not_pile_up() {
         let (mut reader, mut told) = (Reader::default(), Told::default());
         for index in 0..1000 {
-            let begin =
-                format!(r#"{{"type":"content_block_start","index":{index},"content_block":{{"type":"text"}}}}"#);
+            let begin = format!(
+                r#"{{"type":"content_block_start","index":{index},"content_block":{{"type":"text"}}}}"#
+            );
             let _ = reader.event(b"", begin.as_bytes(), Nodes::new(), &mut told);
         }
         assert_eq!(reader.open.len(), OPEN_BLOCKS_MAX);
-        assert_eq!(told.0.iter().filter(|word| word.ends_with("closed")).count(), 1000 - OPEN_BLOCKS_MAX);
+        assert_eq!(
+            told.0
+                .iter()
+                .filter(|word| word.ends_with("closed"))
+                .count(),
+            1000 - OPEN_BLOCKS_MAX
+        );
     }
 
     #[test]
@@ -456,15 +582,31 @@ mod tests {
             r#"{"type":"message_delta","delta":{"stop_reason":null},"usage":{"cache_read_input_tokens":4}}"#,
             r#"{"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":12}}"#,
         ]);
-        assert_eq!(told, ["start", "1 of false", "1 of false", "12 of true", "EndTurn", "end"]);
+        assert_eq!(
+            told,
+            [
+                "start",
+                "1 of false",
+                "1 of false",
+                "12 of true",
+                "EndTurn",
+                "end"
+            ]
+        );
         assert_eq!(outcome, Ok(()));
     }
 
     #[test]
     fn an_end_before_anything_is_none() {
         assert_eq!(read(&[r#"{"type":"message_stop"}"#]).1, Err(Fault::Cut));
-        assert_eq!(read(&[r#"{"type":"ping"}"#]), (vec!["end".to_owned()], Ok(())));
+        assert_eq!(
+            read(&[r#"{"type":"ping"}"#]),
+            (vec!["end".to_owned()], Ok(()))
+        );
         assert_eq!(read(&["[]"]).1, Err(Fault::NotJson));
-        assert!(matches!(read(&[r#"{"error":{"message":"no"}}"#]).1, Err(Fault::Vendor(_))));
+        assert!(matches!(
+            read(&[r#"{"error":{"message":"no"}}"#]).1,
+            Err(Fault::Vendor(_))
+        ));
     }
 }

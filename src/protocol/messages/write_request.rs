@@ -1,8 +1,8 @@
 //! The form, said to a messages vendor.
 //!
-//! It judges by the target's rules: merges, moves, drops, warns, refuses. It must not judge what the surface judges,
-//! nor change a text that the vendor takes as it is. What comes of each member of a chat request is one table,
-//! `chat/read_request/fields.rs`.
+//! It judges by the target's rules: merges, moves, drops, warns, refuses. It must not judge what
+//! the surface judges, nor change a text that the vendor takes as it is. What comes of each member
+//! of a chat request is one table, `chat/read_request/fields.rs`.
 //!
 //! Read next: `write_request/turns.rs`, then `write_request/extras.rs`.
 
@@ -28,14 +28,15 @@ pub(in crate::protocol) mod turns;
 
 pub(in crate::protocol) use extras::asks_nothing;
 
-/// An answer that may become longer than this is asked for as a stream, whatever the caller wants: a vendor's
-/// connection that is silent for minutes is cut by something on the way.
+/// An answer that may become longer than this is asked for as a stream, whatever the caller wants:
+/// a vendor's connection that is silent for minutes is cut by something on the way.
 const WHOLE_TOKENS_MAX: u64 = 8_192;
 
 /// Writes the body. `request` is taken apart.
 ///
 /// # Errors
-/// It asks for what the model cannot do and must not be done without; or its calls and results do not match.
+/// It asks for what the model cannot do and must not be done without; or its calls and results do
+/// not match.
 pub fn write(
     request: &mut Request<'_>,
     model: &MessagesModel,
@@ -80,7 +81,13 @@ pub fn write(
     let carries_thinking = thinking.is_ours() || turns::have_thinking(&arranged);
 
     let mut scribe = Scribe::new(json, request.surface, markers, warnings, recall);
-    scribe.json.open_object().key("model").str(given.target.upstream_model).key("max_tokens").number(max_tokens);
+    scribe
+        .json
+        .open_object()
+        .key("model")
+        .str(given.target.upstream_model)
+        .key("max_tokens")
+        .number(max_tokens);
     if streams {
         scribe.json.key("stream").bool(true);
     }
@@ -92,7 +99,13 @@ pub fn write(
     settings::write(&mut scribe, request, model, thinking.is_manual());
     let end_user = request.end_user.as_ref().map(|end_user| end_user.value());
     let user_id = names::end_user(given.account_id, end_user.as_deref());
-    scribe.json.key("metadata").open_object().key("user_id").str(&user_id).close_object();
+    scribe
+        .json
+        .key("metadata")
+        .open_object()
+        .key("user_id")
+        .str(&user_id)
+        .close_object();
     for (name, value) in &extras.copied {
         scribe.json.key(name).compact(value.raw());
     }
@@ -100,7 +113,11 @@ pub fn write(
         write_marker(&mut scribe.json, cache);
     }
     scribe.json.close_object();
-    Ok(Written { body: scribe.json.into_bytes(), streams, carries_thinking })
+    Ok(Written {
+        body: scribe.json.into_bytes(),
+        streams,
+        carries_thinking,
+    })
 }
 
 /// The caller's instructions, and behind them ours.
@@ -119,17 +136,27 @@ fn system(scribe: &mut Scribe<'_>, blocks: &[Block<'_>], form: &AnswerForm) -> R
     Ok(())
 }
 
-/// How hard to think and what the answer must look like: ours, and what the caller wrote in the vendor's own words.
-fn output_config(json: &mut Json, thinking: &thinking::Plan<'_>, form: &AnswerForm, extras: &extras::Extras<'_>) {
+/// How hard to think and what the answer must look like: ours, and what the caller wrote in the
+/// vendor's own words.
+fn output_config(
+    json: &mut Json,
+    thinking: &thinking::Plan<'_>,
+    form: &AnswerForm,
+    extras: &extras::Extras<'_>,
+) {
     let schema = match form {
         AnswerForm::Schema(schema) => Some(schema),
         AnswerForm::Free | AnswerForm::Asked(_) => None,
     };
-    let own = extras.output_config.into_iter().flat_map(|config| config.members());
+    let own = extras
+        .output_config
+        .into_iter()
+        .flat_map(|config| config.members());
     let own: Vec<_> = own
         .filter(|(name, value)| {
             let is_asked = !matches!(form, AnswerForm::Free);
-            let is_ours = name.is("format") && is_asked || name.is("effort") && thinking.effort.is_some();
+            let is_ours =
+                name.is("format") && is_asked || name.is("effort") && thinking.effort.is_some();
             !is_ours && !value.is_null()
         })
         .filter(|(name, _)| !name.is("effort") || thinking.is_verbatim())
@@ -142,7 +169,13 @@ fn output_config(json: &mut Json, thinking: &thinking::Plan<'_>, form: &AnswerFo
         json.key("effort").str(effort.as_str());
     }
     if let Some(schema) = schema {
-        json.key("format").open_object().key("type").str("json_schema").key("schema").compact(schema).close_object();
+        json.key("format")
+            .open_object()
+            .key("type")
+            .str("json_schema")
+            .key("schema")
+            .compact(schema)
+            .close_object();
     }
     for (name, value) in own {
         json.key_text(&name).compact(value.raw());
@@ -150,9 +183,13 @@ fn output_config(json: &mut Json, thinking: &thinking::Plan<'_>, form: &AnswerFo
     json.close_object();
 }
 
-/// The member `cache_control`: what it is and how long it lives, nothing else that the caller may have added.
+/// The member `cache_control`: what it is and how long it lives, nothing else that the caller may
+/// have added.
 fn write_marker(json: &mut Json, cache: Cache) {
-    json.key("cache_control").open_object().key("type").str("ephemeral");
+    json.key("cache_control")
+        .open_object()
+        .key("type")
+        .str("ephemeral");
     match cache {
         Cache::Usual => {}
         Cache::FiveMinutes => {
@@ -173,7 +210,11 @@ mod tests {
     use crate::protocol::translate::{self, Asked, Translated};
     use serde_json::{Value, json};
 
-    fn translated(request: &Value, thinking_types: &[ThinkingType], without_thinking: bool) -> Translated {
+    fn translated(
+        request: &Value,
+        thinking_types: &[ThinkingType],
+        without_thinking: bool,
+    ) -> Translated {
         let accepts = Accepts::Messages(MessagesModel {
             thinking_types: thinking_types.to_vec(),
             effort_levels: vec![Effort::Low, Effort::High],
@@ -202,21 +243,33 @@ mod tests {
         let types = [ThinkingType::Adaptive, ThinkingType::Disabled];
         let first = translated(&request, &types, false);
         assert!(first.carries_thinking && first.warnings.is_empty());
-        assert_eq!(body(&first)["messages"][1]["content"][0]["type"], "thinking");
+        assert_eq!(
+            body(&first)["messages"][1]["content"][0]["type"],
+            "thinking"
+        );
         let second = translated(&request, &types, true);
         assert!(!second.carries_thinking);
         assert_eq!(second.warnings, ["dropped:reasoning_effort"]);
         assert_eq!(body(&second)["thinking"], json!({"type": "disabled"}));
-        assert_eq!(body(&second)["messages"][1]["content"], json!([{"type": "text", "text": "Hello"}]));
+        assert_eq!(
+            body(&second)["messages"][1]["content"],
+            json!([{"type": "text", "text": "Hello"}])
+        );
         assert_eq!(body(&second).get("output_config"), None);
         // Nothing to switch off where a model thinks only when told.
-        let manual = translated(&request, &[ThinkingType::Enabled, ThinkingType::Disabled], true);
+        let manual = translated(
+            &request,
+            &[ThinkingType::Enabled, ThinkingType::Disabled],
+            true,
+        );
         assert_eq!(body(&manual).get("thinking"), None);
     }
 
     #[test]
     fn a_long_answer_is_asked_for_as_a_stream() {
-        for (max_tokens, stream, streams) in [(8_192, false, false), (8_193, false, true), (1, true, true)] {
+        for (max_tokens, stream, streams) in
+            [(8_192, false, false), (8_193, false, true), (1, true, true)]
+        {
             let request = json!({
                 "model": "public-model", "max_tokens": max_tokens, "stream": stream,
                 "messages": [{"role": "user", "content": "Hi"}],
@@ -238,14 +291,29 @@ mod tests {
             "messages": [{"role": "user", "content": "Hi"}],
         });
         let recall = translated(&request, &[], false).recall;
-        assert!(recall.tell_tier && recall.unwrap_fence && !recall.legacy_functions && !recall.include_usage);
+        assert!(
+            recall.tell_tier
+                && recall.unwrap_fence
+                && !recall.legacy_functions
+                && !recall.include_usage
+        );
         assert_eq!(recall.custom_tools, ["a.b"]);
-        assert!(recall.tool_names.iter().any(|(alias, own)| alias.starts_with("a_b_") && own == "a.b"));
+        assert!(
+            recall
+                .tool_names
+                .iter()
+                .any(|(alias, own)| alias.starts_with("a_b_") && own == "a.b")
+        );
         let request = json!({
             "model": "public-model", "stream": true, "stream_options": {"include_usage": true},
             "functions": [{"name": "c"}], "messages": [{"role": "user", "content": "Hi"}],
         });
         let recall = translated(&request, &[], false).recall;
-        assert!(recall.legacy_functions && recall.include_usage && !recall.tell_tier && !recall.unwrap_fence);
+        assert!(
+            recall.legacy_functions
+                && recall.include_usage
+                && !recall.tell_tier
+                && !recall.unwrap_fence
+        );
     }
 }

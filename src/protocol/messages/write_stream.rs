@@ -1,11 +1,12 @@
 //! An answer as a messages stream, and (in `write_stream/whole.rs`) as one messages body.
 //!
-//! It must not break the rules that clients of this protocol crash on: one block is open at a time, blocks are
-//! numbered without a gap, none is empty or blank, a delta fits its block, every number of the usage is a number. So
-//! what overlaps waits in line, bounded, and a block is opened only when there is something to put into it.
+//! It must not break the rules that clients of this protocol crash on: one block is open at a time,
+//! blocks are numbered without a gap, none is empty or blank, a delta fits its block, every number
+//! of the usage is a number. So what overlaps waits in line, bounded, and a block is opened only
+//! when there is something to put into it.
 //!
-//! A text or thinking block gives way as soon as something else is to be said; a call only once its arguments are
-//! whole. All that is left at the end goes out in the order in which it began.
+//! A text or thinking block gives way as soon as something else is to be said; a call only once its
+//! arguments are whole. All that is left at the end goes out in the order in which it began.
 //!
 //! Read next: `messages/write_stream/arguments.rs`, when a call's arguments are whole.
 
@@ -122,19 +123,42 @@ impl Stream {
             Kind::Text => self.announced = Some((slot, Said::Text)),
             Kind::Refusal => self.announced = Some((slot, Said::Refusal)),
             Kind::Thinking if self.heard.recall.show_thinking => {
-                self.announced = Some((slot, Said::Thinking { signature: String::new() }));
+                self.announced = Some((
+                    slot,
+                    Said::Thinking {
+                        signature: String::new(),
+                    },
+                ));
             }
             Kind::Hidden { data } if self.heard.recall.show_thinking => {
                 let mut kept = Gathered::default();
                 kept.push(&data);
-                self.stand_in_line(Piece { slot, said: Said::Hidden, kept, is_whole: true });
+                self.stand_in_line(Piece {
+                    slot,
+                    said: Said::Hidden,
+                    kept,
+                    is_whole: true,
+                });
             }
             // Not asked for, or without a place here.
             Kind::Thinking | Kind::Hidden { .. } | Kind::Search { .. } | Kind::Foreign { .. } => {}
-            Kind::Call { id, name, is_custom } => {
+            Kind::Call {
+                id,
+                name,
+                is_custom,
+            } => {
                 let (id, name) = self.heard.call(id, &name);
-                let call = Call { id, name, arguments: Arguments::new(is_custom) };
-                let piece = Piece { slot, said: Said::Call(call), kept: Gathered::default(), is_whole: false };
+                let call = Call {
+                    id,
+                    name,
+                    arguments: Arguments::new(is_custom),
+                };
+                let piece = Piece {
+                    slot,
+                    said: Said::Call(call),
+                    kept: Gathered::default(),
+                    is_whole: false,
+                };
                 self.stand_in_line(piece);
             }
         }
@@ -176,7 +200,9 @@ impl Stream {
             let before = piece.kept.len();
             match &mut piece.said {
                 Said::Call(call) => call.arguments.keep(text, &mut piece.kept),
-                Said::Text | Said::Refusal | Said::Thinking { .. } | Said::Hidden => piece.kept.push(text),
+                Said::Text | Said::Refusal | Said::Thinking { .. } | Said::Hidden => {
+                    piece.kept.push(text)
+                }
             }
             let added = piece.kept.len().saturating_sub(before);
             self.wait_for(added);
@@ -186,18 +212,38 @@ impl Stream {
         self.first_delta(slot, text);
     }
 
-    /// The first words of an announced text or thinking. A text that only went on after what is not shown, or after
-    /// white space, stays one block.
+    /// The first words of an announced text or thinking. A text that only went on after what is not
+    /// shown, or after white space, stays one block.
     fn first_delta(&mut self, slot: u32, text: &Text<'_>) {
-        let Some((announced, said)) = self.announced.take_if(|(announced, _)| *announced == slot) else {
+        let Some((announced, said)) = self.announced.take_if(|(announced, _)| *announced == slot)
+        else {
             return;
         };
         let goes_on = match (self.line.back(), &said) {
-            (Some(Piece { said: Said::Text, is_whole: false, .. }), Said::Text) => true,
-            (Some(Piece { said: Said::Refusal, is_whole: false, .. }), Said::Refusal) => true,
-            (Some(Piece { said: Said::Thinking { signature }, is_whole: false, .. }), Said::Thinking { .. }) => {
-                signature.is_empty()
-            }
+            (
+                Some(Piece {
+                    said: Said::Text,
+                    is_whole: false,
+                    ..
+                }),
+                Said::Text,
+            ) => true,
+            (
+                Some(Piece {
+                    said: Said::Refusal,
+                    is_whole: false,
+                    ..
+                }),
+                Said::Refusal,
+            ) => true,
+            (
+                Some(Piece {
+                    said: Said::Thinking { signature },
+                    is_whole: false,
+                    ..
+                }),
+                Said::Thinking { .. },
+            ) => signature.is_empty(),
             _ => false,
         };
         if goes_on {
@@ -219,7 +265,12 @@ impl Stream {
             kept = std::mem::take(&mut self.held_space);
         }
         kept.push(text);
-        self.stand_in_line(Piece { slot, said, kept, is_whole: false });
+        self.stand_in_line(Piece {
+            slot,
+            said,
+            kept,
+            is_whole: false,
+        });
     }
 
     fn sign(&mut self, slot: u32, given: &Text<'_>) {
@@ -229,11 +280,16 @@ impl Stream {
             if let Said::Thinking { signature } = &mut piece.said {
                 *signature = given;
             }
-        } else if let Some((slot, _)) =
-            self.announced.take_if(|(announced, said)| *announced == slot && matches!(said, Said::Thinking { .. }))
-        {
+        } else if let Some((slot, _)) = self.announced.take_if(|(announced, said)| {
+            *announced == slot && matches!(said, Said::Thinking { .. })
+        }) {
             let said = Said::Thinking { signature: given };
-            self.stand_in_line(Piece { slot, said, kept: Gathered::default(), is_whole: false });
+            self.stand_in_line(Piece {
+                slot,
+                said,
+                kept: Gathered::default(),
+                is_whole: false,
+            });
         }
     }
 
@@ -244,8 +300,8 @@ impl Stream {
         }
     }
 
-    /// Opens what may be opened and closes what must give way, as far as the line allows. `at_end`: nothing more will
-    /// be said.
+    /// Opens what may be opened and closes what must give way, as far as the line allows. `at_end`:
+    /// nothing more will be said.
     fn advance(&mut self, at_end: bool) {
         while let Some(first) = self.line.front() {
             let is_last = self.line.len() == 1;
@@ -269,14 +325,31 @@ impl Stream {
             return;
         };
         let mut json = self.frame("content_block_start");
-        json.key("index").number(self.next_index).key("content_block").open_object();
+        json.key("index")
+            .number(self.next_index)
+            .key("content_block")
+            .open_object();
         match &first.said {
             Said::Text | Said::Refusal => json.key("type").str("text").key("text").str(""),
-            Said::Thinking { .. } => json.key("type").str("thinking").key("thinking").str("").key("signature").str(""),
-            Said::Hidden => json.key("type").str("redacted_thinking").key("data").text(&first.kept.text()),
+            Said::Thinking { .. } => json
+                .key("type")
+                .str("thinking")
+                .key("thinking")
+                .str("")
+                .key("signature")
+                .str(""),
+            Said::Hidden => json
+                .key("type")
+                .str("redacted_thinking")
+                .key("data")
+                .text(&first.kept.text()),
             Said::Call(call) => {
                 json.key("type").str("tool_use").key("id").str(&call.id);
-                json.key("name").str(&call.name).key("input").open_object().close_object()
+                json.key("name")
+                    .str(&call.name)
+                    .key("input")
+                    .open_object()
+                    .close_object()
             }
         };
         json.close_object();
@@ -315,9 +388,20 @@ impl Stream {
         if let Said::Thinking { signature } = &first.said {
             self.waiting_bytes = self.waiting_bytes.saturating_sub(signature.len());
             let mut json = self.frame("content_block_delta");
-            json.key("index").number(self.next_index).key("delta").open_object();
-            let signature = if signature.is_empty() { carrier::MARK } else { signature };
-            json.key("type").str("signature_delta").key("signature").str(signature).close_object();
+            json.key("index")
+                .number(self.next_index)
+                .key("delta")
+                .open_object();
+            let signature = if signature.is_empty() {
+                carrier::MARK
+            } else {
+                signature
+            };
+            json.key("type")
+                .str("signature_delta")
+                .key("signature")
+                .str(signature)
+                .close_object();
             self.end_frame(json);
         }
         let mut json = self.frame("content_block_stop");
@@ -348,8 +432,12 @@ impl Stream {
         json.key("content").open_array().close_array();
         json.key("stop_reason").null().key("stop_sequence").null();
         json.key("usage").open_object();
-        json.key("input_tokens").number(self.heard.recall.input_estimate);
-        json.key("cache_creation_input_tokens").number(0).key("cache_read_input_tokens").number(0);
+        json.key("input_tokens")
+            .number(self.heard.recall.input_estimate);
+        json.key("cache_creation_input_tokens")
+            .number(0)
+            .key("cache_read_input_tokens")
+            .number(0);
         json.key("output_tokens").number(0);
         json.close_object().close_object();
         self.end_frame(json);
@@ -441,19 +529,31 @@ impl Piece {
 pub fn write_usage(usage: &Usage, json: &mut Json) {
     // By the protocol's rule the counters leave the passes out, which stand beside them.
     let (passes, usage) = (&usage.compactions, &usage.without_passes());
-    json.open_object().key("input_tokens").number(usage.input.saturating_add(usage.audio_input));
-    json.key("cache_creation_input_tokens").number(usage.cache_write_5m.saturating_add(usage.cache_write_1h));
+    json.open_object()
+        .key("input_tokens")
+        .number(usage.input.saturating_add(usage.audio_input));
+    json.key("cache_creation_input_tokens")
+        .number(usage.cache_write_5m.saturating_add(usage.cache_write_1h));
     json.key("cache_read_input_tokens").number(usage.cache_read);
     json.key("output_tokens").number(usage.output_total());
-    json.key("output_tokens_details").open_object().key("thinking_tokens").number(usage.reasoning).close_object();
+    json.key("output_tokens_details")
+        .open_object()
+        .key("thinking_tokens")
+        .number(usage.reasoning)
+        .close_object();
     if usage.cache_write_1h > 0 {
         json.key("cache_creation").open_object();
-        json.key("ephemeral_5m_input_tokens").number(usage.cache_write_5m);
-        json.key("ephemeral_1h_input_tokens").number(usage.cache_write_1h).close_object();
+        json.key("ephemeral_5m_input_tokens")
+            .number(usage.cache_write_5m);
+        json.key("ephemeral_1h_input_tokens")
+            .number(usage.cache_write_1h)
+            .close_object();
     }
     if usage.web_searches > 0 {
         json.key("server_tool_use").open_object();
-        json.key("web_search_requests").number(usage.web_searches).close_object();
+        json.key("web_search_requests")
+            .number(usage.web_searches)
+            .close_object();
     }
     write_iterations(passes, json);
     json.close_object();
@@ -465,13 +565,33 @@ fn write_iterations(passes: &Passes, json: &mut Json) {
     }
     json.key("iterations").open_array();
     for pass in passes.iter() {
-        let [input, read, short, long, output] =
-            [pass.input, pass.cache_read, pass.cache_write_5m, pass.cache_write_1h, pass.output].map(u64::from);
-        json.open_object().key("type").str("compaction").key("input_tokens").number(input);
-        json.key("output_tokens").number(output).key("cache_read_input_tokens").number(read);
-        json.key("cache_creation_input_tokens").number(short.saturating_add(long));
-        json.key("cache_creation").open_object().key("ephemeral_5m_input_tokens").number(short);
-        json.key("ephemeral_1h_input_tokens").number(long).close_object().close_object();
+        let [input, read, short, long, output] = [
+            pass.input,
+            pass.cache_read,
+            pass.cache_write_5m,
+            pass.cache_write_1h,
+            pass.output,
+        ]
+        .map(u64::from);
+        json.open_object()
+            .key("type")
+            .str("compaction")
+            .key("input_tokens")
+            .number(input);
+        json.key("output_tokens")
+            .number(output)
+            .key("cache_read_input_tokens")
+            .number(read);
+        json.key("cache_creation_input_tokens")
+            .number(short.saturating_add(long));
+        json.key("cache_creation")
+            .open_object()
+            .key("ephemeral_5m_input_tokens")
+            .number(short);
+        json.key("ephemeral_1h_input_tokens")
+            .number(long)
+            .close_object()
+            .close_object();
     }
     json.close_array();
 }

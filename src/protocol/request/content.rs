@@ -1,25 +1,29 @@
-//! What a request body holds, by kind: text, images, documents, audio. Gathered in the pass that reads the body.
+//! What a request body holds, by kind: text, images, documents, audio. Gathered in the pass that
+//! reads the body.
 //!
-//! The one source for the quote (how much text at most) and for the estimate of an answer whose usage no vendor reported.
-//! It must not price anything, nor take base64 for text.
+//! The one source for the quote (how much text at most) and for the estimate of an answer whose
+//! usage no vendor reported. It must not price anything, nor take base64 for text.
 //!
-//! Read next: `protocol/image_size.rs`, `protocol/estimate.rs` (weights), `billing/estimate.rs` and `billing/rules.rs`.
+//! Read next: `protocol/image_size.rs`, `protocol/estimate.rs` (weights), `billing/estimate.rs` and
+//! `billing/rules.rs`.
 
 use crate::protocol::estimate::{PAGES_UNSEEN, PER_PAGE, pages};
 use crate::protocol::image_size;
 use crate::protocol::scan::Text;
 use crate::usage::text_tokens;
 
-/// The most tokens that a messages vendor reads an image as: (width × height) ÷ 750 at the largest size it takes.
-/// Source: the vendor's vision guide, read 2026-11. An image without a known size is estimated at this bound.
+/// The most tokens that a messages vendor reads an image as: (width × height) ÷ 750 at the largest
+/// size it takes. Source: the vendor's vision guide, read 2026-11. An image without a known size is
+/// estimated at this bound.
 pub const IMAGE_TOKENS_MAX: u64 = 5_000;
 const PIXELS_PER_TOKEN: u64 = 750;
 
-/// No tokenizer reads more bytes of usual text as one token: prose has 4 to 5, deeply indented code up to 8. Only runs of one
-/// letter or of spaces have more.
+/// No tokenizer reads more bytes of usual text as one token: prose has 4 to 5, deeply indented code
+/// up to 8. Only runs of one letter or of spaces have more.
 const BYTES_PER_TOKEN_MAX: u64 = 16;
 
-/// Base64 bytes of audio for each token: a chat vendor counts ten tokens a second, of 8 kB to 64 kB of base64 by its coding.
+/// Base64 bytes of audio for each token: a chat vendor counts ten tokens a second, of 8 kB to 64 kB
+/// of base64 by its coding.
 const AUDIO_BYTES_PER_TOKEN: u64 = 1_000;
 
 /// The content of one body.
@@ -48,17 +52,21 @@ impl Content {
     /// Input tokens, estimated: text, images and documents. Without audio.
     pub fn tokens(&self) -> u64 {
         let text = text_tokens(self.plain_bytes().saturating_add(self.encrypted_bytes));
-        text.saturating_add(self.image_tokens).saturating_add(self.document_tokens)
+        text.saturating_add(self.image_tokens)
+            .saturating_add(self.document_tokens)
     }
 
-    /// The fewest input tokens that its plain text can come to. Images and documents have no such bound.
+    /// The fewest input tokens that its plain text can come to. Images and documents have no such
+    /// bound.
     pub fn tokens_min(&self) -> u64 {
         self.plain_bytes() / BYTES_PER_TOKEN_MAX
     }
 
     /// Bytes of text, in UTF-8.
     fn plain_bytes(&self) -> u64 {
-        self.body_bytes.saturating_sub(self.escape_bytes).saturating_sub(self.binary_bytes)
+        self.body_bytes
+            .saturating_sub(self.escape_bytes)
+            .saturating_sub(self.binary_bytes)
     }
 
     /// Tokens of the audio in it, estimated.
@@ -70,7 +78,10 @@ impl Content {
     pub(super) fn image(&mut self, data: Option<&Text<'_>>) {
         let size = data.and_then(|data| image_size::pixels(base64(data.raw)));
         let tokens = size.map_or(IMAGE_TOKENS_MAX, |(width, height)| {
-            u64::from(width).saturating_mul(height.into()).div_ceil(PIXELS_PER_TOKEN).min(IMAGE_TOKENS_MAX)
+            u64::from(width)
+                .saturating_mul(height.into())
+                .div_ceil(PIXELS_PER_TOKEN)
+                .min(IMAGE_TOKENS_MAX)
         });
         self.image_tokens = self.image_tokens.saturating_add(tokens);
         if let Some(data) = data {
@@ -82,7 +93,9 @@ impl Content {
     /// A document, file or video.
     pub(super) fn document(&mut self, data: Option<&Text<'_>>) {
         let pages = data.map_or(PAGES_UNSEEN, |data| pages(base64(data.raw)));
-        self.document_tokens = self.document_tokens.saturating_add(pages.saturating_mul(PER_PAGE));
+        self.document_tokens = self
+            .document_tokens
+            .saturating_add(pages.saturating_mul(PER_PAGE));
         data.into_iter().for_each(|data| self.binary(data));
     }
 
@@ -93,7 +106,9 @@ impl Content {
 
     /// Reasoning that only its vendor can read, and reads as what it was encrypted from.
     pub(super) fn encrypted(&mut self, data: &Text<'_>) {
-        self.encrypted_bytes = self.encrypted_bytes.saturating_add(data.decoded_bytes() / 4 * 3);
+        self.encrypted_bytes = self
+            .encrypted_bytes
+            .saturating_add(data.decoded_bytes() / 4 * 3);
         self.binary(data);
     }
 
@@ -112,7 +127,9 @@ impl Content {
 /// What follows the head of a data URL.
 fn base64(raw: &str) -> &str {
     let is_url = raw.starts_with("data:");
-    raw.split_once("base64,").filter(|_| is_url).map_or(raw, |(_, data)| data)
+    raw.split_once("base64,")
+        .filter(|_| is_url)
+        .map_or(raw, |(_, data)| data)
 }
 
 fn length(raw: &str) -> u64 {
@@ -139,7 +156,8 @@ mod tests {
     }
 
     fn png(bytes: usize) -> String {
-        let mut image = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\x04\xb0\0\0\x03\xe8\x08\x02\0\0\0".to_vec();
+        let mut image =
+            b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\x04\xb0\0\0\x03\xe8\x08\x02\0\0\0".to_vec();
         image.resize(bytes, 0xff);
         encoded(&image)
     }
@@ -154,12 +172,24 @@ mod tests {
         let plain = r#"{"model":"m","messages":[{"role":"user","content":"ab"}]}"#;
         let escaped = r#"{"model":"m","messages":[{"role":"user","content":"\u0061\n"}]}"#;
         assert_eq!(content(Chat, plain).tokens(), text_tokens(length(plain)));
-        assert_eq!(content(Chat, escaped), Content { escape_bytes: 6, ..content(Chat, escaped) });
-        assert_eq!(content(Chat, escaped).tokens(), content(Chat, plain).tokens());
+        assert_eq!(
+            content(Chat, escaped),
+            Content {
+                escape_bytes: 6,
+                ..content(Chat, escaped)
+            }
+        );
+        assert_eq!(
+            content(Chat, escaped).tokens(),
+            content(Chat, plain).tokens()
+        );
         assert_eq!(content(Chat, escaped).text_bytes_max(), length(escaped));
         assert_eq!(content(Chat, plain).audio_tokens(), 0);
         assert_eq!(content(Chat, plain).tokens_min(), length(plain) / 16);
-        assert_eq!(content(Chat, escaped).tokens_min(), content(Chat, plain).tokens_min());
+        assert_eq!(
+            content(Chat, escaped).tokens_min(),
+            content(Chat, plain).tokens_min()
+        );
     }
 
     #[test]
@@ -169,56 +199,127 @@ mod tests {
         let url = format!("data:image/png;base64,{data}");
         let slashed_url = format!(r"data:image\/png;base64,{slashed}");
         let bodies = [
-            (Messages, said(&format!(r#"{{"type":"image","source":{{"type":"base64","data":"{data}"}}}}"#)), &data),
-            (Messages, said(&format!(r#"{{"source":{{"data":"{slashed}"}},"type":"image"}}"#)), &slashed),
-            (Chat, said(&format!(r#"{{"type":"image_url","image_url":{{"url":"{url}"}}}}"#)), &url),
-            (Chat, said(&format!(r#"{{"image_url":{{"url":"{slashed_url}"}}}}"#)), &slashed_url),
+            (
+                Messages,
+                said(&format!(
+                    r#"{{"type":"image","source":{{"type":"base64","data":"{data}"}}}}"#
+                )),
+                &data,
+            ),
+            (
+                Messages,
+                said(&format!(
+                    r#"{{"source":{{"data":"{slashed}"}},"type":"image"}}"#
+                )),
+                &slashed,
+            ),
+            (
+                Chat,
+                said(&format!(
+                    r#"{{"type":"image_url","image_url":{{"url":"{url}"}}}}"#
+                )),
+                &url,
+            ),
+            (
+                Chat,
+                said(&format!(r#"{{"image_url":{{"url":"{slashed_url}"}}}}"#)),
+                &slashed_url,
+            ),
             (
                 Responses,
-                format!(r#"{{"model":"m","input":[{{"content":[{{"type":"input_image","image_url":"{url}"}}]}}]}}"#),
+                format!(
+                    r#"{{"model":"m","input":[{{"content":[{{"type":"input_image","image_url":"{url}"}}]}}]}}"#
+                ),
                 &url,
             ),
         ];
         for (protocol, body, data) in bodies {
             let content = content(protocol, &body);
-            assert_eq!(content.tokens(), 1_600 + around(&body, data), "{protocol:?}");
-            assert_eq!(content.text_bytes_max(), length(&body) - length(data), "{protocol:?}");
+            assert_eq!(
+                content.tokens(),
+                1_600 + around(&body, data),
+                "{protocol:?}"
+            );
+            assert_eq!(
+                content.text_bytes_max(),
+                length(&body) - length(data),
+                "{protocol:?}"
+            );
         }
     }
 
     #[test]
     fn an_image_of_unknown_or_large_size_is_counted_at_the_bound() {
-        let huge = encoded(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\xff\xff\xff\0\xff\xff\xff\x08\x02\0\0\0");
+        let huge =
+            encoded(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\xff\xff\xff\0\xff\xff\xff\x08\x02\0\0\0");
         for data in ["AAAA", &huge] {
-            let body = said(&format!(r#"{{"type":"image","source":{{"type":"base64","data":"{data}"}}}}"#));
-            assert_eq!(content(Messages, &body).tokens(), 5_000 + around(&body, data));
+            let body = said(&format!(
+                r#"{{"type":"image","source":{{"type":"base64","data":"{data}"}}}}"#
+            ));
+            assert_eq!(
+                content(Messages, &body).tokens(),
+                5_000 + around(&body, data)
+            );
         }
         let far = said(r#"{"type":"image","source":{"type":"url","url":"https://x/y"}}"#);
         assert_eq!(content(Messages, &far).tokens(), 5_000 + around(&far, ""));
-        let two =
-            said(r#"{"type":"image","source":{}},{"type":"tool_result","content":[{"type":"image","source":{}}]}"#);
+        let two = said(
+            r#"{"type":"image","source":{}},{"type":"tool_result","content":[{"type":"image","source":{}}]}"#,
+        );
         assert_eq!(content(Messages, &two).tokens(), 10_000 + around(&two, ""));
     }
 
     #[test]
     fn a_document_is_counted_by_its_pages_or_its_size_and_plain_text_as_text() {
-        let pdf = encoded("%PDF-1.4 << /Type /Page >> << /Type /Page >> << /Type /Page >>".as_bytes());
+        let pdf =
+            encoded("%PDF-1.4 << /Type /Page >> << /Type /Page >> << /Type /Page >>".as_bytes());
         let url = format!("data:application/pdf;base64,{pdf}");
         let packed = encoded(&[7; 60_000]);
         for (protocol, body, data, pages) in [
-            (Messages, said(&format!(r#"{{"type":"document","source":{{"data":"{pdf}"}}}}"#)), &pdf, 3),
-            (Messages, said(&format!(r#"{{"type":"document","source":{{"data":"{packed}"}}}}"#)), &packed, 10),
-            (Chat, said(&format!(r#"{{"type":"file","file":{{"filename":"a","file_data":"{url}"}}}}"#)), &url, 3),
+            (
+                Messages,
+                said(&format!(
+                    r#"{{"type":"document","source":{{"data":"{pdf}"}}}}"#
+                )),
+                &pdf,
+                3,
+            ),
+            (
+                Messages,
+                said(&format!(
+                    r#"{{"type":"document","source":{{"data":"{packed}"}}}}"#
+                )),
+                &packed,
+                10,
+            ),
+            (
+                Chat,
+                said(&format!(
+                    r#"{{"type":"file","file":{{"filename":"a","file_data":"{url}"}}}}"#
+                )),
+                &url,
+                3,
+            ),
             (
                 Responses,
-                format!(r#"{{"model":"m","input":[{{"content":[{{"type":"input_file","file_data":"{url}"}}]}}]}}"#),
+                format!(
+                    r#"{{"model":"m","input":[{{"content":[{{"type":"input_file","file_data":"{url}"}}]}}]}}"#
+                ),
                 &url,
                 3,
             ),
         ] {
             let content = content(protocol, &body);
-            assert_eq!(content.tokens(), pages * 1_500 + around(&body, data), "{protocol:?}");
-            assert_eq!(content.text_bytes_max(), length(&body), "no document lowers what is held");
+            assert_eq!(
+                content.tokens(),
+                pages * 1_500 + around(&body, data),
+                "{protocol:?}"
+            );
+            assert_eq!(
+                content.text_bytes_max(),
+                length(&body),
+                "no document lowers what is held"
+            );
         }
         let far = said(r#"{"type":"document","source":{"type":"url","url":"https://x/y.pdf"}}"#);
         assert_eq!(content(Messages, &far).tokens(), 15_000 + around(&far, ""));
@@ -235,25 +336,50 @@ mod tests {
             r#"{"type":"image","text":"some words","source":{}}"#,
         ] {
             let body = said(block);
-            assert_eq!(content(Messages, &body).text_bytes_max(), length(&body), "{block}");
+            assert_eq!(
+                content(Messages, &body).text_bytes_max(),
+                length(&body),
+                "{block}"
+            );
         }
     }
 
     #[test]
     fn audio_and_what_is_encrypted_are_no_text() {
         let data = "A".repeat(12_001);
-        let heard = said(&format!(r#"{{"type":"input_audio","input_audio":{{"data":"{data}","format":"wav"}}}}"#));
+        let heard = said(&format!(
+            r#"{{"type":"input_audio","input_audio":{{"data":"{data}","format":"wav"}}}}"#
+        ));
         let counted = content(Chat, &heard);
-        assert_eq!((counted.tokens(), counted.audio_tokens()), (around(&heard, &data), 13));
-        let signed = said(&format!(r#"{{"type":"thinking","thinking":"t","signature":"{data}"}}"#));
+        assert_eq!(
+            (counted.tokens(), counted.audio_tokens()),
+            (around(&heard, &data), 13)
+        );
+        let signed = said(&format!(
+            r#"{{"type":"thinking","thinking":"t","signature":"{data}"}}"#
+        ));
         assert_eq!(content(Messages, &signed).tokens(), around(&signed, &data));
         let encrypted = [
-            (Messages, said(&format!(r#"{{"type":"redacted_thinking","data":"{data}"}}"#))),
-            (Responses, format!(r#"{{"model":"m","input":[{{"type":"reasoning","encrypted_content":"{data}"}}]}}"#)),
+            (
+                Messages,
+                said(&format!(
+                    r#"{{"type":"redacted_thinking","data":"{data}"}}"#
+                )),
+            ),
+            (
+                Responses,
+                format!(
+                    r#"{{"model":"m","input":[{{"type":"reasoning","encrypted_content":"{data}"}}]}}"#
+                ),
+            ),
         ];
         for (protocol, body) in encrypted {
             let text = length(&body) - 12_001 + 9_000;
-            assert_eq!(content(protocol, &body).tokens(), text_tokens(text), "{protocol:?}");
+            assert_eq!(
+                content(protocol, &body).tokens(),
+                text_tokens(text),
+                "{protocol:?}"
+            );
         }
     }
 }

@@ -1,15 +1,17 @@
 //! Which conversation a request belongs to: one short key for all its turns.
 //!
-//! Clients that keep sessions say which one it is; for the others the beginning counts, which every later turn repeats:
-//! the instructions and the first message behind them. Must not keep or tell anything that was said: what leaves is half a
-//! hash that also holds the account. Must not read the body once more: the outline knows where the beginning stands.
+//! Clients that keep sessions say which one it is; for the others the beginning counts, which every
+//! later turn repeats: the instructions and the first message behind them. Must not keep or tell
+//! anything that was said: what leaves is half a hash that also holds the account. Must not read
+//! the body once more: the outline knows where the beginning stands.
 
 use super::Outline;
 use crate::protocol::scan::{Broken, Kind, Scan, Span};
 use sha2::{Digest as _, Sha256};
 use std::fmt;
 
-/// Headers in which clients name their session, in the order of trust: agents, relays, then what others call it.
+/// Headers in which clients name their session, in the order of trust: agents, relays, then what
+/// others call it.
 pub const SESSION_HEADERS: [&str; 16] = [
     "x-claude-code-session-id",
     "x-opencode-session",
@@ -30,7 +32,13 @@ pub const SESSION_HEADERS: [&str; 16] = [
 ];
 
 /// Members of `metadata` that name a session.
-const SESSION_MEMBERS: [&str; 5] = ["session_id", "sessionId", "conversation_id", "thread_id", "chat_id"];
+const SESSION_MEMBERS: [&str; 5] = [
+    "session_id",
+    "sessionId",
+    "conversation_id",
+    "thread_id",
+    "chat_id",
+];
 
 /// A name of a session that is longer is none, in bytes.
 const ID_BYTES_MAX: usize = 512;
@@ -123,8 +131,8 @@ impl Signs {
 }
 
 impl Outline {
-    /// The key of the conversation that `body`, which this outline was read from, goes on with. `header` tells a header's
-    /// value. The model is no part of it: a conversation may change it.
+    /// The key of the conversation that `body`, which this outline was read from, goes on with.
+    /// `header` tells a header's value. The model is no part of it: a conversation may change it.
     pub fn conversation<'h>(
         &self,
         account: &str,
@@ -133,13 +141,23 @@ impl Outline {
     ) -> ConversationKey {
         let mut hash = Sha256::new();
         hash_part(&mut hash, b'a', account.as_bytes());
-        let named = SESSION_HEADERS.iter().find_map(|name| header(name).and_then(id).map(str::to_owned));
+        let named = SESSION_HEADERS
+            .iter()
+            .find_map(|name| header(name).and_then(id).map(str::to_owned));
         match named.or_else(|| self.signs.named(body)) {
             Some(id) => hash_part(&mut hash, b'i', id.as_bytes()),
-            None => Beginning { hash: &mut hash, texts: 0 }.read(&self.signs, body),
+            None => Beginning {
+                hash: &mut hash,
+                texts: 0,
+            }
+            .read(&self.signs, body),
         }
         let digest = hash.finalize();
-        ConversationKey(digest.first_chunk::<8>().map_or(0, |half| u64::from_be_bytes(*half)))
+        ConversationKey(
+            digest
+                .first_chunk::<8>()
+                .map_or(0, |half| u64::from_be_bytes(*half)),
+        )
     }
 }
 
@@ -148,7 +166,9 @@ impl Signs {
     fn named(&self, body: &[u8]) -> Option<String> {
         let named_by = |span: &Option<Span>| id(&string(at(body, (*span)?)?)?).map(str::to_owned);
         let metadata = || session_of(at(body, self.metadata?)?);
-        named_by(&self.session).or_else(metadata).or_else(|| named_by(&self.cache_key))
+        named_by(&self.session)
+            .or_else(metadata)
+            .or_else(|| named_by(&self.cache_key))
     }
 }
 
@@ -166,12 +186,14 @@ fn string(value: &str) -> Option<String> {
 /// What counts as a session's name.
 fn id(value: &str) -> Option<&str> {
     let value = value.trim();
-    let fits = !value.is_empty() && value.len() <= ID_BYTES_MAX && !value.contains(char::is_control);
+    let fits =
+        !value.is_empty() && value.len() <= ID_BYTES_MAX && !value.contains(char::is_control);
     fits.then_some(value)
 }
 
-/// The session in an object: a member of that name, or in `user_id`, where an agent puts several ids together, as an
-/// object in a string or as `user_…_session_…`. A user alone is no session: he has many.
+/// The session in an object: a member of that name, or in `user_id`, where an agent puts several
+/// ids together, as an object in a string or as `user_…_session_…`. A user alone is no session: he
+/// has many.
 fn session_of(object: &str) -> Option<String> {
     let (mut session, mut user) = (None, None);
     let members = Scan::new(object, super::DEPTH_MAX).object_or_skip(|scan, key| {
@@ -223,7 +245,9 @@ impl Beginning<'_> {
     /// What was read once can be read again: a fault ends it early, at the same place each time.
     fn value(&mut self, body: &[u8], span: Span, mark: u8) {
         // A string needs no reading to know its end.
-        let token = body.get(span.start..span.end).and_then(|value| value.strip_prefix(b"\"")?.strip_suffix(b"\""));
+        let token = body
+            .get(span.start..span.end)
+            .and_then(|value| value.strip_prefix(b"\"")?.strip_suffix(b"\""));
         match token {
             Some(inside) => self.text(inside, mark),
             None => {

@@ -1,8 +1,8 @@
-//! Which members of a body some model of its protocol refuses, as the one pass over it shows them; and whether this model
-//! is known to refuse one.
+//! Which members of a body some model of its protocol refuses, as the one pass over it shows them;
+//! and whether this model is known to refuse one.
 //!
-//! It must not read the body a second time, nor change it: `request/repair.rs` does both, for the few bodies that need it.
-//! In doubt a body needs it.
+//! It must not read the body a second time, nor change it: `request/repair.rs` does both, for the
+//! few bodies that need it. In doubt a body needs it.
 //!
 //! Read next: `request/repair.rs`.
 
@@ -10,8 +10,8 @@ use super::Outline;
 use crate::protocol::form::Effort;
 use crate::protocol::rules::known::{KnownCapabilities, RepairRules};
 use crate::protocol::rules::{
-    Accepts, ChatModel, MessagesModel, ParallelToolCalls, ReasoningReplay, ResponsesModel, Sampling, ThinkingType,
-    ToolCallIds, ToolsWithReasoning,
+    Accepts, ChatModel, MessagesModel, ParallelToolCalls, ReasoningReplay, ResponsesModel,
+    Sampling, ThinkingType, ToolCallIds, ToolsWithReasoning,
 };
 use crate::protocol::scan::{Broken, Kind, Scan};
 
@@ -102,7 +102,11 @@ impl Dialect {
             "\"developer\"" => self.developer_turns = true,
             // Spelled with escapes it may be any.
             role if role.contains('\\') => {
-                (self.ends_with_assistant, self.system_turns, self.developer_turns) = (true, true, true);
+                (
+                    self.ends_with_assistant,
+                    self.system_turns,
+                    self.developer_turns,
+                ) = (true, true, true);
             }
             _ => {}
         }
@@ -124,7 +128,9 @@ impl Dialect {
 
     /// The word behind `thinking.type`.
     pub fn thinking(&mut self, kind: Option<&str>) {
-        self.thinking = kind.and_then(ThinkingType::named).map_or(Word::Unknown, Word::Known);
+        self.thinking = kind
+            .and_then(ThinkingType::named)
+            .map_or(Word::Unknown, Word::Known);
     }
 }
 
@@ -134,7 +140,9 @@ fn word<T>(scan: &mut Scan<'_>, named: fn(&str) -> Option<T>) -> Result<Word<T>,
         return scan.skip().map(|_| Word::Absent);
     }
     let text = scan.text_or_skip()?;
-    Ok(text.and_then(|text| named(&text.name())).map_or(Word::Unknown, Word::Known))
+    Ok(text
+        .and_then(|text| named(&text.name()))
+        .map_or(Word::Unknown, Word::Known))
 }
 
 impl Outline {
@@ -158,7 +166,9 @@ impl Outline {
         };
         let sampling = [Setting::Temperature, Setting::TopP, Setting::OtherSampling];
         known.output_limit_field && other_limit.is_some_and(|limit| limit.tokens.is_some())
-            || known.sampling && !model.sampling && sampling.iter().any(|setting| dialect.has(*setting))
+            || known.sampling
+                && !model.sampling
+                && sampling.iter().any(|setting| dialect.has(*setting))
             || known.stop && !model.stop && dialect.has(Setting::Stop)
             || known.top_k && !model.top_k && dialect.has(Setting::TopK)
             || known.verbosity && !model.verbosity && dialect.has(Setting::Verbosity)
@@ -173,7 +183,9 @@ impl Outline {
             || known.parallel_tool_calls
                 && model.parallel_tool_calls != ParallelToolCalls::Accepted
                 && dialect.has(Setting::ParallelToolCalls)
-            || known.tool_call_ids && model.tool_call_ids == ToolCallIds::Nine && dialect.other_than_nine
+            || known.tool_call_ids
+                && model.tool_call_ids == ToolCallIds::Nine
+                && dialect.other_than_nine
     }
 
     fn messages_needs_repair(&self, model: &MessagesModel, rules: &RepairRules<'_>) -> bool {
@@ -189,9 +201,13 @@ impl Outline {
             Word::Known(kind) => !model.takes(kind),
             Word::Absent | Word::Unknown => false,
         };
-        let exceeds_limit = self.thinking_budget.zip(self.output_limit).is_some_and(|(budget, limit)| {
-            !rules.is_interleaved && budget >= limit.tokens.min(rules.output_limit.unwrap_or(u64::MAX))
-        });
+        let exceeds_limit =
+            self.thinking_budget
+                .zip(self.output_limit)
+                .is_some_and(|(budget, limit)| {
+                    !rules.is_interleaved
+                        && budget >= limit.tokens.min(rules.output_limit.unwrap_or(u64::MAX))
+                });
         let breaks_off = dialect.thinking == Word::Known(ThinkingType::Enabled)
             && dialect.is_unthought
             && (dialect.is_answered || dialect.ends_with_assistant);
@@ -205,13 +221,20 @@ impl Outline {
     fn responses_needs_repair(&self, model: &ResponsesModel, known: &KnownCapabilities) -> bool {
         let has = |setting| self.dialect.has(setting);
         known.sampling && !model.sampling && (has(Setting::Temperature) || has(Setting::TopP))
-            || known.reasoning && !model.reasoning && (has(Setting::Reasoning) || has(Setting::Include))
+            || known.reasoning
+                && !model.reasoning
+                && (has(Setting::Reasoning) || has(Setting::Include))
             || known.efforts && has(Setting::Reasoning)
             || known.summaries && !model.summaries && has(Setting::Reasoning)
             || known.verbosity && !model.verbosity && has(Setting::Text)
     }
 
-    fn has_wrong_effort(&self, known: &KnownCapabilities, reasons: bool, levels: &[Effort]) -> bool {
+    fn has_wrong_effort(
+        &self,
+        known: &KnownCapabilities,
+        reasons: bool,
+        levels: &[Effort],
+    ) -> bool {
         match self.dialect.effort {
             Word::Absent => false,
             _ if known.reasoning && !reasons => true,
@@ -222,7 +245,9 @@ impl Outline {
 
 /// The model takes function tools only while it does not reason.
 pub(super) fn is_kept_from_reasoning(model: &ChatModel, known: &KnownCapabilities) -> bool {
-    known.tools_with_reasoning && model.reasoning && model.tools_with_reasoning == ToolsWithReasoning::EffortNone
+    known.tools_with_reasoning
+        && model.reasoning
+        && model.tools_with_reasoning == ToolsWithReasoning::EffortNone
 }
 
 fn is_refused(effort: Word<Effort>, levels: &[Effort]) -> bool {

@@ -1,20 +1,23 @@
-//! Members of chat requests that only some compatible vendors know, by what they make the vendor do.
+//! Members of chat requests that only some compatible vendors know, by what they make the vendor
+//! do.
 //!
-//! A compatible vendor reads members that the protocol does not have, and the body is passed on as it came. What such a
-//! member makes the vendor search, fetch or run is paid for by the operator, so it is refused where it has no price;
-//! a second output limit would let the vendor generate more than is held, so it is dropped. Members that name an object
-//! of the vendor account stand in `request/vendor_state.rs`. It must not refuse or edit:
-//! `billing/rules.rs` and `request/strip/limits.rs` do.
+//! A compatible vendor reads members that the protocol does not have, and the body is passed on as
+//! it came. What such a member makes the vendor search, fetch or run is paid for by the operator,
+//! so it is refused where it has no price; a second output limit would let the vendor generate more
+//! than is held, so it is dropped. Members that name an object of the vendor account stand in
+//! `request/vendor_state.rs`. It must not refuse or edit: `billing/rules.rs` and
+//! `request/strip/limits.rs` do.
 //!
-//! A name matches in any case, with and without underscores: servers that are built on Protocol Buffers accept
-//! `cached_content` and `cachedContent` alike.
+//! A name matches in any case, with and without underscores: servers that are built on Protocol
+//! Buffers accept `cached_content` and `cachedContent` alike.
 
 use super::features::Features;
 use super::vendor_state::{self, VendorObject};
 use crate::protocol::Protocol;
 use crate::protocol::scan::{Broken, Kind, Scan};
 
-/// What makes a vendor search, fetch or run something, by vendor. Sources: the vendors' API references, read 2026-11.
+/// What makes a vendor search, fetch or run something, by vendor. Sources: the vendors' API
+/// references, read 2026-11.
 const UNPRICED: [&str; 24] = [
     // OpenAI: guides/tools-web-search.
     "web_search_options",
@@ -83,8 +86,8 @@ const OUTPUT_LIMITS: [&str; 16] = [
     "use_beam_search",
 ];
 
-/// Objects with a vendor's own options. Some vendors, and gateways before them, read what is in them as if it stood at
-/// the top of the body.
+/// Objects with a vendor's own options. Some vendors, and gateways before them, read what is in
+/// them as if it stood at the top of the body.
 const OPTION_OBJECTS: [&str; 10] = [
     // LiteLLM; Gemini's "OpenAI compatibility".
     "extra_body",
@@ -104,7 +107,15 @@ const OPTION_OBJECTS: [&str; 10] = [
 ];
 
 /// Members that decide the bill and have no place in an object of options.
-const BILLING_OPTIONS: [&str; 7] = ["model", "messages", "n", "stream", "stream_options", "service_tier", "contents"];
+const BILLING_OPTIONS: [&str; 7] = [
+    "model",
+    "messages",
+    "n",
+    "stream",
+    "stream_options",
+    "service_tier",
+    "contents",
+];
 
 /// What a member makes the vendor do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -120,7 +131,8 @@ pub(super) enum Extension {
 impl Extension {
     /// A member at the top of a body of `protocol`.
     pub fn at_top(protocol: Protocol, name: &str) -> Option<Self> {
-        // The responses protocol has limits and objects of its own by these names, and its servers read no others.
+        // The responses protocol has limits and objects of its own by these names, and its servers
+        // read no others.
         if protocol == Protocol::Responses {
             return find(&UNPRICED, name).map(Self::Unpriced);
         }
@@ -131,12 +143,16 @@ impl Extension {
         if is_own {
             return None;
         }
-        find(&OPTION_OBJECTS, name).map(Self::Options).or_else(|| Self::anywhere(name))
+        find(&OPTION_OBJECTS, name)
+            .map(Self::Options)
+            .or_else(|| Self::anywhere(name))
     }
 
     /// A member of an object of options.
     pub fn in_options(name: &str) -> Option<Self> {
-        find(&BILLING_OPTIONS, name).map(Self::OutputLimit).or_else(|| Self::anywhere(name))
+        find(&BILLING_OPTIONS, name)
+            .map(Self::OutputLimit)
+            .or_else(|| Self::anywhere(name))
     }
 
     /// A member of a tool.
@@ -145,7 +161,9 @@ impl Extension {
     }
 
     fn anywhere(name: &str) -> Option<Self> {
-        find(&OUTPUT_LIMITS, name).map(Self::OutputLimit).or_else(|| find(&UNPRICED, name).map(Self::Unpriced))
+        find(&OUTPUT_LIMITS, name)
+            .map(Self::OutputLimit)
+            .or_else(|| find(&UNPRICED, name).map(Self::Unpriced))
     }
 }
 
@@ -196,12 +214,19 @@ impl Features {
     fn options(&mut self, protocol: Protocol, scan: &mut Scan<'_>) -> Result<(), Broken> {
         match scan.kind()? {
             Kind::Array => scan.array(|scan| self.options(protocol, scan)).map(drop),
-            Kind::Object => scan.object(|scan, key| self.option(protocol, &key.name(), scan)).map(drop),
+            Kind::Object => scan
+                .object(|scan, key| self.option(protocol, &key.name(), scan))
+                .map(drop),
             _ => scan.skip().map(drop),
         }
     }
 
-    fn option(&mut self, protocol: Protocol, name: &str, scan: &mut Scan<'_>) -> Result<(), Broken> {
+    fn option(
+        &mut self,
+        protocol: Protocol,
+        name: &str,
+        scan: &mut Scan<'_>,
+    ) -> Result<(), Broken> {
         const AS_AT_TOP: [&str; 9] = [
             "tools",
             "functions",
@@ -228,8 +253,8 @@ impl Features {
     }
 }
 
-/// Whether the next value, which is consumed, asks for the feature: neither null, false, an empty list nor an object
-/// that switches it off.
+/// Whether the next value, which is consumed, asks for the feature: neither null, false, an empty
+/// list nor an object that switches it off.
 fn is_asked(scan: &mut Scan<'_>) -> Result<bool, Broken> {
     match scan.kind()? {
         Kind::Null | Kind::False => scan.skip().map(|_| false),
@@ -283,35 +308,71 @@ mod tests {
 
     /// The member that asks the vendor to run something, if there is one.
     fn asked(protocol: Protocol, body: &str) -> Option<&'static str> {
-        let features = read(protocol, body.as_bytes()).unwrap_or_else(|failure| panic!("{body}: {failure:?}")).features;
-        assert_eq!(features.server_tools, features.server_tool_member.is_some(), "{body}");
+        let features = read(protocol, body.as_bytes())
+            .unwrap_or_else(|failure| panic!("{body}: {failure:?}"))
+            .features;
+        assert_eq!(
+            features.server_tools,
+            features.server_tool_member.is_some(),
+            "{body}"
+        );
         features.server_tool_member
     }
 
     #[test]
     fn what_makes_a_vendor_search_fetch_or_run_is_found_by_its_name() {
         for (members, name) in [
-            (json!({"search_parameters": {"mode": "on"}}), "search_parameters"),
+            (
+                json!({"search_parameters": {"mode": "on"}}),
+                "search_parameters",
+            ),
             (json!({"search_parameters": {}}), "search_parameters"),
-            (json!({"searchParameters": {"mode": "auto"}}), "search_parameters"),
+            (
+                json!({"searchParameters": {"mode": "auto"}}),
+                "search_parameters",
+            ),
             (json!({"enable_search": true}), "enable_search"),
             (json!({"ENABLE_SEARCH": 1}), "enable_search"),
             (json!({"web_search": {"enable": true}}), "web_search"),
             (json!({"web_search_options": {}}), "web_search_options"),
             (json!({"plugins": [{"id": "web"}]}), "plugins"),
-            (json!({"data_sources": [{"type": "azure_search"}]}), "data_sources"),
-            (json!({"compound_custom": {"tools": {"enabled_tools": ["web_search"]}}}), "compound_custom"),
-            (json!({"extra_body": {"enable_search": true}}), "enable_search"),
-            (json!({"extra_body": {"extra_body": {"google": {"googleSearch": {}}}}}), "google_search"),
-            (json!({"extra_body": {"google": {"tools": [{"google_search": {}}]}}}), "tools"),
-            (json!({"extra_body": [{"tools": [{"type": "web_search"}]}]}), "tools"),
+            (
+                json!({"data_sources": [{"type": "azure_search"}]}),
+                "data_sources",
+            ),
+            (
+                json!({"compound_custom": {"tools": {"enabled_tools": ["web_search"]}}}),
+                "compound_custom",
+            ),
+            (
+                json!({"extra_body": {"enable_search": true}}),
+                "enable_search",
+            ),
+            (
+                json!({"extra_body": {"extra_body": {"google": {"googleSearch": {}}}}}),
+                "google_search",
+            ),
+            (
+                json!({"extra_body": {"google": {"tools": [{"google_search": {}}]}}}),
+                "tools",
+            ),
+            (
+                json!({"extra_body": [{"tools": [{"type": "web_search"}]}]}),
+                "tools",
+            ),
             (json!({"tools": [{"google_search": {}}]}), "tools"),
             (json!({"tools": [{"url_context": {}}]}), "tools"),
             (json!({"tools": [{"code_execution": {}}]}), "tools"),
-            (json!({"tools": [{"codeExecution": {}, "type": "function", "function": {"name": "f"}}]}), "tools"),
+            (
+                json!({"tools": [{"codeExecution": {}, "type": "function", "function": {"name": "f"}}]}),
+                "tools",
+            ),
             (json!({"tools": [{"something_new": {}}]}), "tools"),
             (json!({"tools": [{}]}), "tools"),
-            (json!({"tools": [{"type": "builtin_function", "function": {"name": "$web_search"}}]}), "tools"),
+            (
+                json!({"tools": [{"type": "builtin_function", "function": {"name": "$web_search"}}]}),
+                "tools",
+            ),
             (json!({"tools": [{"type": "bash_20250124"}]}), "tools"),
             (json!({"tools": [{"type": null}]}), "tools"),
         ] {
@@ -327,7 +388,13 @@ mod tests {
         ] {
             assert!(asked(Chat, body).is_some(), "{body}");
         }
-        assert_eq!(asked(Responses, &with(&json!({"search_parameters": {"mode": "on"}}))), Some("search_parameters"));
+        assert_eq!(
+            asked(
+                Responses,
+                &with(&json!({"search_parameters": {"mode": "on"}}))
+            ),
+            Some("search_parameters")
+        );
     }
 
     #[test]
@@ -335,19 +402,43 @@ mod tests {
         let schema = json!({"type": "object", "properties": {"google_search": {"type": "object"}}});
         for (protocol, members) in [
             (Chat, json!({"search_parameters": {"mode": "off"}})),
-            (Chat, json!({"enable_search": false, "plugins": [], "web_search_options": null})),
+            (
+                Chat,
+                json!({"enable_search": false, "plugins": [], "web_search_options": null}),
+            ),
             (Chat, json!({"web_search": {"enable": false}})),
-            (Chat, json!({"extra_body": {"google": {"thinking_config": {"thinking_budget": 5}}}})),
-            (Chat, json!({"extra_body": {"google": {"tools": [{"functionDeclarations": [{"name": "f"}]}]}}})),
+            (
+                Chat,
+                json!({"extra_body": {"google": {"thinking_config": {"thinking_budget": 5}}}}),
+            ),
+            (
+                Chat,
+                json!({"extra_body": {"google": {"tools": [{"functionDeclarations": [{"name": "f"}]}]}}}),
+            ),
             (
                 Chat,
                 json!({"tools": [{"type": "function", "function": {"name": "google_search", "parameters": schema}}]}),
             ),
-            (Chat, json!({"tools": [{"function": {"name": "f"}}, {"type": "custom", "custom": {"name": "g"}}]})),
-            (Chat, json!({"tools": [{"type": "function", "function": {"name": "f"}, "annotations": {"title": "F"}}]})),
-            (Chat, json!({"messages": [{"role": "user", "content": "enable_search: true"}]})),
-            (Chat, json!({"metadata": {"enable_search": true}, "chat_template_kwargs": {"enable_search": true}})),
-            (Messages, json!({"tools": [{"name": "google_search", "input_schema": schema}]})),
+            (
+                Chat,
+                json!({"tools": [{"function": {"name": "f"}}, {"type": "custom", "custom": {"name": "g"}}]}),
+            ),
+            (
+                Chat,
+                json!({"tools": [{"type": "function", "function": {"name": "f"}, "annotations": {"title": "F"}}]}),
+            ),
+            (
+                Chat,
+                json!({"messages": [{"role": "user", "content": "enable_search: true"}]}),
+            ),
+            (
+                Chat,
+                json!({"metadata": {"enable_search": true}, "chat_template_kwargs": {"enable_search": true}}),
+            ),
+            (
+                Messages,
+                json!({"tools": [{"name": "google_search", "input_schema": schema}]}),
+            ),
         ] {
             assert_eq!(asked(protocol, &with(&members)), None, "{members}");
         }
@@ -356,19 +447,35 @@ mod tests {
     #[test]
     fn a_limit_of_nothing_is_only_for_messages_vendors_and_never_for_a_stream() {
         let refusal = |protocol, members: Value| {
-            read(protocol, with(&members).as_bytes()).err().map(|failure| failure.param.unwrap_or_default())
+            read(protocol, with(&members).as_bytes())
+                .err()
+                .map(|failure| failure.param.unwrap_or_default())
         };
-        for (protocol, field) in
-            [(Chat, "max_tokens"), (Chat, "max_completion_tokens"), (Responses, "max_output_tokens")]
-        {
+        for (protocol, field) in [
+            (Chat, "max_tokens"),
+            (Chat, "max_completion_tokens"),
+            (Responses, "max_output_tokens"),
+        ] {
             for limit in [0, -1] {
-                assert_eq!(refusal(protocol, json!({field: limit})).as_deref(), Some(field));
+                assert_eq!(
+                    refusal(protocol, json!({field: limit})).as_deref(),
+                    Some(field)
+                );
             }
             assert_eq!(refusal(protocol, json!({field: 1})), None);
         }
-        assert_eq!(refusal(Messages, json!({"max_tokens": -1})).as_deref(), Some("max_tokens"));
+        assert_eq!(
+            refusal(Messages, json!({"max_tokens": -1})).as_deref(),
+            Some("max_tokens")
+        );
         assert_eq!(refusal(Messages, json!({"max_tokens": 0})), None);
-        assert_eq!(refusal(Messages, json!({"max_tokens": 0, "stream": true})).as_deref(), Some("max_tokens"));
-        assert_eq!(refusal(Messages, json!({"stream": true, "max_tokens": 0})).as_deref(), Some("max_tokens"));
+        assert_eq!(
+            refusal(Messages, json!({"max_tokens": 0, "stream": true})).as_deref(),
+            Some("max_tokens")
+        );
+        assert_eq!(
+            refusal(Messages, json!({"stream": true, "max_tokens": 0})).as_deref(),
+            Some("max_tokens")
+        );
     }
 }

@@ -1,8 +1,8 @@
 //! What makes a vendor read or do more than one pass over the body's own bytes.
 //!
-//! It must not price anything, nor believe a word in a text, a schema or a tool's input: features are found by
-//! where they stand. Where a vendor's reading is in doubt it errs towards seeing the feature: that makes a hold
-//! larger, never a bill.
+//! It must not price anything, nor believe a word in a text, a schema or a tool's input: features
+//! are found by where they stand. Where a vendor's reading is in doubt it errs towards seeing the
+//! feature: that makes a hold larger, never a bill.
 //!
 //! Read next: `protocol/request/rewrite.rs`.
 
@@ -20,7 +20,8 @@ use crate::usage::{InferenceGeo, PerTool, ServerTool, ServiceTier, Speed};
 pub struct Features {
     /// Image blocks or parts, tool results' own included.
     pub images: u32,
-    /// Documents, files and videos, whose tokens cannot be told from their bytes. Plain text documents are text.
+    /// Documents, files and videos, whose tokens cannot be told from their bytes. Plain text
+    /// documents are text.
     pub documents_or_files: bool,
     /// Audio to be heard.
     pub audio_input: bool,
@@ -36,7 +37,8 @@ pub struct Features {
     pub server_tool_member: Option<&'static str>,
     /// Those that have one, by tool, all of a kind together.
     pub tool_offers: PerTool<Option<ToolOffer>>,
-    /// Responses: uses of server tools at most, of all kinds together. The larger where it is given twice.
+    /// Responses: uses of server tools at most, of all kinds together. The larger where it is given
+    /// twice.
     pub max_tool_calls: Option<u64>,
     /// Passes over the conversation that shorten it.
     pub compaction: bool,
@@ -62,8 +64,8 @@ pub struct Features {
     pub cache_markers: bool,
     /// One of them asks for an hour.
     pub cache_markers_1h: bool,
-    /// Something of another vendor may stand in the conversation, which this one would refuse: `request/strip.rs`
-    /// reads the body for it. In doubt, yes.
+    /// Something of another vendor may stand in the conversation, which this one would refuse:
+    /// `request/strip.rs` reads the body for it. In doubt, yes.
     pub leftovers: Leftovers,
     /// What the body holds, by kind.
     pub content: Content,
@@ -93,7 +95,8 @@ pub struct Leftovers {
     pub tool_results: u32,
     /// Members of the messages protocol, and of reasoning, that chat's own vendor does not know.
     pub members: bool,
-    /// Members by which the vendor would use, or keep something in, the operator's account: see `request/strip.rs`.
+    /// Members by which the vendor would use, or keep something in, the operator's account: see
+    /// `request/strip.rs`.
     pub account_members: bool,
     /// Output limits by another name than the surface's, or among a vendor's own options.
     pub second_limits: bool,
@@ -104,7 +107,12 @@ const CHAT_ID_LETTERS_MAX: usize = 40;
 
 impl Features {
     /// Reads a top-level member. A member of a name not known here has no features.
-    pub(super) fn member(&mut self, protocol: Protocol, name: &str, scan: &mut Scan<'_>) -> Result<(), Broken> {
+    pub(super) fn member(
+        &mut self,
+        protocol: Protocol,
+        name: &str,
+        scan: &mut Scan<'_>,
+    ) -> Result<(), Broken> {
         if let Some(extension) = Extension::at_top(protocol, name) {
             return self.extension(protocol, extension, scan);
         }
@@ -112,7 +120,8 @@ impl Features {
             "messages" | "system" | "prediction" => self.content(scan),
             "tools" => {
                 let is_chat = protocol == Protocol::Chat;
-                scan.array_or_skip(|scan| self.tool(scan, is_chat)).map(drop)
+                scan.array_or_skip(|scan| self.tool(scan, is_chat))
+                    .map(drop)
             }
             "max_tool_calls" => {
                 self.max_tool_calls = scan.count_or_skip()?.max(self.max_tool_calls);
@@ -138,13 +147,17 @@ impl Features {
             "audio" => some(scan, &mut self.audio_output),
             "speed" => {
                 let speed = word(scan)?;
-                self.speed = speed.filter(|speed| *speed != Speed::said("standard")).or(self.speed);
+                self.speed = speed
+                    .filter(|speed| *speed != Speed::said("standard"))
+                    .or(self.speed);
                 Ok(())
             }
             "inference_geo" => {
                 let geo = word(scan)?;
                 self.usual_geo |= geo == Some(InferenceGeo::said("global"));
-                self.inference_geo = geo.filter(|geo| *geo != InferenceGeo::said("global")).or(self.inference_geo);
+                self.inference_geo = geo
+                    .filter(|geo| *geo != InferenceGeo::said("global"))
+                    .or(self.inference_geo);
                 Ok(())
             }
             "mcp_servers" => {
@@ -194,7 +207,8 @@ struct Block<'a> {
     /// Its member `data`, which encrypted reasoning has.
     own_data: Option<Text<'a>>,
     is_encrypted: bool,
-    /// A call of the vendor's interpreter, which goes from the conversation: see `request/strip/responses.rs`.
+    /// A call of the vendor's interpreter, which goes from the conversation: see
+    /// `request/strip/responses.rs`.
     is_interpreter_call: bool,
     has_other_type: bool,
     container: Option<VendorReference>,
@@ -211,18 +225,36 @@ impl Features {
     }
 
     /// One of the messages. `member` is told each of its members.
-    pub(super) fn message(&mut self, scan: &mut Scan<'_>, member: impl FnMut(&str, Span)) -> Result<(), Broken> {
-        if scan.kind()? == Kind::Object { self.object(scan, member) } else { self.content(scan) }
+    pub(super) fn message(
+        &mut self,
+        scan: &mut Scan<'_>,
+        member: impl FnMut(&str, Span),
+    ) -> Result<(), Broken> {
+        if scan.kind()? == Kind::Object {
+            self.object(scan, member)
+        } else {
+            self.content(scan)
+        }
     }
 
-    fn object(&mut self, scan: &mut Scan<'_>, mut member: impl FnMut(&str, Span)) -> Result<(), Broken> {
+    fn object(
+        &mut self,
+        scan: &mut Scan<'_>,
+        mut member: impl FnMut(&str, Span),
+    ) -> Result<(), Broken> {
         let mut block = Block::default();
         scan.object(|scan, key| {
             let name = key.name();
             scan.kind()?;
             let start = scan.at();
             self.block_member(&mut block, &name, scan)?;
-            member(&name, Span { start, end: scan.at() });
+            member(
+                &name,
+                Span {
+                    start,
+                    end: scan.at(),
+                },
+            );
             Ok(())
         })?;
         let goes = block.is_interpreter_call && !block.has_other_type;
@@ -232,27 +264,44 @@ impl Features {
         self.documents_or_files |= block.is_document && !is_text;
         self.hold(&block);
         self.leftovers.unsigned_thinking |= block.is_thinking && !block.is_signed;
-        self.leftovers.thoughts =
-            self.leftovers.thoughts.saturating_add(u32::from(block.is_thinking && block.is_signed));
+        self.leftovers.thoughts = self
+            .leftovers
+            .thoughts
+            .saturating_add(u32::from(block.is_thinking && block.is_signed));
         Ok(())
     }
 
-    /// Counts what the block holds beside text. Data of a block that is not sure to be an image stays text.
+    /// Counts what the block holds beside text. Data of a block that is not sure to be an image
+    /// stays text.
     fn hold(&mut self, block: &Block<'_>) {
         let data = block.data.as_ref();
         if block.is_image {
-            self.content.image(data.filter(|_| !block.is_document && !block.has_text_source));
+            self.content
+                .image(data.filter(|_| !block.is_document && !block.has_text_source));
         } else if block.is_document && (!block.has_text_source || block.has_other_source) {
             self.content.document(data);
         }
-        block.own_data.iter().filter(|_| block.is_encrypted).for_each(|data| self.content.encrypted(data));
+        block
+            .own_data
+            .iter()
+            .filter(|_| block.is_encrypted)
+            .for_each(|data| self.content.encrypted(data));
     }
 
     /// Some servers go by a part's `type`, some by the member that holds it: either counts.
-    fn block_member<'a>(&mut self, block: &mut Block<'a>, name: &str, scan: &mut Scan<'a>) -> Result<(), Broken> {
+    fn block_member<'a>(
+        &mut self,
+        block: &mut Block<'a>,
+        name: &str,
+        scan: &mut Scan<'a>,
+    ) -> Result<(), Broken> {
         if let Some(object) = VendorObject::by_name(name) {
             let is_container = object == VendorObject::Container;
-            let found = if is_container { &mut block.container } else { &mut self.vendor_reference };
+            let found = if is_container {
+                &mut block.container
+            } else {
+                &mut self.vendor_reference
+            };
             return vendor_state::note(found, object, scan);
         }
         match name {
@@ -316,7 +365,9 @@ impl Features {
                 Ok(())
             }
             "encrypted_content" => {
-                scan.text_or_skip()?.iter().for_each(|data| self.content.encrypted(data));
+                scan.text_or_skip()?
+                    .iter()
+                    .for_each(|data| self.content.encrypted(data));
                 Ok(())
             }
             _ => self.content(scan),
@@ -327,9 +378,8 @@ impl Features {
         block.has_other_type |= kind != "code_interpreter_call";
         match kind {
             "image" | "image_url" | "input_image" => block.is_image = true,
-            "document" | "file" | "input_file" | "container_upload" | "video" | "video_url" | "input_video" => {
-                block.is_document = true
-            }
+            "document" | "file" | "input_file" | "container_upload" | "video" | "video_url"
+            | "input_video" => block.is_document = true,
             "audio" | "input_audio" | "audio_url" => self.audio_input = true,
             "thinking" => block.is_thinking = true,
             "code_interpreter_call" => block.is_interpreter_call = true,
@@ -381,7 +431,10 @@ impl Features {
     /// What a chat part holds: an address, or an object with one in `url`, or with the data itself.
     fn media<'a>(&mut self, scan: &mut Scan<'a>) -> Result<Media<'a>, Broken> {
         match scan.kind()? {
-            Kind::String => Ok(Media { is_given: true, data: self.address(scan)? }),
+            Kind::String => Ok(Media {
+                is_given: true,
+                data: self.address(scan)?,
+            }),
             Kind::Object => {
                 let mut data = None;
                 scan.object(|scan, key| {
@@ -389,17 +442,29 @@ impl Features {
                         "url" => data = self.address(scan)?,
                         "file_data" | "data" => data = scan.text_or_skip()?,
                         // Of an answer's audio.
-                        "id" => vendor_state::note(&mut self.vendor_reference, VendorObject::Audio, scan)?,
+                        "id" => vendor_state::note(
+                            &mut self.vendor_reference,
+                            VendorObject::Audio,
+                            scan,
+                        )?,
                         name => match VendorObject::by_name(name) {
-                            Some(object) => vendor_state::note(&mut self.vendor_reference, object, scan)?,
+                            Some(object) => {
+                                vendor_state::note(&mut self.vendor_reference, object, scan)?
+                            }
                             None => drop(scan.skip()?),
                         },
                     }
                     Ok::<(), Broken>(())
                 })?;
-                Ok(Media { is_given: true, data })
+                Ok(Media {
+                    is_given: true,
+                    data,
+                })
             }
-            _ => scan.skip().map(|_| Media { is_given: false, data: None }),
+            _ => scan.skip().map(|_| Media {
+                is_given: false,
+                data: None,
+            }),
         }
     }
 
@@ -407,8 +472,11 @@ impl Features {
     fn address<'a>(&mut self, scan: &mut Scan<'a>) -> Result<Option<Text<'a>>, Broken> {
         scan.kind()?;
         let at = scan.at();
-        let Some(address) = scan.text_or_skip()? else { return Ok(None) };
-        // Escaped or in capitals it may be a `data:` still; taking it for an address is the safe side.
+        let Some(address) = scan.text_or_skip()? else {
+            return Ok(None);
+        };
+        // Escaped or in capitals it may be a `data:` still; taking it for an address is the safe
+        // side.
         let is_far = !address.raw.starts_with("data:");
         self.url_sources |= is_far;
         if is_far {
@@ -418,8 +486,9 @@ impl Features {
         Ok(Some(address).filter(|_| !is_far || is_bare))
     }
 
-    /// A tool definition: its schema is not looked into. `is_chat`: by the rules of the chat protocol, where a tool that is
-    /// neither a function nor custom is the vendor's own, also without a type.
+    /// A tool definition: its schema is not looked into. `is_chat`: by the rules of the chat
+    /// protocol, where a tool that is neither a function nor custom is the vendor's own, also
+    /// without a type.
     fn tool(&mut self, scan: &mut Scan<'_>, is_chat: bool) -> Result<(), Broken> {
         self.tools = true;
         let (mut runs_at_vendor, mut max_uses) = (PerTool::<bool>::default(), None);
@@ -428,7 +497,9 @@ impl Features {
             match key.name().as_ref() {
                 "type" => {
                     let kind = scan.text_or_skip()?.map(|kind| kind.name());
-                    is_vendors |= kind.as_deref().is_some_and(|kind| !matches!(kind, "function" | "custom"));
+                    is_vendors |= kind
+                        .as_deref()
+                        .is_some_and(|kind| !matches!(kind, "function" | "custom"));
                     is_function |= kind.is_some();
                     match kind.as_deref().and_then(server_tool) {
                         Some(tool) => *runs_at_vendor.get_mut(tool) = true,
@@ -471,7 +542,10 @@ impl Features {
             self.server_tools = true;
             self.server_tool_member.get_or_insert("tools");
         }
-        for tool in ServerTool::ALL.into_iter().filter(|tool| *runs_at_vendor.get(*tool)) {
+        for tool in ServerTool::ALL
+            .into_iter()
+            .filter(|tool| *runs_at_vendor.get(*tool))
+        {
             self.offer(tool, max_uses);
         }
         Ok(())
@@ -480,7 +554,10 @@ impl Features {
     fn offer(&mut self, tool: ServerTool, max_uses: Option<u64>) {
         let offer = self.tool_offers.get_mut(tool);
         let before = offer.unwrap_or(ToolOffer { max_uses: Some(0) });
-        let all = before.max_uses.zip(max_uses).map(|(before, uses)| before.saturating_add(uses));
+        let all = before
+            .max_uses
+            .zip(max_uses)
+            .map(|(before, uses)| before.saturating_add(uses));
         *offer = Some(ToolOffer { max_uses: all });
     }
 
@@ -506,8 +583,14 @@ impl Features {
         if scan.kind()? == Kind::Array {
             return self.edits(scan);
         }
-        scan.object_or_skip(|scan, key| if key.name() == "edits" { self.edits(scan) } else { scan.skip().map(drop) })
-            .map(drop)
+        scan.object_or_skip(|scan, key| {
+            if key.name() == "edits" {
+                self.edits(scan)
+            } else {
+                scan.skip().map(drop)
+            }
+        })
+        .map(drop)
     }
 
     fn edits(&mut self, scan: &mut Scan<'_>) -> Result<(), Broken> {
@@ -526,12 +609,20 @@ impl Features {
     }
 }
 
-/// Tools that the client runs: plain functions, the forms of its own that responses has for some, and the vendor's dated
-/// schemas of this list. All else that has a
-/// type (`web_search_20250305`, `code_execution_…`, `mcp_toolset`, whatever comes) is taken to run at the vendor.
+/// Tools that the client runs: plain functions, the forms of its own that responses has for some,
+/// and the vendor's dated schemas of this list. All else that has a type (`web_search_20250305`,
+/// `code_execution_…`, `mcp_toolset`, whatever comes) is taken to run at the vendor.
 fn is_client_tool(kind: &str) -> bool {
     const DATED: [&str; 4] = ["bash_20", "text_editor_20", "computer_20", "memory_20"];
-    const OWN: [&str; 7] = ["function", "custom", "namespace", "tool_search", "local_shell", "shell", "apply_patch"];
+    const OWN: [&str; 7] = [
+        "function",
+        "custom",
+        "namespace",
+        "tool_search",
+        "local_shell",
+        "shell",
+        "apply_patch",
+    ];
     OWN.contains(&kind) || DATED.iter().any(|prefix| is_dated(kind, prefix))
 }
 
@@ -550,12 +641,16 @@ fn server_tool(kind: &str) -> Option<ServerTool> {
         "tool_search_tool_regex" | "tool_search_tool_bm25" => Some(ServerTool::ToolSearch),
         "mcp" | "mcp_toolset" => Some(ServerTool::Mcp),
         kind if kind.starts_with("web_search_preview") => Some(ServerTool::WebSearch),
-        kind => DATED.iter().find(|(prefix, _)| is_dated(kind, prefix)).map(|(_, tool)| *tool),
+        kind => DATED
+            .iter()
+            .find(|(prefix, _)| is_dated(kind, prefix))
+            .map(|(_, tool)| *tool),
     }
 }
 
 fn is_dated(kind: &str, prefix: &str) -> bool {
-    kind.strip_prefix(prefix).is_some_and(|date| date.len() == 6 && date.bytes().all(|byte| byte.is_ascii_digit()))
+    kind.strip_prefix(prefix)
+        .is_some_and(|date| date.len() == 6 && date.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 /// Sets `is_given` if the next value is anything but null and the empty list.
@@ -595,5 +690,7 @@ fn is_other_than(scan: &mut Scan<'_>, usual: &str) -> Result<bool, Broken> {
 }
 
 fn is_text(scan: &mut Scan<'_>, wanted: &str) -> Result<bool, Broken> {
-    Ok(scan.text_or_skip()?.is_some_and(|text| text.name() == wanted))
+    Ok(scan
+        .text_or_skip()?
+        .is_some_and(|text| text.name() == wanted))
 }

@@ -1,7 +1,7 @@
 //! The few edits to a body that is passed on: splices, everything else byte-identical.
 //!
-//! It must not parse: [`super::read`] left the places in the outline. An outline of another body gives a wrong
-//! body but never a panic.
+//! It must not parse: [`super::read`] left the places in the outline. An outline of another body
+//! gives a wrong body but never a panic.
 //!
 //! Read next: `protocol/same.rs`, the way back.
 
@@ -31,8 +31,16 @@ pub fn rewrite(body: &Bytes, outline: &Outline, edits: &Edits<'_>) -> Bytes {
 }
 
 /// As [`rewrite`], together with what must go from the same body.
-pub fn rewrite_stripped(body: &Bytes, outline: &Outline, edits: &Edits<'_>, stripped: Stripped) -> Bytes {
-    let mut changes = Changes { replaced: stripped.edits, inserted: String::new() };
+pub fn rewrite_stripped(
+    body: &Bytes,
+    outline: &Outline,
+    edits: &Edits<'_>,
+    stripped: Stripped,
+) -> Bytes {
+    let mut changes = Changes {
+        replaced: stripped.edits,
+        inserted: String::new(),
+    };
     if edits.model != outline.model {
         changes.put(outline.spans.model, splice::json_string(edits.model));
     }
@@ -52,7 +60,8 @@ pub fn rewrite_stripped(body: &Bytes, outline: &Outline, edits: &Edits<'_>, stri
 
 struct Changes {
     replaced: Vec<(Span, String)>,
-    /// Members put in behind the opening brace, each with its comma: an object with a model is never empty.
+    /// Members put in behind the opening brace, each with its comma: an object with a model is
+    /// never empty.
     inserted: String,
 }
 
@@ -67,8 +76,16 @@ impl Changes {
     }
 
     fn output_limit(&mut self, outline: &Outline, tokens: u64, field: &str) {
-        let limits = [outline.spans.max_tokens, outline.spans.max_completion_tokens, outline.spans.max_output_tokens];
-        for Limit { span, tokens: given } in limits.into_iter().flatten() {
+        let limits = [
+            outline.spans.max_tokens,
+            outline.spans.max_completion_tokens,
+            outline.spans.max_output_tokens,
+        ];
+        for Limit {
+            span,
+            tokens: given,
+        } in limits.into_iter().flatten()
+        {
             if given.is_some_and(|given| given > tokens) {
                 self.put(span, tokens.to_string());
             }
@@ -93,28 +110,51 @@ impl Changes {
         match options {
             None => self.insert("stream_options", &format!("{{{MEMBER}}}")),
             Some(StreamOptions::Null(span)) => self.put(span, format!("{{{MEMBER}}}")),
-            Some(StreamOptions::Object { include_usage: Some(span), .. }) => {
+            Some(StreamOptions::Object {
+                include_usage: Some(span),
+                ..
+            }) => {
                 self.put(span, "true".to_owned());
             }
-            Some(StreamOptions::Object { inside, is_empty, .. }) => {
+            Some(StreamOptions::Object {
+                inside, is_empty, ..
+            }) => {
                 let comma = if is_empty { "" } else { "," };
-                let span = Span { start: inside, end: inside };
+                let span = Span {
+                    start: inside,
+                    end: inside,
+                };
                 self.put(span, format!("{MEMBER}{comma}"));
             }
         }
     }
 
     fn apply(self, body: &Bytes, inside: usize) -> Bytes {
-        let Changes { mut replaced, inserted } = self;
+        let Changes {
+            mut replaced,
+            inserted,
+        } = self;
         if !inserted.is_empty() {
             // In front: the first member may be one that goes.
-            replaced.insert(0, (Span { start: inside, end: inside }, inserted));
+            replaced.insert(
+                0,
+                (
+                    Span {
+                        start: inside,
+                        end: inside,
+                    },
+                    inserted,
+                ),
+            );
         }
         if replaced.is_empty() {
             return body.clone();
         }
         let added: usize = replaced.iter().map(|(_, text)| text.len()).sum();
-        let mut splices: Vec<Splice<'_>> = replaced.iter().map(|(span, text)| Splice::new(*span, text)).collect();
+        let mut splices: Vec<Splice<'_>> = replaced
+            .iter()
+            .map(|(span, text)| Splice::new(*span, text))
+            .collect();
         let mut rewritten = Vec::with_capacity(body.len().saturating_add(added));
         splice::bytes(body, &mut splices, &mut rewritten);
         Bytes::from(rewritten)

@@ -1,12 +1,13 @@
-//! What an earlier answer of another vendor left in a conversation and this vendor would refuse, though it speaks the
-//! caller's protocol: reasoning that it did not sign, call ids of a form that it does not take, members that it does
-//! not know.
+//! What an earlier answer of another vendor left in a conversation and this vendor would refuse,
+//! though it speaks the caller's protocol: reasoning that it did not sign, call ids of a form that
+//! it does not take, members that it does not know.
 //!
-//! It must not touch anything else, nor judge a request: what cannot be read here is the vendor's to refuse. Nearly
-//! always there is nothing to do: the outline says whether the body must be read at all.
+//! It must not touch anything else, nor judge a request: what cannot be read here is the vendor's
+//! to refuse. Nearly always there is nothing to do: the outline says whether the body must be read
+//! at all.
 //!
-//! Read next: `request/repair.rs` (what this model refuses, in the same reading), `request/rewrite.rs`, which makes these
-//! edits together with its own.
+//! Read next: `request/repair.rs` (what this model refuses, in the same reading),
+//! `request/rewrite.rs`, which makes these edits together with its own.
 
 use super::{DEPTH_MAX, Outline};
 use crate::protocol::Protocol;
@@ -38,8 +39,9 @@ pub struct Stripped {
     pub makes_budget: bool,
 }
 
-/// What must be edited before `body` goes to a vendor of the same protocol: what another vendor left in it, and what the
-/// model of these rules is known to refuse. `official`: the vendor that defined the protocol, not a compatible server.
+/// What must be edited before `body` goes to a vendor of the same protocol: what another vendor
+/// left in it, and what the model of these rules is known to refuse. `official`: the vendor that
+/// defined the protocol, not a compatible server.
 pub fn strip(
     protocol: Protocol,
     official: bool,
@@ -83,15 +85,21 @@ pub fn strip(
     strip.finish()
 }
 
-/// What goes from a body of the same protocol that is said once more, without the reasoning of earlier turns: another
-/// model's, which this vendor may not read. `None`: there is none in it. Responses bodies: see [`for_responses`].
-pub fn without_reasoning(protocol: Protocol, body: &[u8], rules: &RepairRules<'_>) -> Option<Stripped> {
+/// What goes from a body of the same protocol that is said once more, without the reasoning of
+/// earlier turns: another model's, which this vendor may not read. `None`: there is none in it.
+/// Responses bodies: see [`for_responses`].
+pub fn without_reasoning(
+    protocol: Protocol,
+    body: &[u8],
+    rules: &RepairRules<'_>,
+) -> Option<Stripped> {
     let text = std::str::from_utf8(body).ok()?;
     let tree = Tree::read(text, DEPTH_MAX, Nodes::new()).ok()?;
     let mut strip = Strip::new(text);
     match protocol {
         Protocol::Messages if has_thinking(tree.root()) => {
-            // A turn that thinks must begin with a thought; and what clears thoughts is refused where none is to be had.
+            // A turn that thinks must begin with a thought; and what clears thoughts is refused
+            // where none is to be had.
             strip.members(tree.root(), "", &["thinking"]);
             strip.edits_of_thinking(tree.root());
             strip.messages(tree.root(), is_thinking);
@@ -123,8 +131,8 @@ pub(super) struct Strip<'a> {
     pub(super) makes_budget: bool,
 }
 
-/// Members at the top that are about the operator's account at the vendor and that no answer depends on: they are left
-/// out. `store` would keep the answer there, for nobody to read.
+/// Members at the top that are about the operator's account at the vendor and that no answer
+/// depends on: they are left out. `store` would keep the answer there, for nobody to read.
 fn account_members(protocol: Protocol) -> &'static [&'static str] {
     match protocol {
         Protocol::Chat => &["store"],
@@ -135,8 +143,19 @@ fn account_members(protocol: Protocol) -> &'static [&'static str] {
 }
 
 /// Members that chat's own vendor does not know, by where they stand.
-const FOREIGN: [&str; 5] = ["thinking", "reasoning", "output_config", "top_k", "cache_control"];
-const FOREIGN_IN_MESSAGE: [&str; 4] = ["reasoning_content", "reasoning_details", "thinking_blocks", "cache_control"];
+const FOREIGN: [&str; 5] = [
+    "thinking",
+    "reasoning",
+    "output_config",
+    "top_k",
+    "cache_control",
+];
+const FOREIGN_IN_MESSAGE: [&str; 4] = [
+    "reasoning_content",
+    "reasoning_details",
+    "thinking_blocks",
+    "cache_control",
+];
 /// Those among them in which the gateway writes another vendor's reasoning.
 const GATEWAYS_IN_MESSAGE: [&str; 2] = ["reasoning_content", "reasoning_details"];
 const FOREIGN_IN_PART: [&str; 1] = ["cache_control"];
@@ -156,29 +175,53 @@ impl<'a> Strip<'a> {
 
     /// The edits, in which every member that goes takes one comma along.
     fn finish(self) -> Stripped {
-        let Strip { text, mut edits, mut gone, warnings, is_repaired, makes_budget, .. } = self;
+        let Strip {
+            text,
+            mut edits,
+            mut gone,
+            warnings,
+            is_repaired,
+            makes_budget,
+            ..
+        } = self;
         gone.sort_unstable_by_key(|span| (span.start, std::cmp::Reverse(span.end)));
         let mut gone = gone.into_iter().peekable();
         while let Some(mut run) = gone.next() {
             // What stands inside it, or right behind it, goes with it.
-            while let Some(next) =
-                gone.next_if(|next| next.start < run.end || next.start == behind_comma(text, run.end))
+            while let Some(next) = gone
+                .next_if(|next| next.start < run.end || next.start == behind_comma(text, run.end))
             {
                 run.end = run.end.max(next.end);
             }
             let before = text.get(..run.start).unwrap_or_default().trim_end();
             let cut = match before.strip_suffix(',') {
-                Some(before) => Span { start: before.trim_end().len(), end: run.end },
-                None => Span { start: run.start, end: behind_comma(text, run.end) },
+                Some(before) => Span {
+                    start: before.trim_end().len(),
+                    end: run.end,
+                },
+                None => Span {
+                    start: run.start,
+                    end: behind_comma(text, run.end),
+                },
             };
             edits.push((cut, String::new()));
         }
-        Stripped { edits, warnings: warnings.into_tokens(), is_repaired, makes_budget }
+        Stripped {
+            edits,
+            warnings: warnings.into_tokens(),
+            is_repaired,
+            makes_budget,
+        }
     }
 
     fn chat(&mut self, root: Value<'a>) {
         self.members(root, "", &FOREIGN);
-        for (index, message) in root.get("messages").into_iter().flat_map(Value::items).enumerate() {
+        for (index, message) in root
+            .get("messages")
+            .into_iter()
+            .flat_map(Value::items)
+            .enumerate()
+        {
             let at = format!("{}.", At::Message(index));
             if is_gateways_reasoning(message) {
                 self.silently(message, &GATEWAYS_IN_MESSAGE);
@@ -187,15 +230,38 @@ impl<'a> Strip<'a> {
                 self.members(message, &at, &FOREIGN_IN_MESSAGE);
             }
             self.short_id(message.get("tool_call_id"));
-            for (part, value) in message.get("content").into_iter().flat_map(Value::items).enumerate() {
-                self.members(value, &format!("{}.", At::Part(index, part)), &FOREIGN_IN_PART);
+            for (part, value) in message
+                .get("content")
+                .into_iter()
+                .flat_map(Value::items)
+                .enumerate()
+            {
+                self.members(
+                    value,
+                    &format!("{}.", At::Part(index, part)),
+                    &FOREIGN_IN_PART,
+                );
             }
-            for (call, value) in message.get("tool_calls").into_iter().flat_map(Value::items).enumerate() {
-                self.members(value, &format!("{}.", At::Call(index, call)), &FOREIGN_IN_PART);
+            for (call, value) in message
+                .get("tool_calls")
+                .into_iter()
+                .flat_map(Value::items)
+                .enumerate()
+            {
+                self.members(
+                    value,
+                    &format!("{}.", At::Call(index, call)),
+                    &FOREIGN_IN_PART,
+                );
                 self.short_id(value.get("id"));
             }
         }
-        for (index, tool) in root.get("tools").into_iter().flat_map(Value::items).enumerate() {
+        for (index, tool) in root
+            .get("tools")
+            .into_iter()
+            .flat_map(Value::items)
+            .enumerate()
+        {
             let at = format!("{}.", At::Tool(index));
             self.members(tool, &at, &FOREIGN_IN_PART);
             if let Some(function) = tool.get("function") {
@@ -205,7 +271,9 @@ impl<'a> Strip<'a> {
     }
 
     fn short_id(&mut self, id: Option<Value<'a>>) {
-        let Some((place, id)) = id.and_then(|id| Some((id, id.string()?))) else { return };
+        let Some((place, id)) = id.and_then(|id| Some((id, id.string()?))) else {
+            return;
+        };
         let short = names::short_call_id(Cow::Borrowed(&id));
         if short != id {
             self.replace(place, &short);
@@ -214,8 +282,13 @@ impl<'a> Strip<'a> {
 
     /// Removes the members of these names. Null is no member: it goes without a word.
     pub(super) fn edits_of_thinking(&mut self, root: Value<'a>) {
-        let edits = || root.get("context_management").and_then(|edits| edits.get("edits")).into_iter();
-        let of_thinking = |edit: &Value<'_>| edit.get("type").is_some_and(|kind| kind.is(CLEAR_THINKING));
+        let edits = || {
+            root.get("context_management")
+                .and_then(|edits| edits.get("edits"))
+                .into_iter()
+        };
+        let of_thinking =
+            |edit: &Value<'_>| edit.get("type").is_some_and(|kind| kind.is(CLEAR_THINKING));
         let (mut places, mut goes) = (Vec::new(), 0);
         for edit in edits().flat_map(Value::items) {
             goes += usize::from(of_thinking(&edit));
@@ -225,7 +298,8 @@ impl<'a> Strip<'a> {
             0 => {}
             all if all == places.len() => self.members(root, "", &["context_management"]),
             _ => {
-                self.warnings.add(Action::Dropped, "context_management.edits");
+                self.warnings
+                    .add(Action::Dropped, "context_management.edits");
                 self.remove(&places);
             }
         }
@@ -240,7 +314,8 @@ impl<'a> Strip<'a> {
         for (key, value) in object.members() {
             let name = is_foreign(&key);
             if let Some(name) = name.filter(|_| !value.is_null()) {
-                self.warnings.add(Action::Dropped, format_args!("{path}{name}"));
+                self.warnings
+                    .add(Action::Dropped, format_args!("{path}{name}"));
             }
             places.push((self.member_span(&key, value), name.is_some()));
         }
@@ -250,7 +325,10 @@ impl<'a> Strip<'a> {
     /// Removes the members of these names without a warning: the caller loses nothing of its own.
     fn silently(&mut self, object: Value<'a>, names: &[&str]) {
         let goes = |key: &Text<'_>| names.iter().any(|name| key.is(name));
-        let places: Vec<_> = object.members().map(|(key, value)| (self.member_span(&key, value), goes(&key))).collect();
+        let places: Vec<_> = object
+            .members()
+            .map(|(key, value)| (self.member_span(&key, value), goes(&key)))
+            .collect();
         self.drops_gateways_reasoning = true;
         self.remove(&places);
     }
@@ -258,7 +336,12 @@ impl<'a> Strip<'a> {
     /// `goes`: which blocks of the model's own go.
     fn messages(&mut self, root: Value<'a>, goes: fn(Value<'_>) -> bool) {
         let (mut places, mut calls) = (Vec::new(), Calls::default());
-        for (index, message) in root.get("messages").into_iter().flat_map(Value::items).enumerate() {
+        for (index, message) in root
+            .get("messages")
+            .into_iter()
+            .flat_map(Value::items)
+            .enumerate()
+        {
             let is_assistant = message.get("role").is_some_and(|role| role.is("assistant"));
             let blocks = || message.get("content").into_iter().flat_map(Value::items);
             let goes = |block: &Value<'_>| is_assistant && goes(*block);
@@ -266,11 +349,14 @@ impl<'a> Strip<'a> {
             for (part, _) in blocks().enumerate().filter(|(_, block)| is_lost(block)) {
                 self.warnings.add(Action::Dropped, At::Part(index, part));
             }
-            self.drops_gateways_reasoning |= blocks().any(|block| goes(&block) && is_gateways_thinking(block));
+            self.drops_gateways_reasoning |=
+                blocks().any(|block| goes(&block) && is_gateways_thinking(block));
             let is_left_empty = blocks().next().is_some() && blocks().all(|block| goes(&block));
             places.push((self.span(message.raw()), is_left_empty));
             if !is_left_empty {
-                let blocks: Vec<_> = blocks().map(|block| (self.span(block.raw()), goes(&block))).collect();
+                let blocks: Vec<_> = blocks()
+                    .map(|block| (self.span(block.raw()), goes(&block)))
+                    .collect();
                 self.remove(&blocks);
             }
             for block in blocks() {
@@ -285,9 +371,13 @@ impl<'a> Strip<'a> {
         let kind = block.get("type");
         let is = |wanted: &str| kind.is_some_and(|kind| kind.is(wanted));
         let safe = if is("tool_use") {
-            block.get("id").and_then(|id| Some((id, calls.asked(id.text()?, message)?)))
+            block
+                .get("id")
+                .and_then(|id| Some((id, calls.asked(id.text()?, message)?)))
         } else if is("tool_result") {
-            block.get("tool_use_id").and_then(|id| Some((id, calls.answered(id.text()?)?)))
+            block
+                .get("tool_use_id")
+                .and_then(|id| Some((id, calls.answered(id.text()?)?)))
         } else {
             None
         };
@@ -303,12 +393,20 @@ impl<'a> Strip<'a> {
 
     /// Removes those members or items of which it is true.
     fn remove(&mut self, places: &[(Span, bool)]) {
-        self.gone.extend(places.iter().filter(|(_, is_removed)| *is_removed).map(|(span, _)| *span));
+        self.gone.extend(
+            places
+                .iter()
+                .filter(|(_, is_removed)| *is_removed)
+                .map(|(span, _)| *span),
+        );
     }
 
     /// Where a member stands, from its name's first quote to its value's end.
     pub(super) fn member_span(&self, key: &Text<'_>, value: Value<'_>) -> Span {
-        Span { start: self.key_span(key).start, end: self.span(value.raw()).end }
+        Span {
+            start: self.key_span(key).start,
+            end: self.span(value.raw()).end,
+        }
     }
 
     /// Where a member's name stands, with its quotes.
@@ -316,7 +414,10 @@ impl<'a> Strip<'a> {
         match key {
             Text::Token { raw, .. } => {
                 let Span { start, end } = self.span(raw);
-                Span { start: start.saturating_sub(1), end: end.saturating_add(1) }
+                Span {
+                    start: start.saturating_sub(1),
+                    end: end.saturating_add(1),
+                }
             }
             Text::Made(_) => Span::default(),
         }
@@ -324,22 +425,33 @@ impl<'a> Strip<'a> {
 
     /// Where a piece of the text stands.
     pub(super) fn span(&self, piece: &str) -> Span {
-        let start = piece.as_ptr().addr().saturating_sub(self.text.as_ptr().addr());
-        Span { start, end: start.saturating_add(piece.len()) }
+        let start = piece
+            .as_ptr()
+            .addr()
+            .saturating_sub(self.text.as_ptr().addr());
+        Span {
+            start,
+            end: start.saturating_add(piece.len()),
+        }
     }
 }
 
 /// Behind the comma at `end` and the white space around it; `end` itself where no comma follows.
 fn behind_comma(text: &str, end: usize) -> usize {
     let rest = text.get(end..).unwrap_or_default();
-    let Some(behind) = rest.trim_start().strip_prefix(',') else { return end };
+    let Some(behind) = rest.trim_start().strip_prefix(',') else {
+        return end;
+    };
     text.len().saturating_sub(behind.trim_start().len())
 }
 
 /// Reasoning that a messages vendor cannot have signed.
 fn is_unsigned_thinking(block: Value<'_>) -> bool {
     block.get("type").is_some_and(|kind| kind.is("thinking"))
-        && block.get("signature").and_then(Value::text).is_none_or(|signature| !carrier::is_vendors(&signature.value()))
+        && block
+            .get("signature")
+            .and_then(Value::text)
+            .is_none_or(|signature| !carrier::is_vendors(&signature.value()))
 }
 
 /// The gateway signed it: it is no word of the caller's own, so that its loss is none.
@@ -348,27 +460,42 @@ fn is_gateways_thinking(block: Value<'_>) -> bool {
     signature.is_some_and(|signature| signature.value().starts_with(carrier::MARK))
 }
 
-/// A chat message whose `reasoning_details` the gateway wrote: each entry has a place in the answer.
+/// A chat message whose `reasoning_details` the gateway wrote: each entry has a place in the
+/// answer.
 fn is_gateways_reasoning(message: Value<'_>) -> bool {
-    let details = || message.get("reasoning_details").into_iter().flat_map(Value::items);
+    let details = || {
+        message
+            .get("reasoning_details")
+            .into_iter()
+            .flat_map(Value::items)
+    };
     details().next().is_some() && details().all(|entry| entry.get("anchor").is_some())
 }
 
 /// Reasoning, whoever signed it.
 fn is_thinking(block: Value<'_>) -> bool {
-    block.get("type").is_some_and(|kind| kind.is("thinking") || kind.is("redacted_thinking"))
+    block
+        .get("type")
+        .is_some_and(|kind| kind.is("thinking") || kind.is("redacted_thinking"))
 }
 
 fn has_thinking(root: Value<'_>) -> bool {
     let mut messages = root.get("messages").into_iter().flat_map(Value::items);
-    messages.any(|message| message.get("content").into_iter().flat_map(Value::items).any(is_thinking))
+    messages.any(|message| {
+        message
+            .get("content")
+            .into_iter()
+            .flat_map(Value::items)
+            .any(is_thinking)
+    })
 }
 
 /// The ids of the calls so far. Each is counted, those that fit too, so that a made one is unique.
 #[derive(Default)]
 struct Calls<'a> {
     ids: CallIds,
-    /// By the id that does not fit: the message it was last used in, and what its calls there are called.
+    /// By the id that does not fit: the message it was last used in, and what its calls there are
+    /// called.
     unfit: HashMap<Cow<'a, str>, (usize, VecDeque<String>)>,
 }
 
@@ -415,7 +542,11 @@ mod tests {
 
     /// Of the body, to which a model is put where it has none.
     fn outline(protocol: Protocol, body: &str) -> Outline {
-        let model = if body.contains("\"model\"") { "{" } else { "{\"model\":\"m\"," };
+        let model = if body.contains("\"model\"") {
+            "{"
+        } else {
+            "{\"model\":\"m\","
+        };
         read(protocol, body.replacen('{', model, 1).as_bytes()).unwrap()
     }
 
@@ -429,8 +560,19 @@ mod tests {
     }
 
     fn stripped(protocol: Protocol, body: &str) -> (String, Vec<String>) {
-        let Stripped { edits, warnings, .. } = strip(protocol, true, body.as_bytes(), &outline(protocol, body), None);
-        let mut splices: Vec<_> = edits.iter().map(|(span, text)| splice::Splice::new(*span, text)).collect();
+        let Stripped {
+            edits, warnings, ..
+        } = strip(
+            protocol,
+            true,
+            body.as_bytes(),
+            &outline(protocol, body),
+            None,
+        );
+        let mut splices: Vec<_> = edits
+            .iter()
+            .map(|(span, text)| splice::Splice::new(*span, text))
+            .collect();
         let mut out = Vec::new();
         splice::bytes(body.as_bytes(), &mut splices, &mut out);
         (String::from_utf8(out).unwrap(), warnings)
@@ -440,37 +582,63 @@ mod tests {
         let (found, told) = stripped(protocol, body);
         assert_eq!(found, wanted);
         assert_eq!(told, warnings);
-        assert_eq!(stripped(protocol, wanted), (wanted.to_owned(), Vec::new()), "again");
+        assert_eq!(
+            stripped(protocol, wanted),
+            (wanted.to_owned(), Vec::new()),
+            "again"
+        );
     }
 
     #[test]
     fn what_clears_thoughts_goes_with_them_and_other_edits_stay() {
         let turn = r#""messages":[{"role":"assistant","content":[{"type":"thinking","thinking":"a","signature":"x"},{"type":"text","text":"b"}]}]"#;
         let left = r#""messages":[{"role":"assistant","content":[{"type":"text","text":"b"}]}]"#;
-        let (clears, uses) =
-            (r#"{"type":"clear_thinking_20251015","keep":"all"}"#, r#"{"type":"clear_tool_uses_20250919"}"#);
-        let of = |edits: &str, rest: &str| format!(r#"{{"context_management":{{"edits":[{edits}]}},{rest}}}"#);
+        let (clears, uses) = (
+            r#"{"type":"clear_thinking_20251015","keep":"all"}"#,
+            r#"{"type":"clear_tool_uses_20250919"}"#,
+        );
+        let of = |edits: &str, rest: &str| {
+            format!(r#"{{"context_management":{{"edits":[{edits}]}},{rest}}}"#)
+        };
         for (body, wanted, told) in [
-            (of(clears, turn), format!("{{{left}}}"), "dropped:context_management"),
-            (of(&format!("{clears},{uses}"), turn), of(uses, left), "dropped:context_management.edits"),
-            (of(uses, turn), of(uses, left), "dropped:messages[0].content[0]"),
+            (
+                of(clears, turn),
+                format!("{{{left}}}"),
+                "dropped:context_management",
+            ),
+            (
+                of(&format!("{clears},{uses}"), turn),
+                of(uses, left),
+                "dropped:context_management.edits",
+            ),
+            (
+                of(uses, turn),
+                of(uses, left),
+                "dropped:messages[0].content[0]",
+            ),
         ] {
             let accepts = Accepts::Messages(Default::default());
             let none = RepairRules::in_test(&accepts, KnownCapabilities::NONE);
-            let Stripped { edits, warnings, .. } =
-                without_reasoning(Protocol::Messages, body.as_bytes(), &none).unwrap();
-            let mut splices: Vec<_> = edits.iter().map(|(span, text)| splice::Splice::new(*span, text)).collect();
+            let Stripped {
+                edits, warnings, ..
+            } = without_reasoning(Protocol::Messages, body.as_bytes(), &none).unwrap();
+            let mut splices: Vec<_> = edits
+                .iter()
+                .map(|(span, text)| splice::Splice::new(*span, text))
+                .collect();
             let mut out = Vec::new();
             splice::bytes(body.as_bytes(), &mut splices, &mut out);
             assert_eq!(String::from_utf8(out).unwrap(), wanted);
-            assert!(warnings.iter().any(|warning| warning == told), "{warnings:?}");
+            assert!(
+                warnings.iter().any(|warning| warning == told),
+                "{warnings:?}"
+            );
         }
     }
 
     #[test]
     fn reasoning_that_the_gateway_put_into_the_history_goes_without_a_warning() {
-        let ours =
-            r#"{"type":"reasoning.text","text":"a","signature":"EqQB","format":"anthropic-claude-v1","anchor":"0:0"}"#;
+        let ours = r#"{"type":"reasoning.text","text":"a","signature":"EqQB","format":"anthropic-claude-v1","anchor":"0:0"}"#;
         let theirs = r#"{"type":"reasoning.text","text":"a"}"#;
         let body = |details: &str| {
             format!(
@@ -479,9 +647,17 @@ mod tests {
         };
         let left = r#"{"messages":[{"role":"assistant","content":"b"}]}"#;
         check(Protocol::Chat, &body(ours), left, &[]);
-        let warnings = ["dropped:messages[0].reasoning_content", "dropped:messages[0].reasoning_details"];
+        let warnings = [
+            "dropped:messages[0].reasoning_content",
+            "dropped:messages[0].reasoning_details",
+        ];
         check(Protocol::Chat, &body(theirs), left, &warnings);
-        check(Protocol::Chat, &body(&format!("{ours},{theirs}")), left, &warnings);
+        check(
+            Protocol::Chat,
+            &body(&format!("{ours},{theirs}")),
+            left,
+            &warnings,
+        );
         // Another vendor that refuses it is asked once more without.
         let accepts = Accepts::Chat(Default::default());
         let rules = RepairRules::in_test(&accepts, KnownCapabilities::NONE);
@@ -493,16 +669,28 @@ mod tests {
     #[test]
     fn nothing_is_kept_in_or_read_from_the_operators_account() {
         let chat = r#"{"store":true,"messages":[{"role":"user","content":"store"}]}"#;
-        check(Protocol::Chat, chat, r#"{"messages":[{"role":"user","content":"store"}]}"#, &["dropped:store"]);
+        check(
+            Protocol::Chat,
+            chat,
+            r#"{"messages":[{"role":"user","content":"store"}]}"#,
+            &["dropped:store"],
+        );
         check(
             Protocol::Messages,
             r#"{"diagnostics":{"previous_message_id":"m"}, "user_profile_id":"u","messages":[],"workspace_id":"w"}"#,
             r#"{"messages":[]}"#,
-            &["dropped:diagnostics", "dropped:user_profile_id", "dropped:workspace_id"],
+            &[
+                "dropped:diagnostics",
+                "dropped:user_profile_id",
+                "dropped:workspace_id",
+            ],
         );
         for (protocol, body) in [
             (Protocol::Chat, r#"{"store":false,"messages":[]}"#),
-            (Protocol::Chat, r#"{"store":null,"metadata":{"store":true},"messages":[]}"#),
+            (
+                Protocol::Chat,
+                r#"{"store":null,"metadata":{"store":true},"messages":[]}"#,
+            ),
             (Protocol::Messages, r#"{"diagnostics":null,"messages":[]}"#),
         ] {
             check(protocol, body, body, &[]);
@@ -511,11 +699,24 @@ mod tests {
 
     #[test]
     fn output_limits_by_another_name_are_dropped() {
-        let limits =
-            r#"{"n_predict":-1,"max_tokens":7,"messages":[],"maxNewTokens":9,"best_of":null,"max_output_tokens":9}"#;
-        let told = ["dropped:max_new_tokens", "dropped:max_output_tokens", "dropped:n_predict"];
-        check(Protocol::Chat, limits, r#"{"max_tokens":7,"messages":[]}"#, &told);
-        check(Protocol::Messages, limits, r#"{"max_tokens":7,"messages":[]}"#, &told);
+        let limits = r#"{"n_predict":-1,"max_tokens":7,"messages":[],"maxNewTokens":9,"best_of":null,"max_output_tokens":9}"#;
+        let told = [
+            "dropped:max_new_tokens",
+            "dropped:max_output_tokens",
+            "dropped:n_predict",
+        ];
+        check(
+            Protocol::Chat,
+            limits,
+            r#"{"max_tokens":7,"messages":[]}"#,
+            &told,
+        );
+        check(
+            Protocol::Messages,
+            limits,
+            r#"{"max_tokens":7,"messages":[]}"#,
+            &told,
+        );
         check(
             Protocol::Chat,
             r#"{"options":{"num_predict":9,"num_ctx":5},"extra_body":{"max_tokens":9,"google":{"thinking_config":{"include_thoughts":true},"generationConfig":[{"maxOutputTokens":9}]},"n":4,"parameters":{"best\u005fof":3}},"messages":[]}"#,
@@ -581,13 +782,30 @@ mod tests {
         };
         let bash = names::safe_call_id("functions.Bash:0".into()).into_owned();
         let again = format!("{bash}__2");
-        let given = body(["functions.Bash:0", "toolu_01A09q90qw90lq917835lq9", "functions.Bash:0", "", "b"]);
-        let wanted = body([&bash, "toolu_01A09q90qw90lq917835lq9", &again, "call_3", "b"]);
+        let given = body([
+            "functions.Bash:0",
+            "toolu_01A09q90qw90lq917835lq9",
+            "functions.Bash:0",
+            "",
+            "b",
+        ]);
+        let wanted = body([
+            &bash,
+            "toolu_01A09q90qw90lq917835lq9",
+            &again,
+            "call_3",
+            "b",
+        ]);
         check(Protocol::Messages, &given, &wanted, &[]);
         let escaped = body(["a/b", "c", "d", "e", "f"]);
         let slashes = escaped.replace("a/b", r"a\/b");
         let safe = names::safe_call_id("a/b".into()).into_owned();
-        check(Protocol::Messages, &slashes, &escaped.replace("a/b", &safe), &[]);
+        check(
+            Protocol::Messages,
+            &slashes,
+            &escaped.replace("a/b", &safe),
+            &[],
+        );
         let (twice, _) = stripped(Protocol::Messages, &body(["a.a", "a.a", "b", "c", "d"]));
         let made = names::safe_call_id("a.a".into()).into_owned();
         assert_eq!(twice, body([&made, &format!("{made}__2"), "b", "c", "d"]));
@@ -616,17 +834,23 @@ mod tests {
                 "dropped:tools[0].function.cache_control",
             ],
         );
-        let usual =
-            r#"{"reasoning_effort":"low","messages":[{"role":"tool","tool_call_id":"call_1","content":"\"top_k\""}]}"#;
+        let usual = r#"{"reasoning_effort":"low","messages":[{"role":"tool","tool_call_id":"call_1","content":"\"top_k\""}]}"#;
         assert!(is_clean(Protocol::Chat, usual));
         let foreign = r#"{"thinking":{},"messages":[]}"#;
-        let other = strip(Protocol::Chat, false, foreign.as_bytes(), &outline(Protocol::Chat, foreign), None);
+        let other = strip(
+            Protocol::Chat,
+            false,
+            foreign.as_bytes(),
+            &outline(Protocol::Chat, foreign),
+            None,
+        );
         assert!(other.edits.is_empty() && other.warnings.is_empty());
     }
 
     #[test]
     fn what_goes_and_what_is_put_in_do_not_meet() {
-        let body = Bytes::from_static(br#"{"thinking":{"type":"adaptive"},"model":"m","messages":[]}"#);
+        let body =
+            Bytes::from_static(br#"{"thinking":{"type":"adaptive"},"model":"m","messages":[]}"#);
         let outline = read(Protocol::Chat, &body).unwrap();
         let edits = Edits {
             model: "up",
@@ -635,16 +859,37 @@ mod tests {
             thinking_budget: None,
             include_usage: false,
         };
-        let found = rewrite_stripped(&body, &outline, &edits, strip(Protocol::Chat, true, &body, &outline, None));
-        assert_eq!(found, &br#"{"max_completion_tokens":7,"model":"up","messages":[]}"#[..]);
+        let found = rewrite_stripped(
+            &body,
+            &outline,
+            &edits,
+            strip(Protocol::Chat, true, &body, &outline, None),
+        );
+        assert_eq!(
+            found,
+            &br#"{"max_completion_tokens":7,"model":"up","messages":[]}"#[..]
+        );
     }
 
     #[test]
     fn what_cannot_be_read_is_left() {
-        let of_another = outline(Protocol::Messages, r#"{"messages":[{"content":[{"type":"thinking"}]}]}"#);
+        let of_another = outline(
+            Protocol::Messages,
+            r#"{"messages":[{"content":[{"type":"thinking"}]}]}"#,
+        );
         assert!(of_another.features.leftovers.unsigned_thinking);
-        for body in [&b""[..], b"[1", br#"{"messages":7,"thinking":1}"#, br#"{"messages":[null,[]]}"#, b"\"\xff"] {
-            assert!(strip(Protocol::Messages, true, body, &of_another, None).edits.is_empty());
+        for body in [
+            &b""[..],
+            b"[1",
+            br#"{"messages":7,"thinking":1}"#,
+            br#"{"messages":[null,[]]}"#,
+            b"\"\xff",
+        ] {
+            assert!(
+                strip(Protocol::Messages, true, body, &of_another, None)
+                    .edits
+                    .is_empty()
+            );
         }
     }
 

@@ -1,9 +1,11 @@
-//! References to objects that live in the operator's account at a vendor: files, containers, threads, stored responses.
+//! References to objects that live in the operator's account at a vendor: files, containers,
+//! threads, stored responses.
 //!
-//! The vendor serves such an object to whoever uses the operator's credentials, so one account could read another
-//! account's files. No ownership is recorded, therefore every reference is refused. This module knows the names of the
-//! members and the words of the refusals; `request/features.rs` decides where a member counts. It must not look into
-//! schemas, arguments of tools or texts: there the same names are data.
+//! The vendor serves such an object to whoever uses the operator's credentials, so one account
+//! could read another account's files. No ownership is recorded, therefore every reference is
+//! refused. This module knows the names of the members and the words of the refusals;
+//! `request/features.rs` decides where a member counts. It must not look into schemas, arguments of
+//! tools or texts: there the same names are data.
 //!
 //! Read next: `request/features.rs`.
 
@@ -61,7 +63,8 @@ const COMPATIBLE: [(&str, VendorObject); 3] = [
 ];
 
 impl VendorObject {
-    /// The object that a member of this name refers to, wherever it stands. Some servers do not mind case.
+    /// The object that a member of this name refers to, wherever it stands. Some servers do not
+    /// mind case.
     pub(super) fn by_name(name: &str) -> Option<Self> {
         const NAMES: [(&str, VendorObject); 7] = [
             ("file_id", VendorObject::File),
@@ -75,7 +78,8 @@ impl VendorObject {
         // All end in "d", "s" or "t": most members of a body are done with here.
         match name.as_bytes().last() {
             Some(b'd' | b'D' | b's' | b'S') => find(&NAMES, name),
-            // Gemini: "OpenAI compatibility", `extra_body.google.cached_content`; "generateContent", `cachedContent`.
+            // Gemini: "OpenAI compatibility", `extra_body.google.cached_content`;
+            // "generateContent", `cachedContent`.
             Some(b't' | b'T') if is_same("cached_content", name) => Some(Self::CachedContent),
             _ => None,
         }
@@ -83,7 +87,9 @@ impl VendorObject {
 
     /// A value at the top of a body that refers to an object where it is one.
     pub(super) fn by_value(protocol: Protocol, name: &str, kind: Kind) -> Option<Self> {
-        let is_template = protocol == Protocol::Chat && kind == Kind::Object && name.eq_ignore_ascii_case("prompt");
+        let is_template = protocol == Protocol::Chat
+            && kind == Kind::Object
+            && name.eq_ignore_ascii_case("prompt");
         is_template.then_some(Self::PromptTemplate)
     }
 
@@ -105,9 +111,15 @@ impl VendorObject {
         if name != "container" && name.eq_ignore_ascii_case("container") {
             return Some(Self::Container);
         }
-        let of_compatible_vendors =
-            || COMPATIBLE.iter().find(|(known, _)| is_same(known, name)).map(|(_, object)| *object);
-        find(&NAMES, name).or_else(|| Self::by_name(name)).or_else(of_compatible_vendors)
+        let of_compatible_vendors = || {
+            COMPATIBLE
+                .iter()
+                .find(|(known, _)| is_same(known, name))
+                .map(|(_, object)| *object)
+        };
+        find(&NAMES, name)
+            .or_else(|| Self::by_name(name))
+            .or_else(of_compatible_vendors)
     }
 
     fn message(self, field: &str, id: &str) -> String {
@@ -118,20 +130,34 @@ impl VendorObject {
                      conversation in 'input' with store=false."
                 );
             }
-            Self::Conversation => "Conversations are not available on this endpoint; send the whole conversation.",
+            Self::Conversation => {
+                "Conversations are not available on this endpoint; send the whole conversation."
+            }
             Self::PromptTemplate => "Prompt templates are not available on this endpoint.",
             Self::File => "is not available on this endpoint; send the data instead.",
-            Self::Container => "is not available on this endpoint: every request gets a container of its own.",
+            Self::Container => {
+                "is not available on this endpoint: every request gets a container of its own."
+            }
             Self::VectorStore => "is not available on this endpoint; send the documents instead.",
-            Self::Skill => "is not available on this endpoint: only skills of the vendor's own can be used.",
-            Self::Assistant => "is not available on this endpoint; send its instructions and tools instead.",
-            Self::Audio => "of an earlier answer is not available on this endpoint; send its transcript as text.",
+            Self::Skill => {
+                "is not available on this endpoint: only skills of the vendor's own can be used."
+            }
+            Self::Assistant => {
+                "is not available on this endpoint; send its instructions and tools instead."
+            }
+            Self::Audio => {
+                "of an earlier answer is not available on this endpoint; send its transcript as text."
+            }
             Self::Thread => "is not available on this endpoint; send the whole conversation.",
             Self::CachedContent => "is not available on this endpoint; send the content itself.",
             Self::Preset => "is not available on this endpoint; send its settings instead.",
-            Self::DeferredAnswer => "is not available on this endpoint; wait for the answer, or stream it.",
+            Self::DeferredAnswer => {
+                "is not available on this endpoint; wait for the answer, or stream it."
+            }
             Self::CacheTransfer => "is not available on this endpoint.",
-            Self::StoredFile => "must be an https address or a data URL: the vendor's storage is not available here.",
+            Self::StoredFile => {
+                "must be an https address or a data URL: the vendor's storage is not available here."
+            }
         };
         match self {
             Self::Conversation | Self::PromptTemplate => what.to_owned(),
@@ -141,7 +167,10 @@ impl VendorObject {
 }
 
 fn find(names: &[(&str, VendorObject)], name: &str) -> Option<VendorObject> {
-    names.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, object)| *object)
+    names
+        .iter()
+        .find(|(known, _)| known.eq_ignore_ascii_case(name))
+        .map(|(_, object)| *object)
 }
 
 impl VendorReference {
@@ -170,17 +199,24 @@ impl VendorReference {
     }
 }
 
-/// Notes that the address of a file, which begins at `at`, is one that the vendor reads with the operator's credentials.
+/// Notes that the address of a file, which begins at `at`, is one that the vendor reads with the
+/// operator's credentials.
 pub(super) fn note_address(found: &mut Option<VendorReference>, address: &str, at: usize) {
     if is_vendor_storage(address) && found.is_none() {
-        *found = Some(VendorReference { object: VendorObject::StoredFile, at });
+        *found = Some(VendorReference {
+            object: VendorObject::StoredFile,
+            at,
+        });
     }
 }
 
-/// Any other scheme than those of the web names the vendor's own storage (`gs://`, `s3://`) or its computer (`file://`);
-/// Gemini's files have an address of the web, and the vendor needs no key of the caller's for it.
+/// Any other scheme than those of the web names the vendor's own storage (`gs://`, `s3://`) or its
+/// computer (`file://`); Gemini's files have an address of the web, and the vendor needs no key of
+/// the caller's for it.
 fn is_vendor_storage(address: &str) -> bool {
-    let Some((scheme, rest)) = address.trim_start().split_once("://") else { return false };
+    let Some((scheme, rest)) = address.trim_start().split_once("://") else {
+        return false;
+    };
     // Behind a comma the data of a data URL begins.
     if scheme.contains(',') {
         return false;
@@ -190,11 +226,16 @@ fn is_vendor_storage(address: &str) -> bool {
     }
     let authority = rest.split(['/', '?', '#', '\\']).next().unwrap_or_default();
     let host = authority.rsplit('@').next().unwrap_or_default();
-    let host = host.split(':').next().unwrap_or_default().trim_end_matches('.');
+    let host = host
+        .split(':')
+        .next()
+        .unwrap_or_default()
+        .trim_end_matches('.');
     host.eq_ignore_ascii_case("generativelanguage.googleapis.com")
 }
 
-/// Notes that the next value, which is consumed, refers to `object`. Null, false and an empty list refer to nothing.
+/// Notes that the next value, which is consumed, refers to `object`. Null, false and an empty list
+/// refer to nothing.
 pub(super) fn note(
     found: &mut Option<VendorReference>,
     object: VendorObject,
@@ -211,8 +252,10 @@ pub(super) fn note(
     } else {
         scan.skip()?;
     }
-    // A thread comes before all else: its client then sends the whole conversation, and that may be in order.
-    let is_first = found.is_none_or(|first| object == VendorObject::Thread && first.object != object);
+    // A thread comes before all else: its client then sends the whole conversation, and that may be
+    // in order.
+    let is_first =
+        found.is_none_or(|first| object == VendorObject::Thread && first.object != object);
     if is_given && is_first {
         *found = Some(VendorReference { object, at });
     }
@@ -239,7 +282,8 @@ pub(super) fn is_data(name: &str) -> bool {
     )
 }
 
-/// Notes the references in a value that is neither a message nor a tool, such as the environment of a tool.
+/// Notes the references in a value that is neither a message nor a tool, such as the environment of
+/// a tool.
 pub(super) fn walk(found: &mut Option<VendorReference>, scan: &mut Scan<'_>) -> Result<(), Broken> {
     match scan.kind()? {
         Kind::Array => scan.array(|scan| walk(found, scan)).map(drop),
@@ -268,7 +312,10 @@ pub(super) fn walk(found: &mut Option<VendorReference>, scan: &mut Scan<'_>) -> 
 }
 
 /// A container of a request or of a tool: an id, or an object that may name one.
-pub(super) fn container(found: &mut Option<VendorReference>, scan: &mut Scan<'_>) -> Result<(), Broken> {
+pub(super) fn container(
+    found: &mut Option<VendorReference>,
+    scan: &mut Scan<'_>,
+) -> Result<(), Broken> {
     match scan.kind()? {
         Kind::Object => scan
             .object(|scan, key| match key.name().as_ref() {
@@ -283,7 +330,8 @@ pub(super) fn container(found: &mut Option<VendorReference>, scan: &mut Scan<'_>
     }
 }
 
-/// Extends `path` to the value that begins at `wanted`; false, and `path` as it was, where it is not in the next value.
+/// Extends `path` to the value that begins at `wanted`; false, and `path` as it was, where it is
+/// not in the next value.
 fn locate(scan: &mut Scan<'_>, wanted: usize, path: &mut String) -> Result<bool, Broken> {
     let kind = scan.kind()?;
     if scan.at() == wanted {
@@ -321,8 +369,16 @@ fn locate(scan: &mut Scan<'_>, wanted: usize, path: &mut String) -> Result<bool,
 fn id_at(text: &str, at: usize) -> String {
     const ID_CHARS_MAX: usize = 64;
     let mut scan = Scan::new(text.get(at..).unwrap_or_default(), DEPTH_MAX);
-    let id = scan.text_or_skip().ok().flatten().map(|id| id.name().into_owned());
-    id.unwrap_or_default().chars().filter(|letter| !letter.is_control()).take(ID_CHARS_MAX).collect()
+    let id = scan
+        .text_or_skip()
+        .ok()
+        .flatten()
+        .map(|id| id.name().into_owned());
+    id.unwrap_or_default()
+        .chars()
+        .filter(|letter| !letter.is_control())
+        .take(ID_CHARS_MAX)
+        .collect()
 }
 
 #[cfg(test)]
@@ -361,11 +417,20 @@ mod tests {
         let source = json!({"type": "file", "file_id": "file_1"});
         let document = json!({"type": "document", "source": source});
         let image = json!({"type": "image", "source": source});
-        let result = |block: &Value| json!({"type": "tool_result", "tool_use_id": "t", "content": [block]});
+        let result =
+            |block: &Value| json!({"type": "tool_result", "tool_use_id": "t", "content": [block]});
         let part = "messages[1].content[1]";
         let cases = [
-            (Chat, said(json!({"type": "file", "file": {"file_id": "f"}})), format!("{part}.file.file_id")),
-            (Chat, said(json!({"type": "input_file", "file_id": "f"})), format!("{part}.file_id")),
+            (
+                Chat,
+                said(json!({"type": "file", "file": {"file_id": "f"}})),
+                format!("{part}.file.file_id"),
+            ),
+            (
+                Chat,
+                said(json!({"type": "input_file", "file_id": "f"})),
+                format!("{part}.file_id"),
+            ),
             (
                 Chat,
                 said(json!({"type": "input_audio", "input_audio": {"file_id": "f"}})),
@@ -381,28 +446,64 @@ mod tests {
                 said(json!({"type": "image_file", "image_file": {"file_id": "f"}})),
                 format!("{part}.image_file.file_id"),
             ),
-            (Chat, json!({"messages": [{"role": "assistant", "audio": {"id": "a"}}]}), "messages[0].audio.id".into()),
+            (
+                Chat,
+                json!({"messages": [{"role": "assistant", "audio": {"id": "a"}}]}),
+                "messages[0].audio.id".into(),
+            ),
             (
                 Chat,
                 json!({"messages": [{"role": "user", "attachments": [{"file_id": "f"}]}]}),
                 "messages[0].attachments[0].file_id".into(),
             ),
-            (Chat, json!({"assistant_id": "asst_1"}), "assistant_id".into()),
-            (Chat, json!({"conversation": "conv_1"}), "conversation".into()),
-            (Chat, json!({"previous_response_id": "resp_1"}), "previous_response_id".into()),
+            (
+                Chat,
+                json!({"assistant_id": "asst_1"}),
+                "assistant_id".into(),
+            ),
+            (
+                Chat,
+                json!({"conversation": "conv_1"}),
+                "conversation".into(),
+            ),
+            (
+                Chat,
+                json!({"previous_response_id": "resp_1"}),
+                "previous_response_id".into(),
+            ),
             (Chat, json!({"file_ids": ["f"]}), "file_ids".into()),
-            (Chat, json!({"cached_content": "cachedContents/1"}), "cached_content".into()),
-            (Chat, json!({"cachedContent": "cachedContents/1"}), "cachedContent".into()),
+            (
+                Chat,
+                json!({"cached_content": "cachedContents/1"}),
+                "cached_content".into(),
+            ),
+            (
+                Chat,
+                json!({"cachedContent": "cachedContents/1"}),
+                "cachedContent".into(),
+            ),
             (
                 Chat,
                 json!({"extra_body": {"google": {"cached_content": "cachedContents/1"}}}),
                 "extra_body.google.cached_content".into(),
             ),
-            (Chat, json!({"google": {"cachedContent": "cachedContents/1"}}), "google.cachedContent".into()),
-            (Chat, json!({"extra_body": {"file_ids": ["f"]}}), "extra_body.file_ids".into()),
+            (
+                Chat,
+                json!({"google": {"cachedContent": "cachedContents/1"}}),
+                "google.cachedContent".into(),
+            ),
+            (
+                Chat,
+                json!({"extra_body": {"file_ids": ["f"]}}),
+                "extra_body.file_ids".into(),
+            ),
             (Chat, json!({"preset": "cheap"}), "preset".into()),
             (Chat, json!({"deferred": true}), "deferred".into()),
-            (Chat, json!({"kv_transfer_params": {"remote_host": "x"}}), "kv_transfer_params".into()),
+            (
+                Chat,
+                json!({"kv_transfer_params": {"remote_host": "x"}}),
+                "kv_transfer_params".into(),
+            ),
             (Chat, json!({"prompt": {"id": "pmpt_1"}}), "prompt".into()),
             (
                 Chat,
@@ -414,7 +515,11 @@ mod tests {
                 said(json!({"type": "image_url", "image_url": {"url": "gs://bucket/a.png"}})),
                 format!("{part}.image_url.url"),
             ),
-            (Chat, said(json!({"type": "image_url", "image_url": "file:///etc/passwd"})), format!("{part}.image_url")),
+            (
+                Chat,
+                said(json!({"type": "image_url", "image_url": "file:///etc/passwd"})),
+                format!("{part}.image_url"),
+            ),
             (
                 Chat,
                 said(json!({"type": "image_url", "image_url":
@@ -423,40 +528,104 @@ mod tests {
             ),
             (
                 Messages,
-                said(json!({"type": "image", "source": {"type": "url", "url": "s3://bucket/a.png"}})),
+                said(
+                    json!({"type": "image", "source": {"type": "url", "url": "s3://bucket/a.png"}}),
+                ),
                 format!("{part}.source.url"),
             ),
-            (Messages, json!({"Container": "container_1"}), "Container".into()),
-            (Responses, json!({"instructions": [{"type": "item_reference", "id": "i"}]}), "instructions".into()),
+            (
+                Messages,
+                json!({"Container": "container_1"}),
+                "Container".into(),
+            ),
+            (
+                Responses,
+                json!({"instructions": [{"type": "item_reference", "id": "i"}]}),
+                "instructions".into(),
+            ),
             (
                 Chat,
                 tool(json!({"type": "file_search", "file_search": {"vector_store_ids": ["v"]}})),
                 "tools[1].file_search.vector_store_ids".into(),
             ),
-            (Messages, said(document.clone()), format!("{part}.source.file_id")),
-            (Messages, said(image.clone()), format!("{part}.source.file_id")),
-            (Messages, said(result(&document)), format!("{part}.content[0].source.file_id")),
-            (Messages, said(result(&image)), format!("{part}.content[0].source.file_id")),
             (
                 Messages,
-                said(json!({"type": "document", "source": {"type": "content", "content": [image]}})),
+                said(document.clone()),
+                format!("{part}.source.file_id"),
+            ),
+            (
+                Messages,
+                said(image.clone()),
+                format!("{part}.source.file_id"),
+            ),
+            (
+                Messages,
+                said(result(&document)),
+                format!("{part}.content[0].source.file_id"),
+            ),
+            (
+                Messages,
+                said(result(&image)),
+                format!("{part}.content[0].source.file_id"),
+            ),
+            (
+                Messages,
+                said(
+                    json!({"type": "document", "source": {"type": "content", "content": [image]}}),
+                ),
                 format!("{part}.source.content[0].source.file_id"),
             ),
-            (Messages, said(json!({"type": "container_upload", "file_id": "f"})), format!("{part}.file_id")),
-            (Messages, json!({"system": [document]}), "system[0].source.file_id".into()),
-            (Messages, json!({"container": "container_1"}), "container".into()),
-            (Messages, json!({"container": {"id": "container_1", "skills": []}}), "container.id".into()),
+            (
+                Messages,
+                said(json!({"type": "container_upload", "file_id": "f"})),
+                format!("{part}.file_id"),
+            ),
+            (
+                Messages,
+                json!({"system": [document]}),
+                "system[0].source.file_id".into(),
+            ),
+            (
+                Messages,
+                json!({"container": "container_1"}),
+                "container".into(),
+            ),
+            (
+                Messages,
+                json!({"container": {"id": "container_1", "skills": []}}),
+                "container.id".into(),
+            ),
             (
                 Messages,
                 json!({"container": {"skills": [{"type": "anthropic", "skill_id": "pdf"},
                     {"skill_id": "skill_1", "type": "custom"}]}}),
                 "container.skills[1].skill_id".into(),
             ),
-            (Messages, json!({"thread": {"type": "create"}}), "thread".into()),
-            (Messages, json!({"previous_message_id": "msg_1"}), "previous_message_id".into()),
-            (Responses, json!({"previous_response_id": "resp_1"}), "previous_response_id".into()),
-            (Responses, json!({"conversation": {"id": "conv_1"}}), "conversation".into()),
-            (Responses, json!({"prompt": {"id": "pmpt_1"}}), "prompt".into()),
+            (
+                Messages,
+                json!({"thread": {"type": "create"}}),
+                "thread".into(),
+            ),
+            (
+                Messages,
+                json!({"previous_message_id": "msg_1"}),
+                "previous_message_id".into(),
+            ),
+            (
+                Responses,
+                json!({"previous_response_id": "resp_1"}),
+                "previous_response_id".into(),
+            ),
+            (
+                Responses,
+                json!({"conversation": {"id": "conv_1"}}),
+                "conversation".into(),
+            ),
+            (
+                Responses,
+                json!({"prompt": {"id": "pmpt_1"}}),
+                "prompt".into(),
+            ),
             (
                 Responses,
                 item(json!({"role": "user", "content": [{"type": "input_file", "file_id": "f"}]})),
@@ -469,7 +638,9 @@ mod tests {
             ),
             (
                 Responses,
-                item(json!({"type": "function_call_output", "output": [{"type": "input_file", "file_id": "f"}]})),
+                item(
+                    json!({"type": "function_call_output", "output": [{"type": "input_file", "file_id": "f"}]}),
+                ),
                 "input[1].output[0].file_id".into(),
             ),
             (
@@ -489,21 +660,31 @@ mod tests {
                 item(json!({"type": "shell_call", "environment": {"container_id": "c"}})),
                 "input[1].environment.container_id".into(),
             ),
-            (Responses, tool(json!({"type": "code_interpreter", "container": "cntr_1"})), "tools[1].container".into()),
             (
                 Responses,
-                tool(json!({"type": "code_interpreter", "container": {"type": "auto", "file_ids": ["f"]}})),
+                tool(json!({"type": "code_interpreter", "container": "cntr_1"})),
+                "tools[1].container".into(),
+            ),
+            (
+                Responses,
+                tool(
+                    json!({"type": "code_interpreter", "container": {"type": "auto", "file_ids": ["f"]}}),
+                ),
                 "tools[1].container.file_ids".into(),
             ),
             (
                 Responses,
-                tool(json!({"type": "shell", "environment": {"type": "container_reference", "container_id": "c"}})),
+                tool(
+                    json!({"type": "shell", "environment": {"type": "container_reference", "container_id": "c"}}),
+                ),
                 "tools[1].environment.container_id".into(),
             ),
             (
                 Responses,
-                tool(json!({"type": "shell", "environment": {"type": "container_auto",
-                    "skills": [{"type": "skill_reference", "skill_id": "s"}]}})),
+                tool(
+                    json!({"type": "shell", "environment": {"type": "container_auto",
+                    "skills": [{"type": "skill_reference", "skill_id": "s"}]}}),
+                ),
                 "tools[1].environment.skills[0].skill_id".into(),
             ),
             (
@@ -518,38 +699,68 @@ mod tests {
             ),
             (
                 Responses,
-                tool(json!({"type": "namespace", "tools": [{"type": "file_search", "vector_store_ids": ["v"]}]})),
+                tool(
+                    json!({"type": "namespace", "tools": [{"type": "file_search", "vector_store_ids": ["v"]}]}),
+                ),
                 "tools[1].tools[0].vector_store_ids".into(),
             ),
             (
                 Responses,
-                item(json!({"type": "additional_tools", "tools": [{"type": "code_interpreter", "container": "c"}]})),
+                item(
+                    json!({"type": "additional_tools", "tools": [{"type": "code_interpreter", "container": "c"}]}),
+                ),
                 "input[1].tools[0].container".into(),
             ),
         ];
         for (protocol, members, path) in cases {
-            assert_eq!(param(protocol, &members).as_deref(), Some(path.as_str()), "{members}");
+            assert_eq!(
+                param(protocol, &members).as_deref(),
+                Some(path.as_str()),
+                "{members}"
+            );
         }
     }
 
     #[test]
     fn neither_spelling_nor_repetition_hides_a_reference() {
         let of = |source: &str| {
-            format!(r#""messages":[{{"role":"user","content":[{{"type":"image","source":{{{source}}}}}]}}]"#)
+            format!(
+                r#""messages":[{{"role":"user","content":[{{"type":"image","source":{{{source}}}}}]}}]"#
+            )
         };
         for (protocol, members) in [
             (Messages, of(r#""type":"file","file\u005fid":"f""#)),
             (Messages, of(r#""type":"file","\u0066ile_id":"f""#)),
             (Messages, of(r#""type":"file","File_ID":"f""#)),
-            (Messages, of(r#""type":"base64","data":"AA","file_id":null,"file_id":"f""#)),
-            (Messages, of(r#""type":"base64","data":"AA","file_id":"f","file_id":null"#)),
+            (
+                Messages,
+                of(r#""type":"base64","data":"AA","file_id":null,"file_id":"f""#),
+            ),
+            (
+                Messages,
+                of(r#""type":"base64","data":"AA","file_id":"f","file_id":null"#),
+            ),
             (Messages, r#""container":null,"container":"c""#.into()),
             (Messages, r#""c\u006fntainer":"c""#.into()),
-            (Messages, r#""thread":null,"thread":{"type":"continue","previous_message_id":"m"}"#.into()),
-            (Responses, r#""previous_response_id":null,"previous\u005fresponse_id":"r""#.into()),
+            (
+                Messages,
+                r#""thread":null,"thread":{"type":"continue","previous_message_id":"m"}"#.into(),
+            ),
+            (
+                Responses,
+                r#""previous_response_id":null,"previous\u005fresponse_id":"r""#.into(),
+            ),
             (Responses, r#""CONVERSATION":"c""#.into()),
-            (Responses, r#""input":[{"type":"code_interpreter_call","container_id":"c","type":"message"}]"#.into()),
-            (Responses, r#""input":[{"type":"message","container_id":"c","type":"code_interpreter_call"}]"#.into()),
+            (
+                Responses,
+                r#""input":[{"type":"code_interpreter_call","container_id":"c","type":"message"}]"#
+                    .into(),
+            ),
+            (
+                Responses,
+                r#""input":[{"type":"message","container_id":"c","type":"code_interpreter_call"}]"#
+                    .into(),
+            ),
         ] {
             assert!(refusal(protocol, &members).is_some(), "{members}");
         }
@@ -563,9 +774,18 @@ mod tests {
         let input = json!({"file_id": "f", "source": {"type": "file", "file_id": "f"}, "container_id": "c"});
         for (protocol, members) in [
             (Chat, said(json!({"type": "text", "text": text}))),
-            (Chat, json!({"tools": [{"type": "function", "function": {"name": "file_id", "parameters": schema}}]})),
-            (Chat, json!({"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}})),
-            (Chat, json!({"metadata": {"thread_id": "t", "file_id": "f"}, "prompt": "hi"})),
+            (
+                Chat,
+                json!({"tools": [{"type": "function", "function": {"name": "file_id", "parameters": schema}}]}),
+            ),
+            (
+                Chat,
+                json!({"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}),
+            ),
+            (
+                Chat,
+                json!({"metadata": {"thread_id": "t", "file_id": "f"}, "prompt": "hi"}),
+            ),
             (
                 Chat,
                 json!({"messages": [{"role": "assistant", "tool_calls":
@@ -576,37 +796,104 @@ mod tests {
                 json!({"messages": [{"role": "assistant", "tool_calls":
                     [{"id": "c", "type": "function", "function": {"name": "f", "arguments": input}}]}]}),
             ),
-            (Messages, said(json!({"type": "tool_use", "id": "t", "name": "file_id", "input": input}))),
-            (Messages, said(json!({"type": "tool_result", "tool_use_id": "t", "content": text}))),
-            (Messages, json!({"tools": [{"name": "f", "input_schema": schema, "input_examples": [input]}]})),
-            (Messages, json!({"output_config": {"format": {"type": "json_schema", "schema": schema}}})),
-            (Messages, json!({"container": {"skills": [{"type": "anthropic", "skill_id": "pdf"}]}})),
             (
                 Messages,
-                said(json!({"type": "text", "text": "x", "citations": [{"type": "char_location", "file_id": null}]})),
+                said(json!({"type": "tool_use", "id": "t", "name": "file_id", "input": input})),
             ),
-            (Responses, tool(json!({"type": "function", "name": "g", "parameters": schema}))),
-            (Responses, tool(json!({"type": "mcp", "server_url": "https://x", "headers": {"file_id": "f"}}))),
-            (Responses, json!({"text": {"format": {"type": "json_schema", "schema": schema}}})),
-            (Responses, json!({"client_metadata": {"thread_id": "t", "session_id": "s"}})),
-            (Responses, item(json!({"type": "function_call", "call_id": "c", "name": "f", "arguments": text}))),
-            (Responses, item(json!({"type": "tool_search_call", "call_id": "c", "arguments": input}))),
+            (
+                Messages,
+                said(json!({"type": "tool_result", "tool_use_id": "t", "content": text})),
+            ),
+            (
+                Messages,
+                json!({"tools": [{"name": "f", "input_schema": schema, "input_examples": [input]}]}),
+            ),
+            (
+                Messages,
+                json!({"output_config": {"format": {"type": "json_schema", "schema": schema}}}),
+            ),
+            (
+                Messages,
+                json!({"container": {"skills": [{"type": "anthropic", "skill_id": "pdf"}]}}),
+            ),
+            (
+                Messages,
+                said(
+                    json!({"type": "text", "text": "x", "citations": [{"type": "char_location", "file_id": null}]}),
+                ),
+            ),
+            (
+                Responses,
+                tool(json!({"type": "function", "name": "g", "parameters": schema})),
+            ),
+            (
+                Responses,
+                tool(
+                    json!({"type": "mcp", "server_url": "https://x", "headers": {"file_id": "f"}}),
+                ),
+            ),
+            (
+                Responses,
+                json!({"text": {"format": {"type": "json_schema", "schema": schema}}}),
+            ),
+            (
+                Responses,
+                json!({"client_metadata": {"thread_id": "t", "session_id": "s"}}),
+            ),
+            (
+                Responses,
+                item(
+                    json!({"type": "function_call", "call_id": "c", "name": "f", "arguments": text}),
+                ),
+            ),
+            (
+                Responses,
+                item(json!({"type": "tool_search_call", "call_id": "c", "arguments": input})),
+            ),
             (
                 Responses,
                 item(
                     json!({"type": "local_shell_call", "action": {"type": "exec", "env": {"FILE_ID": "f", "file_id": "f"}}}),
                 ),
             ),
-            (Responses, item(json!({"type": "function_call_output", "call_id": "c", "output": text}))),
-            (Responses, tool(json!({"type": "code_interpreter", "container": {"type": "auto", "file_ids": []}}))),
+            (
+                Responses,
+                item(json!({"type": "function_call_output", "call_id": "c", "output": text})),
+            ),
+            (
+                Responses,
+                tool(
+                    json!({"type": "code_interpreter", "container": {"type": "auto", "file_ids": []}}),
+                ),
+            ),
             // It goes from the conversation before that is sent.
-            (Responses, item(json!({"type": "code_interpreter_call", "id": "ci", "container_id": "c", "code": "1"}))),
-            (Responses, json!({"previous_response_id": null, "conversation": null, "prompt": null})),
+            (
+                Responses,
+                item(
+                    json!({"type": "code_interpreter_call", "id": "ci", "container_id": "c", "code": "1"}),
+                ),
+            ),
+            (
+                Responses,
+                json!({"previous_response_id": null, "conversation": null, "prompt": null}),
+            ),
             (Responses, json!({"instructions": null})),
-            (Chat, json!({"deferred": false, "cached_content": null, "preset": null})),
-            (Chat, json!({"prediction": {"type": "content", "content": "file_id"}})),
-            (Chat, said(json!({"type": "image_url", "image_url": {"url": "https://x/a?u=gs://b"}}))),
-            (Chat, said(json!({"type": "image_url", "image_url": {"url": "data:text/plain,gs://b"}}))),
+            (
+                Chat,
+                json!({"deferred": false, "cached_content": null, "preset": null}),
+            ),
+            (
+                Chat,
+                json!({"prediction": {"type": "content", "content": "file_id"}}),
+            ),
+            (
+                Chat,
+                said(json!({"type": "image_url", "image_url": {"url": "https://x/a?u=gs://b"}})),
+            ),
+            (
+                Chat,
+                said(json!({"type": "image_url", "image_url": {"url": "data:text/plain,gs://b"}})),
+            ),
         ] {
             assert_eq!(param(protocol, &members), None, "{members}");
         }
@@ -617,7 +904,10 @@ mod tests {
         let thread = r#""container":"c","thread":{"type":"continue","previous_message_id":"m"}"#;
         for protocol in [Chat, Messages, Responses] {
             let failure = refusal(protocol, thread).unwrap();
-            assert_eq!((failure.kind, failure.param.as_deref()), (Kind::ThreadUnsupported, Some("thread")));
+            assert_eq!(
+                (failure.kind, failure.param.as_deref()),
+                (Kind::ThreadUnsupported, Some("thread"))
+            );
         }
     }
 
@@ -628,7 +918,13 @@ mod tests {
             let members = format!(r#""messages":[{{"{name}":{{"file_id":"f"}}}}]"#);
             refusal(Chat, &members).unwrap().param.unwrap()
         };
-        assert_eq!(path(super::PATH_BYTES_MAX - 20).len(), super::PATH_BYTES_MAX);
-        assert!(path(super::PATH_BYTES_MAX - 19).len() < 20, "a longer one is left out");
+        assert_eq!(
+            path(super::PATH_BYTES_MAX - 20).len(),
+            super::PATH_BYTES_MAX
+        );
+        assert!(
+            path(super::PATH_BYTES_MAX - 19).len() < 20,
+            "a longer one is left out"
+        );
     }
 }

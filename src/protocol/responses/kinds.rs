@@ -1,8 +1,9 @@
-//! What comes of everything that this protocol tells apart by its `type`: items and parts of a request, tools, items of an
-//! answer and events of a stream, wherever it is translated.
+//! What comes of everything that this protocol tells apart by its `type`: items and parts of a
+//! request, tools, items of an answer and events of a stream, wherever it is translated.
 //!
-//! It decides nothing: the code does, and the tests below hold the two against each other. Whatever has no row is new: an
-//! item is left out with a warning, a part or a tool refused, and of an answer passed over.
+//! It decides nothing: the code does, and the tests below hold the two against each other. Whatever
+//! has no row is new: an item is left out with a warning, a part or a tool refused, and of an
+//! answer passed over.
 //!
 //! Read next: `read_request/items.rs`, `read_request/tools.rs`, `read_stream.rs`.
 
@@ -53,10 +54,14 @@ pub const INPUT_ITEMS: &[(&str, Outcome)] = &[
 ];
 
 /// Of a message of the user.
-pub const INPUT_PARTS: &[(&str, Outcome)] = &[("input_file", Map), ("input_image", Map), ("input_text", Map)];
+pub const INPUT_PARTS: &[(&str, Outcome)] = &[
+    ("input_file", Map),
+    ("input_image", Map),
+    ("input_text", Map),
+];
 
-/// Those that a client runs go as functions; those that a vendor would run are refused, but for a search, which agents
-/// offer with every request.
+/// Those that a client runs go as functions; those that a vendor would run are refused, but for a
+/// search, which agents offer with every request.
 pub const TOOLS: &[(&str, Outcome)] = &[
     ("apply_patch", Map),
     ("code_interpreter", Refuse),
@@ -78,7 +83,8 @@ pub const TOOLS: &[(&str, Outcome)] = &[
     ("web_search_preview_2025_03_11", Warn),
 ];
 
-/// Of a vendor's answer, on the other surfaces. Tools that no caller of theirs can offer are never called.
+/// Of a vendor's answer, on the other surfaces. Tools that no caller of theirs can offer are never
+/// called.
 pub const OUTPUT_ITEMS: &[(&str, Outcome)] = &[
     ("additional_tools", Drop),
     ("apply_patch_call", Drop),
@@ -196,7 +202,10 @@ mod tests {
         let body = json!({"model": "public-model", "input": input, "tools": tools}).to_string();
         let asked = Asked::in_test(Protocol::Responses, body.as_bytes(), 64_000, &accepts);
         let told = translate::request(&asked, false).map_err(|failure| failure.message)?;
-        Ok((String::from_utf8(told.body.to_vec()).unwrap(), told.warnings))
+        Ok((
+            String::from_utf8(told.body.to_vec()).unwrap(),
+            told.warnings,
+        ))
     }
 
     fn user(content: Value) -> Value {
@@ -204,7 +213,12 @@ mod tests {
     }
 
     /// The request with what is of this kind must come out as its row says.
-    fn holds(kind: &str, outcome: Outcome, (input, tools): (&[Value], &[Value]), bare: (&[Value], &[Value])) {
+    fn holds(
+        kind: &str,
+        outcome: Outcome,
+        (input, tools): (&[Value], &[Value]),
+        bare: (&[Value], &[Value]),
+    ) {
         let without = told(bare.0, bare.1).unwrap();
         match (outcome, told(input, tools)) {
             (Refuse, told) => assert!(told.is_err(), "{kind}: {told:?}"),
@@ -224,7 +238,9 @@ mod tests {
         let of = kind.trim_end_matches("_output").trim_end_matches("_call");
         match of {
             "additional_tools" => {
-                vec![json!({"type": kind, "role": "developer", "tools": [{"type": "function", "name": "g"}]})]
+                vec![
+                    json!({"type": kind, "role": "developer", "tools": [{"type": "function", "name": "g"}]}),
+                ]
             }
             "configuration_update" => vec![json!({"type": kind, "reasoning": {"effort": "low"}})],
             "message" => vec![user(json!("more"))],
@@ -257,7 +273,9 @@ mod tests {
                 json!({"type": format!("{of}_call_output"), "call_id": "c", "output": "x"}),
             ),
             "item_reference" => vec![json!({"type": kind, "id": "msg_1"})],
-            _ => vec![json!({"type": kind, "name": "n", "action": {"type": "x"}, "arguments": "{}", "output": "x"})],
+            _ => vec![
+                json!({"type": kind, "name": "n", "action": {"type": "x"}, "arguments": "{}", "output": "x"}),
+            ],
         }
     }
 
@@ -271,9 +289,13 @@ mod tests {
             holds(kind, *outcome, (&input, bare.1), bare);
         }
         for (kind, outcome) in INPUT_PARTS {
-            let part =
-                json!({"type": kind, "text": "x", "image_url": "https://a/b.png", "file_url": "https://a/b.pdf"});
-            holds(kind, *outcome, (&[hi.clone(), user(json!([part]))], bare.1), bare);
+            let part = json!({"type": kind, "text": "x", "image_url": "https://a/b.png", "file_url": "https://a/b.pdf"});
+            holds(
+                kind,
+                *outcome,
+                (&[hi.clone(), user(json!([part]))], bare.1),
+                bare,
+            );
         }
         for (kind, outcome) in TOOLS {
             let member = json!({"type": "function", "name": "g"});
@@ -288,7 +310,13 @@ mod tests {
 
     impl Sink for Told {
         fn event(&mut self, event: Event<'_>) {
-            let is_nothing = matches!(event, Event::Open { piece: Piece::Foreign { .. }, .. } | Event::Close { .. });
+            let is_nothing = matches!(
+                event,
+                Event::Open {
+                    piece: Piece::Foreign { .. },
+                    ..
+                } | Event::Close { .. }
+            );
             self.0 += usize::from(!is_nothing);
         }
     }
@@ -310,7 +338,10 @@ mod tests {
             json!({"type": "response.output_item.added", "output_index": 1, "item": call}),
         ];
         for event in before.iter().filter(|_| !is_first) {
-            reader.event(b"", event.to_string().as_bytes(), Nodes::new(), &mut told).1.unwrap();
+            reader
+                .event(b"", event.to_string().as_bytes(), Nodes::new(), &mut told)
+                .1
+                .unwrap();
         }
         let heard = told.0;
         let (_, outcome) = reader.event(b"", event.to_string().as_bytes(), Nodes::new(), &mut told);
@@ -320,7 +351,8 @@ mod tests {
     #[test]
     fn events_and_items_of_an_answer_say_something_or_nothing_as_their_rows_say() {
         for (kind, outcome) in OUTPUT_ITEMS {
-            let event = json!({"type": "response.output_item.done", "output_index": 5, "item": item(kind)});
+            let event =
+                json!({"type": "response.output_item.done", "output_index": 5, "item": item(kind)});
             assert_eq!(says(&event, false), *outcome == Map, "{kind}");
         }
         for (kind, outcome) in EVENTS {
@@ -336,7 +368,10 @@ mod tests {
                 "text": "x", "refusal": "x", "arguments": "{}", "input": "x", "part": {"type": "summary_text", "text": "x"},
                 "annotation": {"type": "url_citation", "url": "https://a"}, "item": item("function_call"), "code": "c",
                 "message": "m", "response": {"id": "resp_1", "output": [], "error": {"code": "c", "message": "m"}}});
-            let is_first = matches!(*kind, "response.created" | "response.in_progress" | "response.queued");
+            let is_first = matches!(
+                *kind,
+                "response.created" | "response.in_progress" | "response.queued"
+            );
             assert_eq!(says(&event, is_first), *outcome == Map, "{kind}");
         }
     }

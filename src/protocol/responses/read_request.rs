@@ -1,13 +1,14 @@
 //! A responses request, read into the form.
 //!
-//! It judges what the surface judges, in the words that its clients know. What is kept nowhere is refused here: there are
-//! no stored responses, conversations or items, so a request that names one cannot be understood. What chat can say as
-//! well is kept as chat's, so that one rule of each writer serves both; of the rest each member has its outcome in one
-//! table, `read_request/fields.rs`. Tools of every kind become functions and custom tools with a name in one piece, and
-//! what they were is remembered for the answer.
+//! It judges what the surface judges, in the words that its clients know. What is kept nowhere is
+//! refused here: there are no stored responses, conversations or items, so a request that names one
+//! cannot be understood. What chat can say as well is kept as chat's, so that one rule of each
+//! writer serves both; of the rest each member has its outcome in one table,
+//! `read_request/fields.rs`. Tools of every kind become functions and custom tools with a name in
+//! one piece, and what they were is remembered for the answer.
 //!
-//! It must not lose a session that an agent will repeat for ever: an item of the past that cannot be read is told in
-//! words or left out with a warning, not refused.
+//! It must not lose a session that an agent will repeat for ever: an item of the past that cannot
+//! be read is told in words or left out with a warning, not refused.
 //!
 //! Read next: `read_request/fields.rs`, then `read_request/items.rs`.
 
@@ -17,7 +18,9 @@ use crate::protocol::Protocol;
 use crate::protocol::chat::read_request::check::{self, Shape, wrong_type};
 use crate::protocol::chat::read_request::settings as chat_settings;
 use crate::protocol::failure::{Failure, Kind};
-use crate::protocol::form::{Choice, Format, Opaque, Reasoning, Refused, Request, Sampling, Warnings};
+use crate::protocol::form::{
+    Choice, Format, Opaque, Reasoning, Refused, Request, Sampling, Warnings,
+};
 use crate::protocol::text::Text;
 use crate::protocol::tree::Value;
 use std::collections::HashMap;
@@ -57,9 +60,16 @@ const UNKNOWN_MAX: usize = 256;
 ///
 /// # Errors
 /// It breaks a rule of the surface, or names what is kept nowhere.
-pub fn read<'a>(body: Value<'a>, may_search: bool, warnings: &mut Warnings) -> Result<Request<'a>, Refused> {
+pub fn read<'a>(
+    body: Value<'a>,
+    may_search: bool,
+    warnings: &mut Warnings,
+) -> Result<Request<'a>, Refused> {
     if !body.is_object() {
-        return Err(Box::new(Failure::new(Kind::InvalidRequest, "The request body must be a JSON object.")));
+        return Err(Box::new(Failure::new(
+            Kind::InvalidRequest,
+            "The request body must be a JSON object.",
+        )));
     }
     match body.get("model") {
         None => return Err(check::missing("model")),
@@ -86,7 +96,10 @@ pub fn read<'a>(body: Value<'a>, may_search: bool, warnings: &mut Warnings) -> R
         include_usage: true,
         extra: Vec::new(),
         own_tools: HashMap::new(),
-        echo: ECHOED.iter().filter_map(|name| Some((*name, body.get(name)?))).collect(),
+        echo: ECHOED
+            .iter()
+            .filter_map(|name| Some((*name, body.get(name)?)))
+            .collect(),
     };
     settings::stream_options(body, request.stream, warnings)?;
     request.sampling = chat_settings::sampling(body)?;
@@ -103,19 +116,33 @@ pub fn read<'a>(body: Value<'a>, may_search: bool, warnings: &mut Warnings) -> R
 }
 
 /// What the form has no place for, known or not.
-fn others<'a>(body: Value<'a>, request: &mut Request<'a>, warnings: &mut Warnings) -> Result<(), Refused> {
+fn others<'a>(
+    body: Value<'a>,
+    request: &mut Request<'a>,
+    warnings: &mut Warnings,
+) -> Result<(), Refused> {
     for (name, shape) in [
         ("cache_control", Shape::Object),
         ("output_config", Shape::Object),
         ("inference_geo", Shape::String),
         ("speed", Shape::String),
     ] {
-        let Some(value) = body.get(name) else { continue };
+        let Some(value) = body.get(name) else {
+            continue;
+        };
         check::shape(value, shape, name)?;
-        request.extra.push(Opaque { origin: Protocol::Messages, name: Text::made(name), value });
+        request.extra.push(Opaque {
+            origin: Protocol::Messages,
+            name: Text::made(name),
+            value,
+        });
     }
     settings::include(body, warnings)?;
-    for (name, value) in body.members().filter(|(_, value)| !value.is_null()).take(UNKNOWN_MAX) {
+    for (name, value) in body
+        .members()
+        .filter(|(_, value)| !value.is_null())
+        .take(UNKNOWN_MAX)
+    {
         settings::judge(&name.value(), value, request, warnings)?;
     }
     Ok(())

@@ -1,10 +1,11 @@
 //! A responses vendor's answer, streamed or whole, as events.
 //!
-//! It must not hold text back: what an event says is told at once, in the event's own tokens. Items are told apart by
-//! their place in the output, for servers in between rewrite ids; where a server leaves the place out, by what else tells
-//! them apart. What was said piece by piece is not said again when it
-//! is repeated whole; what was never said in pieces is said then, and at the latest when the response is. Unknown events
-//! and items are passed over, members of a wrong type count as absent.
+//! It must not hold text back: what an event says is told at once, in the event's own tokens. Items
+//! are told apart by their place in the output, for servers in between rewrite ids; where a server
+//! leaves the place out, by what else tells them apart. What was said piece by piece is not said
+//! again when it is repeated whole; what was never said in pieces is said then, and at the latest
+//! when the response is. Unknown events and items are passed over, members of a wrong type count as
+//! absent.
 //!
 //! Read next: `responses/read_stream/items.rs`, what an item says; then `messages/write_stream.rs`.
 
@@ -39,32 +40,50 @@ pub struct Reader {
 
 impl Reader {
     /// One event of the vendor's stream. `nodes` is memory to be used again, and given back.
-    pub fn event(&mut self, name: &[u8], data: &[u8], nodes: Nodes, to: &mut impl Sink) -> (Nodes, Result<(), Fault>) {
+    pub fn event(
+        &mut self,
+        name: &[u8],
+        data: &[u8],
+        nodes: Nodes,
+        to: &mut impl Sink,
+    ) -> (Nodes, Result<(), Fault>) {
         // Of chat; some servers cannot leave it out.
         if data == b"[DONE]" {
             return (nodes, Ok(()));
         }
-        let tree = std::str::from_utf8(data).ok().and_then(|text| Tree::read(text, DEPTH_MAX, nodes).ok());
+        let tree = std::str::from_utf8(data)
+            .ok()
+            .and_then(|text| Tree::read(text, DEPTH_MAX, nodes).ok());
         match tree {
             Some(tree) if tree.root().is_object() => {
                 let outcome = self.read(name, tree.root(), to);
                 (tree.into_nodes(), outcome)
             }
-            _ => (Nodes::new(), Fault::of_unreadable(Protocol::Responses, name, data)),
+            _ => (
+                Nodes::new(),
+                Fault::of_unreadable(Protocol::Responses, name, data),
+            ),
         }
     }
 
     fn read(&mut self, name: &[u8], event: Value<'_>, to: &mut impl Sink) -> Result<(), Fault> {
         let kind = event.get("type").and_then(Value::string);
-        let kind = kind.as_deref().or(std::str::from_utf8(name).ok()).unwrap_or_default();
+        let kind = kind
+            .as_deref()
+            .or(std::str::from_utf8(name).ok())
+            .unwrap_or_default();
         if kind == "error" || name == b"error" {
             return Err(Fault::told(event.raw().as_bytes()));
         }
-        let Some(kind) = kind.strip_prefix("response.") else { return Ok(()) };
+        let Some(kind) = kind.strip_prefix("response.") else {
+            return Ok(());
+        };
         match kind {
             "created" | "queued" | "in_progress" => self.start(event.get("response"), to),
             "completed" | "incomplete" | "failed" => {
-                let response = event.get("response").filter(|response| response.is_object());
+                let response = event
+                    .get("response")
+                    .filter(|response| response.is_object());
                 if kind == "failed" || response.is_some_and(has_error) {
                     return Err(Fault::told(response.unwrap_or(event).raw().as_bytes()));
                 }
@@ -81,15 +100,33 @@ impl Reader {
             return;
         }
         self.started = true;
-        let text = |name| response.and_then(|response| response.get(name)).and_then(Value::text);
+        let text = |name| {
+            response
+                .and_then(|response| response.get(name))
+                .and_then(Value::text)
+        };
         let tier = text("service_tier").filter(|tier| !tier.is("auto"));
-        to.event(Event::Start(Start { id: text("id"), tier }));
+        to.event(Event::Start(Start {
+            id: text("id"),
+            tier,
+        }));
     }
 
     fn of_item(&mut self, kind: &str, event: Value<'_>, to: &mut impl Sink) -> Result<(), Fault> {
-        let text = |name| event.get(name).and_then(Value::text).filter(|text| !text.is_empty());
-        let Some(index) = self.places.of(kind, event)? else { return Ok(()) };
-        let part = event.get("summary_index").or(event.get("content_index")).and_then(Value::count).unwrap_or(0);
+        let text = |name| {
+            event
+                .get(name)
+                .and_then(Value::text)
+                .filter(|text| !text.is_empty())
+        };
+        let Some(index) = self.places.of(kind, event)? else {
+            return Ok(());
+        };
+        let part = event
+            .get("summary_index")
+            .or(event.get("content_index"))
+            .and_then(Value::count)
+            .unwrap_or(0);
         self.start(None, to);
         match kind {
             "output_item.added" => self.items.added(index, event.get("item"), to)?,
@@ -109,12 +146,19 @@ impl Reader {
                 self.items.refusal(index, text("refusal"), to)?;
             }
             "reasoning_summary_text.delta" | "reasoning_text.delta" => {
-                self.items.thought(index, (kind == "reasoning_text.delta", part), text("delta"), to)?;
+                self.items.thought(
+                    index,
+                    (kind == "reasoning_text.delta", part),
+                    text("delta"),
+                    to,
+                )?;
             }
             "function_call_arguments.delta" | "custom_tool_call_input.delta" => {
                 self.items.arguments(index, text("delta"), to);
             }
-            "function_call_arguments.done" => self.items.whole_arguments(index, text("arguments"), to),
+            "function_call_arguments.done" => {
+                self.items.whole_arguments(index, text("arguments"), to)
+            }
             "custom_tool_call_input.done" => self.items.whole_arguments(index, text("input"), to),
             "output_text.annotation.added" => self.items.source(index, event.get("annotation"), to),
             _ => {}
@@ -130,31 +174,52 @@ impl Reader {
     }
 
     fn note_refusal(&mut self, was_told: bool, item: Value<'_>) {
-        let parts = item.get("content").into_iter().flat_map(Value::items).filter(|_| !was_told);
+        let parts = item
+            .get("content")
+            .into_iter()
+            .flat_map(Value::items)
+            .filter(|_| !was_told);
         for part in parts.filter(|part| part.get("type").is_some_and(|kind| kind.is("refusal"))) {
             self.refused(part.get("refusal").and_then(Value::text));
         }
     }
 
-    /// The response as it ended, or a whole answer. `kind`: the event's word, which is the response's status.
-    fn end(&mut self, response: Option<Value<'_>>, kind: &str, to: &mut impl Sink) -> Result<(), Fault> {
+    /// The response as it ended, or a whole answer. `kind`: the event's word, which is the
+    /// response's status.
+    fn end(
+        &mut self,
+        response: Option<Value<'_>>,
+        kind: &str,
+        to: &mut impl Sink,
+    ) -> Result<(), Fault> {
         self.start(response, to);
         let member = |name| response.and_then(|response| response.get(name));
         for (index, item) in (0_u64..).zip(member("output").into_iter().flat_map(Value::items)) {
-            let index = if self.places.are_made { self.places.of_whole(item)? } else { index };
+            let index = if self.places.are_made {
+                self.places.of_whole(item)?
+            } else {
+                index
+            };
             if !self.items.is_done(index) {
                 self.note_refusal(self.items.told_refusal(index), item);
                 self.items.done(index, item, to)?;
             }
         }
         if let Some(counters) = response.and_then(usage).filter(ChatCounters::is_usage) {
-            to.event(Event::Counters { counters: &VendorCounters::Chat(counters), is_final: true });
+            to.event(Event::Counters {
+                counters: &VendorCounters::Chat(counters),
+                is_final: true,
+            });
         }
         let reason = member("incomplete_details").and_then(|details| details.get("reason"));
-        let reason = reason.and_then(Value::string).filter(|_| kind == "incomplete");
+        let reason = reason
+            .and_then(Value::string)
+            .filter(|_| kind == "incomplete");
         let stop = match reason.as_deref() {
             Some("max_output_tokens") => Stop::MaxTokens,
-            _ if !self.refusal.is_empty() => Stop::Refusal { explanation: Some(self.refusal.text()) },
+            _ if !self.refusal.is_empty() => Stop::Refusal {
+                explanation: Some(self.refusal.text()),
+            },
             Some("content_filter") => Stop::Refusal { explanation: None },
             // For a reason of its own, or in a call.
             _ if kind == "incomplete" || self.items.have_cut_call() => Stop::MaxTokens,
@@ -182,7 +247,9 @@ pub fn whole(body: Value<'_>, to: &mut impl Sink) -> Result<(), Fault> {
         (Some("failed" | "cancelled"), _) | (_, None) if body.get("error").is_some() => {
             Err(Fault::told(body.raw().as_bytes()))
         }
-        (Some(status @ ("completed" | "incomplete")), Some(_)) => Reader::default().end(Some(body), status, to),
+        (Some(status @ ("completed" | "incomplete")), Some(_)) => {
+            Reader::default().end(Some(body), status, to)
+        }
         // There is none, it did not end, or does not say so.
         _ => Err(Fault::Empty),
     }
@@ -197,22 +264,39 @@ fn has_error(response: Value<'_>) -> bool {
 fn usage(response: Value<'_>) -> Option<ChatCounters> {
     let usage = response.get("usage")?;
     let counters = counters::responses(&mut Scan::new(usage.raw(), DEPTH_MAX)).ok()??;
-    let searches = response.get("tool_usage").and_then(|tools| tools.get("web_search"));
-    let reported = searches.and_then(|search| search.get("num_requests")).and_then(Value::count);
-    let reported = PerTool { web_search: reported, ..PerTool::default() };
+    let searches = response
+        .get("tool_usage")
+        .and_then(|tools| tools.get("web_search"));
+    let reported = searches
+        .and_then(|search| search.get("num_requests"))
+        .and_then(Value::count);
+    let reported = PerTool {
+        web_search: reported,
+        ..PerTool::default()
+    };
     let mut calls = PerTool::default();
     for item in response.get("output").into_iter().flat_map(Value::items) {
-        let tool = item.get("type").and_then(Value::string).and_then(|kind| ServerTool::of_call_item(&kind));
+        let tool = item
+            .get("type")
+            .and_then(Value::string)
+            .and_then(|kind| ServerTool::of_call_item(&kind));
         let action = item.get("action").and_then(|action| action.get("type"));
         // A search that only opened a page, or looked for something in one, is not billed.
-        let is_billed = tool != Some(ServerTool::WebSearch) || action.is_none_or(|action| action.is("search"));
+        let is_billed =
+            tool != Some(ServerTool::WebSearch) || action.is_none_or(|action| action.is("search"));
         if let Some(tool) = tool.filter(|_| is_billed) {
             calls.add(tool);
         }
     }
     let tier = response.get("service_tier").and_then(Value::string);
-    let service_tier = tier.filter(|tier| tier != "auto").map(|tier| ServiceTier::said(&tier));
-    Some(ChatCounters { tool_uses: reported.or(&calls), service_tier, ..counters })
+    let service_tier = tier
+        .filter(|tier| tier != "auto")
+        .map(|tier| ServiceTier::said(&tier));
+    Some(ChatCounters {
+        tool_uses: reported.or(&calls),
+        service_tier,
+        ..counters
+    })
 }
 
 #[cfg(test)]
@@ -228,16 +312,32 @@ mod tests {
     impl Sink for Told {
         fn event(&mut self, event: Event<'_>) {
             self.0.push(match event {
-                Event::Open { slot, piece: Piece::Call { name, .. } } => format!("{slot} call {}", name.value()),
-                Event::Open { slot, piece: Piece::Foreign { kind } } => format!("{slot} {}", kind.value()),
-                Event::Open { slot, piece: Piece::Thinking } => format!("{slot} thinking"),
+                Event::Open {
+                    slot,
+                    piece: Piece::Call { name, .. },
+                } => format!("{slot} call {}", name.value()),
+                Event::Open {
+                    slot,
+                    piece: Piece::Foreign { kind },
+                } => format!("{slot} {}", kind.value()),
+                Event::Open {
+                    slot,
+                    piece: Piece::Thinking,
+                } => format!("{slot} thinking"),
                 Event::Open { slot, .. } => format!("{slot} text"),
                 Event::Delta { slot, text } => format!("{slot} +{}", text.value()),
                 Event::Signature { slot, .. } => format!("{slot} signed"),
                 Event::Close { slot } => format!("{slot} closed"),
                 Event::Stop(stop) => format!("{stop:?}"),
-                Event::Counters { counters: VendorCounters::Chat(counters), .. } => {
-                    format!("{}/{}", counters.prompt.unwrap(), counters.completion.unwrap())
+                Event::Counters {
+                    counters: VendorCounters::Chat(counters),
+                    ..
+                } => {
+                    format!(
+                        "{}/{}",
+                        counters.prompt.unwrap(),
+                        counters.completion.unwrap()
+                    )
                 }
                 Event::Counters { .. } | Event::Usage { .. } => return,
                 Event::Start(_) | Event::Citation { .. } | Event::End => return,
@@ -248,7 +348,8 @@ mod tests {
     fn read(events: &[Any]) -> (Vec<String>, Result<(), Fault>) {
         let (mut reader, mut told) = (Reader::default(), Told::default());
         for event in events {
-            let (_, outcome) = reader.event(b"", event.to_string().as_bytes(), Nodes::new(), &mut told);
+            let (_, outcome) =
+                reader.event(b"", event.to_string().as_bytes(), Nodes::new(), &mut told);
             if outcome.is_err() {
                 return (told.0, outcome);
             }
@@ -267,18 +368,35 @@ mod tests {
             "summary": [{"text": ""}, {"text": "a"}, {"text": ""}, {"text": "b"}, {"text": ""}]
         }});
         let kind = "reasoning_summary_text";
-        let gaps = ["0 thinking", "0 +\n\n", "0 +a", "0 +\n\n", "0 +\n\n", "0 +b", "0 +\n\n", "0 signed", "0 closed"];
-        let (told, _) = read(&[delta(kind, 0, 1, "a"), delta(kind, 0, 3, "b"), done.clone(), done.clone()]);
+        let gaps = [
+            "0 thinking",
+            "0 +\n\n",
+            "0 +a",
+            "0 +\n\n",
+            "0 +\n\n",
+            "0 +b",
+            "0 +\n\n",
+            "0 signed",
+            "0 closed",
+        ];
+        let (told, _) = read(&[
+            delta(kind, 0, 1, "a"),
+            delta(kind, 0, 3, "b"),
+            done.clone(),
+            done.clone(),
+        ]);
         assert_eq!(told, gaps);
         assert_eq!(read(&[done]).0, gaps, "the same without pieces");
-        let (told, _) = read(&[delta(kind, 0, 0, "a"), delta("reasoning_text", 0, 0, "the same again")]);
+        let (told, _) = read(&[
+            delta(kind, 0, 0, "a"),
+            delta("reasoning_text", 0, 0, "the same again"),
+        ]);
         assert_eq!(told, ["0 thinking", "0 +a"]);
     }
 
     #[test]
     fn items_are_known_by_their_place_and_told_once() {
-        let call =
-            |arguments: &str| json!({"type": "function_call", "call_id": "c", "name": "f", "arguments": arguments});
+        let call = |arguments: &str| json!({"type": "function_call", "call_id": "c", "name": "f", "arguments": arguments});
         let at = |kind: &str, item: Any| json!({"type": format!("response.output_item.{kind}"), "output_index": 3, "item": item});
         let end = json!({"type": "response.completed", "response": {
             "output": [{"type": "message", "content": [{"type": "output_text", "text": "x"}]}],
@@ -294,7 +412,12 @@ mod tests {
             json!({"type": "keepalive"}),
             end,
         ]);
-        assert_eq!(told, ["0 call f", "0 +{}", "0 closed", "2 text", "2 +x", "2 closed", "5/7", "ToolUse"]);
+        assert_eq!(
+            told,
+            [
+                "0 call f", "0 +{}", "0 closed", "2 text", "2 +x", "2 closed", "5/7", "ToolUse"
+            ]
+        );
     }
 
     fn item_event(kind: &str, item: &Any) -> Any {
@@ -306,7 +429,11 @@ mod tests {
     }
 
     fn message(text: &str) -> Any {
-        let content = if text.is_empty() { json!([]) } else { json!([{"type": "output_text", "text": text}]) };
+        let content = if text.is_empty() {
+            json!([])
+        } else {
+            json!([{"type": "output_text", "text": text}])
+        };
         json!({"type": "message", "id": "msg_1", "content": content})
     }
 
@@ -369,14 +496,19 @@ mod tests {
 
     #[test]
     fn items_without_a_place_whose_ids_were_rewritten_are_known_by_their_kind() {
-        let (told, _) =
-            read(&[placeless_delta("output_text", "x1", "a"), placeless_delta("output_text", "x2", "b"), end_of_all()]);
+        let (told, _) = read(&[
+            placeless_delta("output_text", "x1", "a"),
+            placeless_delta("output_text", "x2", "b"),
+            end_of_all(),
+        ]);
         let wanted = "0 text|0 +a|0 +b|1 thinking|1 +hm|1 closed|0 closed|2 call c1|2 +{}|2 closed|3 call c2|3 +{}|\
                       3 closed|5/7|ToolUse";
         assert_eq!(numbered(&told).join("|"), wanted);
         let (told, _) = read(&[item_event("done", &call("c", "{}"))]);
         assert_eq!(told, ["0 call c", "0 +{}", "0 closed"]);
-        let many: Vec<_> = (0..1025).map(|index| item_event("done", &call(&format!("c{index}"), "{}"))).collect();
+        let many: Vec<_> = (0..1025)
+            .map(|index| item_event("done", &call(&format!("c{index}"), "{}")))
+            .collect();
         assert_eq!(read(&many).1, Err(Fault::TooLarge));
     }
 
@@ -385,7 +517,10 @@ mod tests {
         let text = |index: u64| delta("output_text", index, 0, "x");
         let most: Vec<Any> = (0..1024).map(text).collect();
         assert_eq!(read(&most).1, Ok(()));
-        assert_eq!(read(&[most, vec![text(1024)]].concat()).1, Err(Fault::TooLarge));
+        assert_eq!(
+            read(&[most, vec![text(1024)]].concat()).1,
+            Err(Fault::TooLarge)
+        );
     }
 
     #[test]
@@ -394,37 +529,65 @@ mod tests {
             let mut told = Told::default();
             let text = body.to_string();
             let tree = Tree::read(&text, DEPTH_MAX, Nodes::new()).unwrap();
-            super::whole(tree.root(), &mut told).map(|()| told.0.last().cloned().unwrap_or_default())
+            super::whole(tree.root(), &mut told)
+                .map(|()| told.0.last().cloned().unwrap_or_default())
         };
-        let refusal = json!([{"type": "message", "content": [{"type": "refusal", "refusal": "No."}]}]);
+        let refusal =
+            json!([{"type": "message", "content": [{"type": "refusal", "refusal": "No."}]}]);
         let cut = json!({"type": "function_call", "name": "f", "arguments": "{\"a", "status": "incomplete"});
         for (body, wanted) in [
             (json!({"status": "completed", "output": []}), "EndTurn"),
-            (json!({"status": "completed", "output": [{"type": "custom_tool_call", "name": "f"}]}), "ToolUse"),
+            (
+                json!({"status": "completed", "output": [{"type": "custom_tool_call", "name": "f"}]}),
+                "ToolUse",
+            ),
             (
                 json!({"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}, "output": []}),
                 "MaxTokens",
             ),
-            (json!({"status": "incomplete", "incomplete_details": {"reason": "new"}, "output": []}), "MaxTokens"),
-            (json!({"status": "incomplete", "incomplete_details": null, "output": [cut]}), "MaxTokens"),
+            (
+                json!({"status": "incomplete", "incomplete_details": {"reason": "new"}, "output": []}),
+                "MaxTokens",
+            ),
+            (
+                json!({"status": "incomplete", "incomplete_details": null, "output": [cut]}),
+                "MaxTokens",
+            ),
             (json!({"status": "completed", "output": [cut]}), "MaxTokens"),
         ] {
             assert_eq!(whole(body.clone()), Ok(wanted.to_owned()), "{body}");
         }
-        assert!(whole(json!({"status": "completed", "output": refusal})).unwrap().starts_with("Refusal"));
+        assert!(
+            whole(json!({"status": "completed", "output": refusal}))
+                .unwrap()
+                .starts_with("Refusal")
+        );
         assert!(matches!(
             whole(json!({"status": "failed", "error": {"code": "x", "message": "y"}})),
             Err(Fault::Vendor(_))
         ));
-        assert!(matches!(whole(json!({"error": {"message": "y"}})), Err(Fault::Vendor(_))));
-        assert_eq!(whole(json!({"status": "queued", "output": []})), Err(Fault::Empty));
+        assert!(matches!(
+            whole(json!({"error": {"message": "y"}})),
+            Err(Fault::Vendor(_))
+        ));
+        assert_eq!(
+            whole(json!({"status": "queued", "output": []})),
+            Err(Fault::Empty)
+        );
         assert_eq!(whole(json!({"output": []})), Err(Fault::Empty));
         assert_eq!(whole(json!({"status": "completed"})), Err(Fault::Empty));
         assert_eq!(whole(json!({})), Err(Fault::Empty));
         assert_eq!(whole(json!([])), Err(Fault::NotJson));
         let ended = json!({"type": "response.failed", "response": {"error": {"code": "slow_down", "message": "y"}}});
         let (_, outcome) = read(&[ended]);
-        let Err(fault) = outcome else { panic!("it failed") };
-        assert_eq!(fault.failure(crate::protocol::Protocol::Responses, "up", "public").reason(), "rate_limited");
+        let Err(fault) = outcome else {
+            panic!("it failed")
+        };
+        assert_eq!(
+            fault
+                .failure(crate::protocol::Protocol::Responses, "up", "public")
+                .reason(),
+            "rate_limited"
+        );
     }
 }

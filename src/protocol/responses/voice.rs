@@ -1,5 +1,6 @@
-//! What of a stream is said in two places: its writer numbers the events and begins the response, and signs of life and
-//! the last words of a failure come from outside of it, with the next number and of the same response.
+//! What of a stream is said in two places: its writer numbers the events and begins the response,
+//! and signs of life and the last words of a failure come from outside of it, with the next number
+//! and of the same response.
 //!
 //! It must not wait for anybody: whoever holds the lock only appends to memory.
 //!
@@ -77,17 +78,36 @@ impl Voice {
             let mut json = Json::default();
             json.compact(given.map_or(usual, |(_, value)| value.raw()));
             // It was read as text, so it is text.
-            (*name, String::from_utf8(json.into_bytes()).unwrap_or_default())
+            (
+                *name,
+                String::from_utf8(json.into_bytes()).unwrap_or_default(),
+            )
         });
         let (model, seed) = (model.to_owned(), seed.to_owned());
-        let response = Response { created: clock(), clock: Some(clock), model, seed, echo: echo.collect() };
-        Voice { response: Arc::new(response), spoken: Arc::default() }
+        let response = Response {
+            created: clock(),
+            clock: Some(clock),
+            model,
+            seed,
+            echo: echo.collect(),
+        };
+        Voice {
+            response: Arc::new(response),
+            spoken: Arc::default(),
+        }
     }
 
     /// Of a stream that is passed on, whose vendor numbers its events.
     pub(in crate::protocol) fn of_vendor(model: &str) -> Self {
-        let response = Response { model: model.to_owned(), seed: model.to_owned(), ..Response::default() };
-        Voice { response: Arc::new(response), spoken: Arc::default() }
+        let response = Response {
+            model: model.to_owned(),
+            seed: model.to_owned(),
+            ..Response::default()
+        };
+        Voice {
+            response: Arc::new(response),
+            spoken: Arc::default(),
+        }
     }
 
     /// What the vendor's stream has said so far: its id and the number that comes next.
@@ -95,7 +115,9 @@ impl Voice {
         let mut spoken = self.spoken();
         spoken.sequence = next_sequence;
         if spoken.id.is_empty() {
-            id.strip_prefix("resp_").unwrap_or(id).clone_into(&mut spoken.id);
+            id.strip_prefix("resp_")
+                .unwrap_or(id)
+                .clone_into(&mut spoken.id);
         }
     }
 
@@ -104,7 +126,8 @@ impl Voice {
         self.spoken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Another attempt at the answer begins. What a client has seen of the response goes on; nothing else counts.
+    /// Another attempt at the answer begins. What a client has seen of the response goes on;
+    /// nothing else counts.
     pub(super) fn begin_attempt(&self) {
         let mut spoken = self.spoken();
         if !spoken.is_begun_early {
@@ -119,8 +142,10 @@ impl Voice {
             return;
         }
         let id = vendors_id.map(Text::value).unwrap_or_default();
-        let rest =
-            ["msg_", "chatcmpl-", "resp_"].into_iter().find_map(|prefix| id.strip_prefix(prefix)).unwrap_or_default();
+        let rest = ["msg_", "chatcmpl-", "resp_"]
+            .into_iter()
+            .find_map(|prefix| id.strip_prefix(prefix))
+            .unwrap_or_default();
         spoken.id = rest.chars().filter(char::is_ascii_alphanumeric).collect();
         if spoken.id.is_empty() {
             spoken.id = names::made_id("", &self.response.seed, 0);
@@ -166,7 +191,13 @@ impl Voice {
     }
 
     /// The response as a value. `usage` writes the member of that name.
-    pub(super) fn write(&self, spoken: &Spoken, status: &Status<'_>, usage: impl FnOnce(&mut Json), json: &mut Json) {
+    pub(super) fn write(
+        &self,
+        spoken: &Spoken,
+        status: &Status<'_>,
+        usage: impl FnOnce(&mut Json),
+        json: &mut Json,
+    ) {
         json.open_object();
         self.write_members(spoken, json);
         let (word, reason) = match status {
@@ -176,10 +207,20 @@ impl Voice {
         };
         json.key("completed_at");
         match status {
-            Status::Completed => drop(json.number(self.response.clock.map_or(self.response.created, |clock| clock()))),
+            Status::Completed => drop(
+                json.number(
+                    self.response
+                        .clock
+                        .map_or(self.response.created, |clock| clock()),
+                ),
+            ),
             Status::InProgress | Status::Incomplete(_) => drop(json.null()),
         }
-        json.key("status").str(word).key("error").null().key("incomplete_details");
+        json.key("status")
+            .str(word)
+            .key("error")
+            .null()
+            .key("incomplete_details");
         match reason {
             Some(reason) => drop(json.open_object().key("reason").str(reason).close_object()),
             None => drop(json.null()),
@@ -190,9 +231,20 @@ impl Voice {
 
     /// All but `completed_at`, `status`, `error`, `incomplete_details` and `usage`.
     fn write_members(&self, spoken: &Spoken, json: &mut Json) {
-        let Response { created, model, echo, .. } = &*self.response;
-        json.key("id").str(&format!("resp_{}", spoken.id)).key("object").str("response");
-        json.key("created_at").number(*created).key("model").str(model);
+        let Response {
+            created,
+            model,
+            echo,
+            ..
+        } = &*self.response;
+        json.key("id")
+            .str(&format!("resp_{}", spoken.id))
+            .key("object")
+            .str("response");
+        json.key("created_at")
+            .number(*created)
+            .key("model")
+            .str(model);
         json.key("output").open_array();
         for item in spoken.items.iter().flatten() {
             json.raw(std::str::from_utf8(item).unwrap_or("null"));
@@ -201,9 +253,19 @@ impl Voice {
         for (name, value) in echo {
             json.key(name).raw(value);
         }
-        json.key("store").bool(false).key("background").bool(false).key("previous_response_id").null();
-        // Its own vendor repeats both in three events of every stream, tens of kilobytes each; nobody reads them.
-        json.key("instructions").null().key("tools").open_array().close_array();
+        json.key("store")
+            .bool(false)
+            .key("background")
+            .bool(false)
+            .key("previous_response_id")
+            .null();
+        // Its own vendor repeats both in three events of every stream, tens of kilobytes each;
+        // nobody reads them.
+        json.key("instructions")
+            .null()
+            .key("tools")
+            .open_array()
+            .close_array();
     }
 }
 
@@ -214,7 +276,11 @@ impl Spoken {
         out.extend_from_slice(kind.as_bytes());
         out.extend_from_slice(b"\ndata: ");
         let mut json = Json::onto(std::mem::take(out));
-        json.open_object().key("type").str(kind).key("sequence_number").number(self.sequence);
+        json.open_object()
+            .key("type")
+            .str(kind)
+            .key("sequence_number")
+            .number(self.sequence);
         write(&mut json, self);
         json.close_object();
         *out = json.into_bytes();

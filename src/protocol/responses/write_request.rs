@@ -1,11 +1,12 @@
 //! A request, written for a responses vendor.
 //!
-//! Every member that cannot be said is refused, left out or named in the warnings here: nothing that the form holds goes
-//! missing without an outcome. It must not name anything that its vendor keeps: every request carries its whole history,
-//! and nothing of it is to be stored.
+//! Every member that cannot be said is refused, left out or named in the warnings here: nothing
+//! that the form holds goes missing without an outcome. It must not name anything that its vendor
+//! keeps: every request carries its whole history, and nothing of it is to be stored.
 //!
-//! Read next: `responses/write_request/items.rs` (the conversation), `responses/write_request/extras.rs`,
-//! `chat/write_request/tools.rs` (for both protocols of the vendor).
+//! Read next: `responses/write_request/items.rs` (the conversation),
+//! `responses/write_request/extras.rs`, `chat/write_request/tools.rs` (for both protocols of the
+//! vendor).
 
 use crate::protocol::chat::write_request::effort::{self, Thinker};
 use crate::protocol::chat::write_request::foreign::Words;
@@ -33,7 +34,8 @@ const OUTPUT_TOKENS_MIN: u64 = 16;
 /// Writes the request.
 ///
 /// # Errors
-/// It asks for what the model cannot do and must not be done without, or calls and results do not pair.
+/// It asks for what the model cannot do and must not be done without, or calls and results do not
+/// pair.
 pub fn write(
     request: &mut Request<'_>,
     model: &ResponsesModel,
@@ -57,7 +59,11 @@ pub fn write(
     recall.legacy_functions = request.legacy_functions;
     recall.tell_tier = request.tier.is_some();
     let json = Json::with_capacity(estimate::body_bytes(recall.input_estimate));
-    let words = Words { warnings, recall, marks: model.cache_breakpoints };
+    let words = Words {
+        warnings,
+        recall,
+        marks: model.cache_breakpoints,
+    };
     let mut writer = Writer {
         surface: request.surface,
         model,
@@ -68,9 +74,20 @@ pub fn write(
         calls: Vec::new(),
         calls_made: 0,
     };
-    writer.json.open_object().key("model").str(given.target.upstream_model).key("store").bool(false);
+    writer
+        .json
+        .open_object()
+        .key("model")
+        .str(given.target.upstream_model)
+        .key("store")
+        .bool(false);
     if model.reasoning {
-        writer.json.key("include").open_array().str("reasoning.encrypted_content").close_array();
+        writer
+            .json
+            .key("include")
+            .open_array()
+            .str("reasoning.encrypted_content")
+            .close_array();
     }
     writer.settings(request)?;
     writer.reasoning(request);
@@ -82,7 +99,13 @@ pub fn write(
         writer.json.key("stream").bool(true);
         // Its own vendor pads its events, against listeners that we have not.
         if given.target.official {
-            writer.json.key("stream_options").open_object().key("include_obfuscation").bool(false).close_object();
+            writer
+                .json
+                .key("stream_options")
+                .open_object()
+                .key("include_obfuscation")
+                .bool(false)
+                .close_object();
         }
     }
     for (name, value) in &extras.copied {
@@ -90,8 +113,16 @@ pub fn write(
     }
     writer.input(request)?;
     writer.json.close_object();
-    let Writer { json, carries_thinking, .. } = writer;
-    Ok(Written { body: json.into_bytes(), streams: request.stream, carries_thinking })
+    let Writer {
+        json,
+        carries_thinking,
+        ..
+    } = writer;
+    Ok(Written {
+        body: json.into_bytes(),
+        streams: request.stream,
+        carries_thinking,
+    })
 }
 
 /// What is needed everywhere on the way.
@@ -102,22 +133,34 @@ struct Writer<'w> {
     words: Words<'w>,
     json: Json,
     carries_thinking: bool,
-    /// The calls of the last assistant turn in order, as they were sent: their results take the same ids.
+    /// The calls of the last assistant turn in order, as they were sent: their results take the
+    /// same ids.
     calls: Vec<items::Sent>,
     calls_made: u64,
 }
 
 impl Writer<'_> {
     fn settings(&mut self, request: &Request<'_>) -> Result<(), Refused> {
-        if let Some(limit) = wording::limit(request, self.given, OUTPUT_TOKENS_MIN, self.words.warnings)? {
+        if let Some(limit) =
+            wording::limit(request, self.given, OUTPUT_TOKENS_MIN, self.words.warnings)?
+        {
             self.json.key("max_output_tokens").number(limit);
         }
-        wording::sampling(request, self.model.sampling, &mut self.json, self.words.warnings);
+        wording::sampling(
+            request,
+            self.model.sampling,
+            &mut self.json,
+            self.words.warnings,
+        );
         if request.sampling.top_k.is_some() {
             self.words.warnings.add(Action::Dropped, "top_k");
         }
         if request.stop.iter().any(|text| !text.is_blank()) {
-            let field = if self.surface == Protocol::Messages { "stop_sequences" } else { "stop" };
+            let field = if self.surface == Protocol::Messages {
+                "stop_sequences"
+            } else {
+                "stop"
+            };
             self.words.warnings.add(Action::Dropped, field);
         }
         Ok(())
@@ -125,7 +168,11 @@ impl Writer<'_> {
 
     /// How hard to think, and whether it is to be told.
     fn reasoning(&mut self, request: &Request<'_>) {
-        let thinker = Thinker { reasons: self.model.reasoning, levels: &self.model.effort_values, is_kept_from: false };
+        let thinker = Thinker {
+            reasons: self.model.reasoning,
+            levels: &self.model.effort_values,
+            is_kept_from: false,
+        };
         let effort = effort::effort(request, &thinker, self.words.warnings);
         let is_extended = request.reasoning.effort_field.starts_with("reasoning.");
         let is_shown = match self.surface {
@@ -134,7 +181,10 @@ impl Writer<'_> {
                 (is_extended || self.words.recall.show_thinking) && !request.reasoning.hide
             }
         };
-        let is_shown = is_shown && self.model.summaries && self.model.reasoning && effort != Some(Effort::None);
+        let is_shown = is_shown
+            && self.model.summaries
+            && self.model.reasoning
+            && effort != Some(Effort::None);
         if effort.is_none() && !is_shown {
             return;
         }
@@ -187,8 +237,12 @@ impl Writer<'_> {
     fn tier(&mut self, request: &Request<'_>) {
         let Some(tier) = &request.tier else { return };
         match self.surface {
-            Protocol::Chat | Protocol::Responses => drop(self.json.key("service_tier").text(tier)),
-            Protocol::Messages if tier.is("standard_only") => drop(self.json.key("service_tier").str("default")),
+            Protocol::Chat | Protocol::Responses => {
+                self.json.key("service_tier").text(tier);
+            }
+            Protocol::Messages if tier.is("standard_only") => {
+                self.json.key("service_tier").str("default");
+            }
             Protocol::Messages => {}
         }
     }

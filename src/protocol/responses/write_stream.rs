@@ -1,12 +1,14 @@
-//! An answer as a responses stream, or as one body: the same items, told as they come or at the end.
+//! An answer as a responses stream, or as one body: the same items, told as they come or at the
+//! end.
 //!
-//! It must not break the rules that clients of this protocol crash on: items are numbered without a gap in the order in
-//! which they were added, an item is whole when it is done and the same in the last event, one event ends the stream. An
-//! agent runs a call the moment it is told as done, so a call that the output limit cut off never is, and it is never
-//! mended: a shell command that was cut may well be another command.
+//! It must not break the rules that clients of this protocol crash on: items are numbered without a
+//! gap in the order in which they were added, an item is whole when it is done and the same in the
+//! last event, one event ends the stream. An agent runs a call the moment it is told as done, so a
+//! call that the output limit cut off never is, and it is never mended: a shell command that was
+//! cut may well be another command.
 //!
-//! Calls may be open beside one another; of texts and reasoning one at a time. What an item holds is kept until the end,
-//! because the last event tells it all again, bounded.
+//! Calls may be open beside one another; of texts and reasoning one at a time. What an item holds
+//! is kept until the end, because the last event tells it all again, bounded.
 //!
 //! Read next: `responses/write_stream/course.rs`, then `responses/voice.rs`.
 

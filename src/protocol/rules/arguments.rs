@@ -1,8 +1,9 @@
-//! A call's arguments between a JSON object (messages) and JSON in a string (chat), losing nothing where they are
-//! broken.
+//! A call's arguments between a JSON object (messages) and JSON in a string (chat), losing nothing
+//! where they are broken.
 //!
-//! It must not guess, and must not repair: arguments that cannot be read are wrapped, so that the tool sees its fault
-//! instead of running on something else. A shell command that was cut off may well be another command.
+//! It must not guess, and must not repair: arguments that cannot be read are wrapped, so that the
+//! tool sees its fault instead of running on something else. A shell command that was cut off may
+//! well be another command.
 //!
 //! Read next: `rules/schema.rs`.
 
@@ -13,7 +14,8 @@ use crate::protocol::tree::Value;
 /// The only member of arguments that could not be read.
 const INVALID: &str = "_invalid_arguments";
 
-/// The deepest nesting of arguments; deeper ones count as broken. Below a request's own limit by what stands around them.
+/// The deepest nesting of arguments; deeper ones count as broken. Below a request's own limit by
+/// what stands around them.
 const DEPTH_MAX: u32 = 56;
 
 /// Writes the arguments as the value `input`: the object itself, `{}` for nothing, else
@@ -34,17 +36,22 @@ pub fn write_input(arguments: &Text<'_>, json: &mut Json) -> bool {
     is_broken
 }
 
-/// Writes the arguments of a call that was cut off as the value `input`: the object itself where it is whole, else
-/// `{"_invalid_arguments": "…"}`, also for nothing. So no client takes them for all of it.
+/// Writes the arguments of a call that was cut off as the value `input`: the object itself where it
+/// is whole, else `{"_invalid_arguments": "…"}`, also for nothing. So no client takes them for all
+/// of it.
 pub fn write_cut_input(arguments: &Text<'_>, json: &mut Json) {
     if is_object(arguments.value().trim_ascii()) {
         write_input(arguments, json);
     } else {
-        json.open_object().key(INVALID).text(arguments).close_object();
+        json.open_object()
+            .key(INVALID)
+            .text(arguments)
+            .close_object();
     }
 }
 
-/// Writes `input` as the value `arguments`: a string of compact JSON, or what `_invalid_arguments` alone holds.
+/// Writes `input` as the value `arguments`: a string of compact JSON, or what `_invalid_arguments`
+/// alone holds.
 pub fn write_arguments(input: Value<'_>, json: &mut Json) {
     let mut members = input.members();
     if let (Some((key, value)), None) = (members.next(), members.next())
@@ -69,8 +76,8 @@ pub fn write_arguments(input: Value<'_>, json: &mut Json) {
     json.str(&spelled_out(inner));
 }
 
-/// A JSON text with its letters beyond ASCII as themselves, as vendors write them: a history in another spelling
-/// than the model's own answer would miss the vendor's cache.
+/// A JSON text with its letters beyond ASCII as themselves, as vendors write them: a history in
+/// another spelling than the model's own answer would miss the vendor's cache.
 fn spelled_out(json: String) -> String {
     if !json.contains("\\u") {
         return json;
@@ -91,16 +98,25 @@ fn spelled_out(json: String) -> String {
     out
 }
 
-/// The letter beyond ASCII that the escape at the start stands for, and the escape's length. None for the others,
-/// and for half a pair, which has no letter.
+/// The letter beyond ASCII that the escape at the start stands for, and the escape's length. None
+/// for the others, and for half a pair, which has no letter.
 fn escaped_letter(escape: &str) -> (Option<char>, usize) {
-    let Some(unit) = code_unit(escape) else { return (None, 2) };
+    let Some(unit) = code_unit(escape) else {
+        return (None, 2);
+    };
     let second = || escape.get(6..).and_then(code_unit);
     let letter = match unit {
         0xd800..=0xdbff => second().and_then(|low| char::decode_utf16([unit, low]).next()?.ok()),
         _ => char::from_u32(u32::from(unit)).filter(|letter| !letter.is_ascii()),
     };
-    (letter, if letter.is_some_and(|letter| letter.len_utf16() == 2) { 12 } else { 6 })
+    (
+        letter,
+        if letter.is_some_and(|letter| letter.len_utf16() == 2) {
+            12
+        } else {
+            6
+        },
+    )
 }
 
 /// The number in `\uXXXX`.
@@ -145,11 +161,19 @@ mod tests {
             ("", "{}", false),
             (" \n", "{}", false),
             ("null", "{}", false),
-            (r#"{"city":"Par"#, r#"{"_invalid_arguments":"{\"city\":\"Par"}"#, true),
+            (
+                r#"{"city":"Par"#,
+                r#"{"_invalid_arguments":"{\"city\":\"Par"}"#,
+                true,
+            ),
             ("[1]", r#"{"_invalid_arguments":"[1]"}"#, true),
             ("{}{}", r#"{"_invalid_arguments":"{}{}"}"#, true),
         ] {
-            assert_eq!(input(&Text::made(given)), (wanted.to_owned(), is_broken), "{given}");
+            assert_eq!(
+                input(&Text::made(given)),
+                (wanted.to_owned(), is_broken),
+                "{given}"
+            );
         }
         let token = Text::token(r#"{\"n\":\"caf\u00e9 \\ud800\"}"#, true);
         assert_eq!(input(&token), (r#"{"n":"café \ud800"}"#.to_owned(), false));
@@ -159,15 +183,24 @@ mod tests {
 
     #[test]
     fn arguments_are_compact_in_order_and_spelled_out() {
-        assert_eq!(arguments(" { \"b\" : 1.0, \"a\" : [ \"x y\" ] } "), r#"{"b":1.0,"a":["x y"]}"#);
+        assert_eq!(
+            arguments(" { \"b\" : 1.0, \"a\" : [ \"x y\" ] } "),
+            r#"{"b":1.0,"a":["x y"]}"#
+        );
         assert_eq!(
             arguments(r#"{"a":"caf\u00e9 \ud83d\ude00 \u000a \ud83d \\u00e9"}"#),
             r#"{"a":"café 😀 \u000a \ud83d \\u00e9"}"#
         );
         assert_eq!(arguments("{}"), "{}");
         assert_eq!(arguments("null"), "{}");
-        assert_eq!(arguments(r#"{"_invalid_arguments":7}"#), r#"{"_invalid_arguments":7}"#);
-        assert_eq!(arguments(r#"{"_invalid_arguments":"{","a":1}"#), r#"{"_invalid_arguments":"{","a":1}"#);
+        assert_eq!(
+            arguments(r#"{"_invalid_arguments":7}"#),
+            r#"{"_invalid_arguments":7}"#
+        );
+        assert_eq!(
+            arguments(r#"{"_invalid_arguments":"{","a":1}"#),
+            r#"{"_invalid_arguments":"{","a":1}"#
+        );
     }
 
     #[test]
@@ -179,7 +212,10 @@ mod tests {
         };
         assert_eq!(cut(""), r#"{"_invalid_arguments":""}"#);
         assert_eq!(cut("{"), r#"{"_invalid_arguments":"{"}"#);
-        assert_eq!(cut(r#"{"a":1,"b"#), r#"{"_invalid_arguments":"{\"a\":1,\"b"}"#);
+        assert_eq!(
+            cut(r#"{"a":1,"b"#),
+            r#"{"_invalid_arguments":"{\"a\":1,\"b"}"#
+        );
         assert_eq!(cut("null"), r#"{"_invalid_arguments":"null"}"#);
         assert_eq!(cut(r#" {"a": 1}"#), r#"{"a":1}"#);
         assert_eq!(arguments(&cut("")), "{}");

@@ -1,4 +1,5 @@
-//! Custom tools of the responses surface, for vendors that know only functions: an object around one string.
+//! Custom tools of the responses surface, for vendors that know only functions: an object around
+//! one string.
 //!
 //! It must be exact both ways: what is put into the string comes out of it letter by letter.
 //!
@@ -8,8 +9,7 @@ use crate::protocol::text::{Json, Text};
 use crate::protocol::tree::Value;
 
 /// What the function is called with.
-pub const SCHEMA: &str =
-    r#"{"type":"object","properties":{"input":{"type":"string"}},"required":["input"],"additionalProperties":false}"#;
+pub const SCHEMA: &str = r#"{"type":"object","properties":{"input":{"type":"string"}},"required":["input"],"additionalProperties":false}"#;
 
 /// What is said behind the tool's own description.
 pub fn note(format: Option<Value<'_>>) -> String {
@@ -18,8 +18,17 @@ pub fn note(format: Option<Value<'_>>) -> String {
     // Chat has it one level deeper.
     let grammar = grammar.map(|format| format.get("grammar").unwrap_or(format));
     if let Some(grammar) = grammar {
-        let text = |name| grammar.get(name).and_then(Value::string).unwrap_or_default();
-        note.push_str(&format!("\nThe text must match this {} grammar:\n{}", text("syntax"), text("definition")));
+        let text = |name| {
+            grammar
+                .get(name)
+                .and_then(Value::string)
+                .unwrap_or_default()
+        };
+        note.push_str(&format!(
+            "\nThe text must match this {} grammar:\n{}",
+            text("syntax"),
+            text("definition")
+        ));
     }
     note
 }
@@ -29,24 +38,34 @@ pub fn describe(words: Option<&Text<'_>>, format: Option<Value<'_>>, json: &mut 
     let note = Text::made(note(format));
     let words = words.filter(|words| !words.is_blank());
     let gap = words.map(|_| Text::made("\n\n"));
-    json.key("description").joined(words.into_iter().chain(&gap).chain([&note]));
+    json.key("description")
+        .joined(words.into_iter().chain(&gap).chain([&note]));
 }
 
 /// The member `format` as chat has it: a grammar stands in an object of its own there.
 pub fn write_chat_format(format: Value<'_>, json: &mut Json) {
     json.key("format");
-    if !format.get("type").is_some_and(|kind| kind.is("grammar")) || format.get("grammar").is_some() {
+    if !format.get("type").is_some_and(|kind| kind.is("grammar")) || format.get("grammar").is_some()
+    {
         json.compact(format.raw());
         return;
     }
-    json.open_object().key("type").str("grammar").key("grammar").open_object();
-    for (name, value) in format.members().filter(|(name, value)| !name.is("type") && !value.is_null()) {
+    json.open_object()
+        .key("type")
+        .str("grammar")
+        .key("grammar")
+        .open_object();
+    for (name, value) in format
+        .members()
+        .filter(|(name, value)| !name.is("type") && !value.is_null())
+    {
         json.key_text(&name).compact(value.raw());
     }
     json.close_object().close_object();
 }
 
-/// The member `format` as responses has it: what is in a grammar's own object stands beside its type.
+/// The member `format` as responses has it: what is in a grammar's own object stands beside its
+/// type.
 pub fn write_responses_format(format: Value<'_>, json: &mut Json) {
     let Some(grammar) = format.get("grammar") else {
         json.key("format").raw(format.raw());

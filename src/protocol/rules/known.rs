@@ -1,13 +1,15 @@
-//! Which of a model's capabilities are known, and not merely assumed: what a request that keeps its protocol is repaired
-//! by.
+//! Which of a model's capabilities are known, and not merely assumed: what a request that keeps its
+//! protocol is repaired by.
 //!
-//! [`Accepts`] has a value for every key, because translation must decide; where nobody said what the model takes, that
-//! value is a guess on the safe side. A guess must never change a request that the model could have answered. Must not
-//! hold a capability's value. Read next: `request/repair.rs`.
+//! [`Accepts`] has a value for every key, because translation must decide; where nobody said what
+//! the model takes, that value is a guess on the safe side. A guess must never change a request
+//! that the model could have answered. Must not hold a capability's value. Read next:
+//! `request/repair.rs`.
 
 use super::Accepts;
 
-/// The capabilities that were written in the config, or that the shipped catalog has for this model.
+/// The capabilities that were written in the config, or that the shipped catalog has for this
+/// model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct KnownCapabilities {
     pub sampling: bool,
@@ -71,7 +73,8 @@ impl KnownCapabilities {
     };
 }
 
-/// What a request that keeps its protocol is repaired by, and the limits that its repair must keep to.
+/// What a request that keeps its protocol is repaired by, and the limits that its repair must keep
+/// to.
 #[derive(Clone, Copy, Debug)]
 pub struct RepairRules<'a> {
     pub accepts: &'a Accepts,
@@ -90,6 +93,13 @@ pub struct RepairRules<'a> {
 impl<'a> RepairRules<'a> {
     pub(crate) fn in_test(accepts: &'a Accepts, known: KnownCapabilities) -> Self {
         let max_output_tokens = 64_000;
-        Self { accepts, known, max_output_tokens, output_limit: None, thinking_budget: None, is_interleaved: false }
+        Self {
+            accepts,
+            known,
+            max_output_tokens,
+            output_limit: None,
+            thinking_budget: None,
+            is_interleaved: false,
+        }
     }
 }

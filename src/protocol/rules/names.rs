@@ -1,6 +1,7 @@
 //! Ids and names that must fit the other protocol: call ids, tool names, message ids, end users.
 //!
-//! It must not keep state between requests: the same request gives the same names, or caches and retries break.
+//! It must not keep state between requests: the same request gives the same names, or caches and
+//! retries break.
 //!
 //! Read next: `rules/arguments.rs`.
 
@@ -45,7 +46,8 @@ impl CallIds {
             self.given.insert(wanted.clone(), 1);
             return wanted;
         };
-        // What was made for one id may be what another is called; counting on ends at the first that is free.
+        // What was made for one id may be what another is called; counting on ends at the first
+        // that is free.
         let mut occurrence = before.saturating_add(1);
         let mut unique = numbered(&wanted, occurrence);
         while self.given.contains_key(&unique) {
@@ -60,12 +62,20 @@ impl CallIds {
 
 fn numbered(id: &str, occurrence: u64) -> String {
     let numbered = format!("{id}__{occurrence}");
-    if numbered.len() <= CALL_ID_LETTERS_MAX { numbered } else { format!("{}__{occurrence}", cut_with_hash(id, 40)) }
+    if numbered.len() <= CALL_ID_LETTERS_MAX {
+        numbered
+    } else {
+        format!("{}__{occurrence}", cut_with_hash(id, 40))
+    }
 }
 
 /// A call id towards a messages vendor: the id itself if it fits.
 pub fn safe_call_id(id: Cow<'_, str>) -> Cow<'_, str> {
-    if is_plain(&id) && id.len() <= CALL_ID_LETTERS_MAX { id } else { Cow::Owned(cut_with_hash(&id, 48)) }
+    if is_plain(&id) && id.len() <= CALL_ID_LETTERS_MAX {
+        id
+    } else {
+        Cow::Owned(cut_with_hash(&id, 48))
+    }
 }
 
 /// A call id towards a chat vendor: at most 40 characters.
@@ -73,9 +83,14 @@ pub fn short_call_id(id: Cow<'_, str>) -> Cow<'_, str> {
     shortened_call_id(id, CHAT_CALL_ID_LETTERS_MAX)
 }
 
-/// A call id towards a vendor that takes nine letters or digits and nothing else: the id itself if it is such.
+/// A call id towards a vendor that takes nine letters or digits and nothing else: the id itself if
+/// it is such.
 pub fn nine_letter_call_id(id: Cow<'_, str>) -> Cow<'_, str> {
-    if is_nine(&id) { id } else { Cow::Owned(made_id("", &id, 0).chars().take(NINE).collect()) }
+    if is_nine(&id) {
+        id
+    } else {
+        Cow::Owned(made_id("", &id, 0).chars().take(NINE).collect())
+    }
 }
 
 /// Exactly nine letters or digits.
@@ -98,8 +113,8 @@ fn shortened_call_id(id: Cow<'_, str>, letters_max: usize) -> Cow<'_, str> {
     Cow::Owned(format!("call_{hash}"))
 }
 
-/// Tool names as the vendor gets them: `[a-zA-Z0-9_-]{1,64}`. Each name that must be changed is told once and is
-/// remembered in the recall, so that the answer gives the caller's own back.
+/// Tool names as the vendor gets them: `[a-zA-Z0-9_-]{1,64}`. Each name that must be changed is
+/// told once and is remembered in the recall, so that the answer gives the caller's own back.
 pub fn tool_name<'a>(
     name: Cow<'a, str>,
     at: impl Display,
@@ -110,13 +125,18 @@ pub fn tool_name<'a>(
         return name;
     }
     let alias = cut_with_hash(&name, 55);
-    if recall.tool_names.insert(alias.clone(), name.into_owned()).is_none() {
+    if recall
+        .tool_names
+        .insert(alias.clone(), name.into_owned())
+        .is_none()
+    {
         warnings.add(Action::Renamed, at);
     }
     Cow::Owned(alias)
 }
 
-/// Who is behind a request, for the vendor: hex SHA-256 of the account, and of the end user if the caller named one.
+/// Who is behind a request, for the vendor: hex SHA-256 of the account, and of the end user if the
+/// caller named one.
 pub fn end_user(account_id: &str, end_user: Option<&str>) -> String {
     match end_user {
         Some(end_user) => hash_hex(&format!("{account_id}:{end_user}")),
@@ -126,7 +146,10 @@ pub fn end_user(account_id: &str, end_user: Option<&str>) -> String {
 
 /// What tells a vendor's cache the account's requests of one kind from all others: 32 hex digits.
 pub fn cache_key(account_id: &str, common: &str) -> String {
-    end_user(account_id, Some(common)).chars().take(32).collect()
+    end_user(account_id, Some(common))
+        .chars()
+        .take(32)
+        .collect()
 }
 
 /// `msg_X` and `resp_X` → `chatcmpl-X`; anything else gets an id made from the recall's seed.
@@ -141,16 +164,26 @@ pub fn messages_answer_id(id: Option<&Text<'_>>, seed: &str) -> String {
 
 fn answer_id(id: Option<&Text<'_>>, theirs: &str, ours: &str, seed: &str) -> String {
     let id = id.map(Text::value).unwrap_or_default();
-    let rest = id.strip_prefix(theirs).or_else(|| id.strip_prefix("resp_")).unwrap_or_default();
+    let rest = id
+        .strip_prefix(theirs)
+        .or_else(|| id.strip_prefix("resp_"))
+        .unwrap_or_default();
     let kept: String = rest.chars().filter(char::is_ascii_alphanumeric).collect();
-    if kept.is_empty() { made_id(ours, seed, 0) } else { format!("{ours}{kept}") }
+    if kept.is_empty() {
+        made_id(ours, seed, 0)
+    } else {
+        format!("{ours}{kept}")
+    }
 }
 
 /// `prefix` and 24 base62 letters, the same for the same seed and number.
 pub fn made_id(prefix: &str, seed: &str, number: u64) -> String {
     const LETTERS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
     let hash = Sha256::digest(format!("{seed}:{number}"));
-    let letters = hash.iter().take(24).filter_map(|byte| LETTERS.get(usize::from(*byte) % LETTERS.len()));
+    let letters = hash
+        .iter()
+        .take(24)
+        .filter_map(|byte| LETTERS.get(usize::from(*byte) % LETTERS.len()));
     let mut id = prefix.to_owned();
     id.extend(letters.map(|letter| char::from(*letter)));
     id
@@ -167,7 +200,13 @@ fn is_plain_byte(byte: u8) -> bool {
 
 /// What is plain of the name, `letters` at most, and of its hash as much as tells it from its like.
 fn cut_with_hash(name: &str, letters: usize) -> String {
-    let plain = |letter: char| if u8::try_from(letter).is_ok_and(is_plain_byte) { letter } else { '_' };
+    let plain = |letter: char| {
+        if u8::try_from(letter).is_ok_and(is_plain_byte) {
+            letter
+        } else {
+            '_'
+        }
+    };
     let mut cut: String = name.chars().map(plain).take(letters).collect();
     cut.push('_');
     cut.extend(hash_hex(name).chars().take(8));
@@ -192,10 +231,16 @@ mod tests {
 
     #[test]
     fn ids_that_fit_stay_and_others_are_told_apart_by_a_hash() {
-        assert_eq!(safe("toolu_01A09q90qw90lq917835lq9"), "toolu_01A09q90qw90lq917835lq9");
+        assert_eq!(
+            safe("toolu_01A09q90qw90lq917835lq9"),
+            "toolu_01A09q90qw90lq917835lq9"
+        );
         assert!(matches!(safe("call-1_b"), Cow::Borrowed(_)));
         // printf 'functions.Bash:0' | sha256sum
-        assert_eq!(safe("functions.Bash:0"), format!("functions_Bash_0_{}", &hash_hex("functions.Bash:0")[..8]));
+        assert_eq!(
+            safe("functions.Bash:0"),
+            format!("functions_Bash_0_{}", &hash_hex("functions.Bash:0")[..8])
+        );
         assert_ne!(safe("a.b"), safe("a:b"));
         let long = "x".repeat(65);
         assert_eq!(safe(&long).len(), 57);
@@ -204,15 +249,32 @@ mod tests {
 
     #[test]
     fn a_hash_is_hex_of_sha_256() {
-        assert_eq!(hash_hex("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+        assert_eq!(
+            hash_hex("abc"),
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+        );
     }
 
     #[test]
     fn ids_are_unique_in_a_request_whatever_the_caller_calls_them() {
         let mut ids = CallIds::default();
         let given = ["a", "a", "a__2", "a", "", "call_4", "a__3"];
-        let made: Vec<String> = given.iter().map(|id| ids.next(Some(&Text::made(*id)))).collect();
-        assert_eq!(made, ["a", "a__2", "a__2__2", "a__3", "call_4", "call_4__2", "a__3__2"]);
+        let made: Vec<String> = given
+            .iter()
+            .map(|id| ids.next(Some(&Text::made(*id))))
+            .collect();
+        assert_eq!(
+            made,
+            [
+                "a",
+                "a__2",
+                "a__2__2",
+                "a__3",
+                "call_4",
+                "call_4__2",
+                "a__3__2"
+            ]
+        );
         assert_eq!(ids.next(None), "call_7");
         let mut ids = CallIds::default();
         let long = "x".repeat(64);
@@ -233,14 +295,28 @@ mod tests {
     #[test]
     fn a_tool_name_is_renamed_once_and_can_be_given_back() {
         let (mut warnings, mut recall) = (Warnings::default(), Recall::default());
-        let mut named = |name: &'static str, at: &str| tool_name(Cow::Borrowed(name), at, &mut warnings, &mut recall);
-        assert_eq!(named("get_weather", "tools[0].function.name"), "get_weather");
+        let mut named = |name: &'static str, at: &str| {
+            tool_name(Cow::Borrowed(name), at, &mut warnings, &mut recall)
+        };
+        assert_eq!(
+            named("get_weather", "tools[0].function.name"),
+            "get_weather"
+        );
         let alias = named("home.light on", "tools[1].function.name").into_owned();
-        assert_eq!(alias, format!("home_light_on_{}", &hash_hex("home.light on")[..8]));
+        assert_eq!(
+            alias,
+            format!("home_light_on_{}", &hash_hex("home.light on")[..8])
+        );
         assert_eq!(named("home.light on", "messages[2]"), alias);
         let long: &'static str = "n".repeat(80).leak();
         assert_eq!(named(long, "tools[2].function.name").len(), 64);
-        assert_eq!(warnings.into_tokens(), ["renamed:tools[1].function.name", "renamed:tools[2].function.name"]);
+        assert_eq!(
+            warnings.into_tokens(),
+            [
+                "renamed:tools[1].function.name",
+                "renamed:tools[2].function.name"
+            ]
+        );
         assert_eq!(recall.own_name(&alias), "home.light on");
         assert_eq!(recall.own_name("get_weather"), "get_weather");
     }
@@ -258,11 +334,23 @@ mod tests {
             chat_answer_id(id("msg_01XFDUDYJgAACzvnptvVoYEL").as_ref(), "r"),
             "chatcmpl-01XFDUDYJgAACzvnptvVoYEL"
         );
-        assert_eq!(chat_answer_id(id("msg_bdrk_01Xy").as_ref(), "r"), "chatcmpl-bdrk01Xy");
-        assert_eq!(messages_answer_id(id("resp_68a1").as_ref(), "r"), "msg_68a1");
-        assert_eq!(messages_answer_id(id("chatcmpl-B9MBs8CjcvOU2jLn4n570S5qMJKcT").as_ref(), "r").len(), 33);
+        assert_eq!(
+            chat_answer_id(id("msg_bdrk_01Xy").as_ref(), "r"),
+            "chatcmpl-bdrk01Xy"
+        );
+        assert_eq!(
+            messages_answer_id(id("resp_68a1").as_ref(), "r"),
+            "msg_68a1"
+        );
+        assert_eq!(
+            messages_answer_id(id("chatcmpl-B9MBs8CjcvOU2jLn4n570S5qMJKcT").as_ref(), "r").len(),
+            33
+        );
         for strange in [None, id("gen-17"), id("msg_"), id("msg_…")] {
-            assert_eq!(chat_answer_id(strange.as_ref(), "req_0"), made_id("chatcmpl-", "req_0", 0));
+            assert_eq!(
+                chat_answer_id(strange.as_ref(), "req_0"),
+                made_id("chatcmpl-", "req_0", 0)
+            );
         }
         assert_eq!(made_id("call_", "req_0", 1).len(), 29);
         assert_ne!(made_id("call_", "req_0", 1), made_id("call_", "req_0", 2));

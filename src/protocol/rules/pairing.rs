@@ -1,34 +1,45 @@
-//! Calls and their results, brought together: both vendors want the results directly behind the calls.
+//! Calls and their results, brought together: both vendors want the results directly behind the
+//! calls.
 //!
-//! It must not make up a result, nor leave one out: a model would take an invented one for what a tool said. It does
-//! not touch what is no call and no result, but for the places.
+//! It must not make up a result, nor leave one out: a model would take an invented one for what a
+//! tool said. It does not touch what is no call and no result, but for the places.
 //!
-//! Read next: `messages/write_request.rs` and `chat/write_request.rs`, which rely on the order made here.
+//! Read next: `messages/write_request.rs` and `chat/write_request.rs`, which rely on the order made
+//! here.
 
 use crate::protocol::Protocol;
 use crate::protocol::failure::Failure;
-use crate::protocol::form::{Action, At, Block, BlockKind, Call, Outcome, Refused, Request, Side, Turn, Warnings};
+use crate::protocol::form::{
+    Action, At, Block, BlockKind, Call, Outcome, Refused, Request, Side, Turn, Warnings,
+};
 use crate::protocol::text::Text;
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-/// Moves the results of each assistant turn's calls, found anywhere up to the next assistant turn, to the front of the
-/// user turn directly behind it (made if there is none), in the order of the calls; each takes its call's id.
-/// Consecutive assistant turns of which an earlier one holds calls are merged, text before the calls.
+/// Moves the results of each assistant turn's calls, found anywhere up to the next assistant turn,
+/// to the front of the user turn directly behind it (made if there is none), in the order of the
+/// calls; each takes its call's id. Consecutive assistant turns of which an earlier one holds calls
+/// are merged, text before the calls.
 ///
 /// # Errors
 /// A call without a result, a result without a call; in the words of the surface.
 pub fn pair(request: &mut Request<'_>, warnings: &mut Warnings) -> Result<(), Refused> {
     let surface = request.surface;
     let turns = std::mem::take(&mut request.turns);
-    let mut pairing = Pairing { surface, turns: Vec::with_capacity(turns.len()), open: Open::default() };
+    let mut pairing = Pairing {
+        surface,
+        turns: Vec::with_capacity(turns.len()),
+        open: Open::default(),
+    };
     let mut turns = turns.into_iter().peekable();
     while let Some(turn) = turns.next() {
         match turn.side {
             Side::Assistant => {
                 pairing.close()?;
                 let mut run = vec![turn];
-                run.extend(std::iter::from_fn(|| turns.next_if(|next| next.side == Side::Assistant)));
+                run.extend(std::iter::from_fn(|| {
+                    turns.next_if(|next| next.side == Side::Assistant)
+                }));
                 pairing.assistant(run);
             }
             Side::User => pairing.user(turn, warnings)?,
@@ -42,7 +53,8 @@ pub fn pair(request: &mut Request<'_>, warnings: &mut Warnings) -> Result<(), Re
 
 struct Pairing<'a> {
     surface: Protocol,
-    /// What is done, and behind it what followed the last assistant turn so far, without its results.
+    /// What is done, and behind it what followed the last assistant turn so far, without its
+    /// results.
     turns: Vec<Turn<'a>>,
     open: Open<'a>,
 }
@@ -100,8 +112,12 @@ impl<'a> Pairing<'a> {
     }
 
     fn bind(&mut self, block: Block<'a>, at: At, warnings: &mut Warnings) -> Result<(), Refused> {
-        let BlockKind::Result(outcome) = &block.kind else { return Ok(()) };
-        let Some(index) = self.open.call_of(outcome) else { return Err(self.orphan(&block, outcome)) };
+        let BlockKind::Result(outcome) = &block.kind else {
+            return Ok(());
+        };
+        let Some(index) = self.open.call_of(outcome) else {
+            return Err(self.orphan(&block, outcome));
+        };
         if let Some(call) = self.open.calls.get_mut(index)
             && call.result.replace(block).is_some()
         {
@@ -119,7 +135,10 @@ impl<'a> Pairing<'a> {
         if calls.is_empty() {
             return Ok(());
         }
-        let message = calls.iter().find_map(|call| call.result.as_ref()).map_or(0, |result| result.at.message());
+        let message = calls
+            .iter()
+            .find_map(|call| call.result.as_ref())
+            .map_or(0, |result| result.at.message());
         let results = calls.into_iter().filter_map(|call| {
             let mut block = call.result?;
             if let BlockKind::Result(outcome) = &mut block.kind {
@@ -127,12 +146,21 @@ impl<'a> Pairing<'a> {
             }
             Some(block)
         });
-        match self.turns.get_mut(turn.saturating_add(1)).filter(|next| next.side == Side::User) {
+        match self
+            .turns
+            .get_mut(turn.saturating_add(1))
+            .filter(|next| next.side == Side::User)
+        {
             Some(next) => drop(next.blocks.splice(0..0, results)),
             None => {
                 let at = At::turn(self.surface, message);
-                let made = Turn { side: Side::User, blocks: results.collect(), at };
-                self.turns.insert(turn.saturating_add(1).min(self.turns.len()), made);
+                let made = Turn {
+                    side: Side::User,
+                    blocks: results.collect(),
+                    at,
+                };
+                self.turns
+                    .insert(turn.saturating_add(1).min(self.turns.len()), made);
             }
         }
         Ok(())
@@ -176,28 +204,53 @@ impl<'a> Pairing<'a> {
                 format!("unexpected `tool_use_id` found in `tool_result` blocks: {id}.")
             }
         };
-        Box::new(Failure::invalid(self.surface, &block.at.to_string(), &message))
+        Box::new(Failure::invalid(
+            self.surface,
+            &block.at.to_string(),
+            &message,
+        ))
     }
 }
 
 impl<'a> Open<'a> {
     /// The calls of a turn, all open. `index`: where it stands.
     fn of(turn: &Turn<'a>, index: usize) -> Self {
-        let mut open = Open { turn: index, ..Open::default() };
+        let mut open = Open {
+            turn: index,
+            ..Open::default()
+        };
         for block in &turn.blocks {
-            let BlockKind::Call(Call { id, name, .. }) = &block.kind else { continue };
+            let BlockKind::Call(Call { id, name, .. }) = &block.kind else {
+                continue;
+            };
             let index = open.calls.len();
-            open.by_id.entry(id_value(id.as_ref())).or_default().calls.push(index);
-            open.by_name.entry(name.clone().into_value()).or_default().push(index);
-            open.calls.push(Asked { at: block.at, id: id.clone(), name: name.clone(), result: None });
+            open.by_id
+                .entry(id_value(id.as_ref()))
+                .or_default()
+                .calls
+                .push(index);
+            open.by_name
+                .entry(name.clone().into_value())
+                .or_default()
+                .push(index);
+            open.calls.push(Asked {
+                at: block.at,
+                id: id.clone(),
+                name: name.clone(),
+                result: None,
+            });
         }
         open
     }
 
-    /// Which call it answers: the first open one of its id, or the last one that was answered. A result that names
-    /// a function answers the closest open call of it.
+    /// Which call it answers: the first open one of its id, or the last one that was answered. A
+    /// result that names a function answers the closest open call of it.
     fn call_of(&mut self, outcome: &Outcome<'a>) -> Option<usize> {
-        let is_answered = |index: &usize| self.calls.get(*index).is_none_or(|call| call.result.is_some());
+        let is_answered = |index: &usize| {
+            self.calls
+                .get(*index)
+                .is_none_or(|call| call.result.is_some())
+        };
         if let (None, Some(name)) = (&outcome.id, &outcome.name) {
             let waiting = self.by_name.get_mut(&name.clone().into_value())?;
             while waiting.pop_if(|index| is_answered(index)).is_some() {}
@@ -207,14 +260,22 @@ impl<'a> Open<'a> {
         while waiting.calls.get(waiting.answered).is_some_and(is_answered) {
             waiting.answered = waiting.answered.saturating_add(1);
         }
-        waiting.calls.get(waiting.answered).or(waiting.calls.last()).copied()
+        waiting
+            .calls
+            .get(waiting.answered)
+            .or(waiting.calls.last())
+            .copied()
     }
 }
 
 impl Asked<'_> {
     /// What a refusal calls it: a function call of old has no id.
     fn told_id(&self) -> Cow<'_, str> {
-        self.id.as_ref().filter(|id| !id.is_empty()).unwrap_or(&self.name).value()
+        self.id
+            .as_ref()
+            .filter(|id| !id.is_empty())
+            .unwrap_or(&self.name)
+            .value()
     }
 }
 
@@ -236,7 +297,8 @@ fn is_call(block: &Block<'_>) -> bool {
     matches!(block.kind, BlockKind::Call(_))
 }
 
-/// One turn of several: what comes before the first call of each goes before the first call of the first.
+/// One turn of several: what comes before the first call of each goes before the first call of the
+/// first.
 fn merged<'a>(mut first: Turn<'a>, later: impl Iterator<Item = Turn<'a>>) -> Turn<'a> {
     let mut calls = split_at_calls(&mut first);
     for mut turn in later {
@@ -250,7 +312,11 @@ fn merged<'a>(mut first: Turn<'a>, later: impl Iterator<Item = Turn<'a>>) -> Tur
 
 /// Takes the first call and what is behind it.
 fn split_at_calls<'a>(turn: &mut Turn<'a>) -> Vec<Block<'a>> {
-    let calls = turn.blocks.iter().position(is_call).unwrap_or(turn.blocks.len());
+    let calls = turn
+        .blocks
+        .iter()
+        .position(is_call)
+        .unwrap_or(turn.blocks.len());
     turn.blocks.split_off(calls)
 }
 
@@ -260,7 +326,11 @@ mod tests {
     use crate::protocol::form::{Arguments, Choice, Format, OutcomeContent, Reasoning, Sampling};
 
     fn block(at: At, kind: BlockKind<'static>) -> Block<'static> {
-        Block { at, cache: None, kind }
+        Block {
+            at,
+            cache: None,
+            kind,
+        }
     }
 
     fn text(text: &'static str) -> BlockKind<'static> {
@@ -270,24 +340,53 @@ mod tests {
     fn call(id: &'static str) -> BlockKind<'static> {
         let id = (!id.is_empty()).then(|| Text::made(id));
         let arguments = Arguments::Text(Text::made("{}"));
-        BlockKind::Call(Call { id, name: Text::made("look"), arguments, is_custom: false })
+        BlockKind::Call(Call {
+            id,
+            name: Text::made("look"),
+            arguments,
+            is_custom: false,
+        })
     }
 
     fn result(id: &'static str, content: &'static str) -> BlockKind<'static> {
         let content = OutcomeContent::Text(Text::made(content));
-        BlockKind::Result(Outcome { id: Some(Text::made(id)), name: None, content, is_error: false })
+        BlockKind::Result(Outcome {
+            id: Some(Text::made(id)),
+            name: None,
+            content,
+            is_error: false,
+        })
     }
 
     fn named(name: &'static str, content: &'static str) -> BlockKind<'static> {
         let content = OutcomeContent::Text(Text::made(content));
-        BlockKind::Result(Outcome { id: None, name: Some(Text::made(name)), content, is_error: false })
+        BlockKind::Result(Outcome {
+            id: None,
+            name: Some(Text::made(name)),
+            content,
+            is_error: false,
+        })
     }
 
     fn request(surface: Protocol, turns: Vec<(Side, Vec<BlockKind<'static>>)>) -> Request<'static> {
         let turn = |(message, (side, kinds)): (usize, (Side, Vec<BlockKind<'static>>))| {
-            let at = |part| if side == Side::Assistant { At::Call(message, part) } else { At::Part(message, part) };
-            let blocks = kinds.into_iter().enumerate().map(|(part, kind)| block(at(part), kind)).collect();
-            Turn { side, blocks, at: At::Message(message) }
+            let at = |part| {
+                if side == Side::Assistant {
+                    At::Call(message, part)
+                } else {
+                    At::Part(message, part)
+                }
+            };
+            let blocks = kinds
+                .into_iter()
+                .enumerate()
+                .map(|(part, kind)| block(at(part), kind))
+                .collect();
+            Turn {
+                side,
+                blocks,
+                at: At::Message(message),
+            }
         };
         Request {
             surface,
@@ -313,7 +412,9 @@ mod tests {
     }
 
     /// What came of the turns, one line each, and the warnings.
-    fn paired(turns: Vec<(Side, Vec<BlockKind<'static>>)>) -> Result<(Vec<String>, Vec<String>), Failure> {
+    fn paired(
+        turns: Vec<(Side, Vec<BlockKind<'static>>)>,
+    ) -> Result<(Vec<String>, Vec<String>), Failure> {
         paired_on(Protocol::Chat, turns)
     }
 
@@ -327,7 +428,11 @@ mod tests {
         let told = |block: &Block<'_>| match &block.kind {
             BlockKind::Text(text) => text.value().into_owned(),
             BlockKind::Call(call) => format!("call {}", id_value(call.id.as_ref())),
-            BlockKind::Result(Outcome { id, content: OutcomeContent::Text(text), .. }) => {
+            BlockKind::Result(Outcome {
+                id,
+                content: OutcomeContent::Text(text),
+                ..
+            }) => {
                 format!("{}={}", id_value(id.as_ref()), text.value())
             }
             _ => "?".to_owned(),
@@ -336,7 +441,10 @@ mod tests {
             let blocks: Vec<String> = turn.blocks.iter().map(told).collect();
             format!("{:?}: {}", turn.side, blocks.join(", "))
         };
-        Ok((request.turns.iter().map(line).collect(), warnings.into_tokens()))
+        Ok((
+            request.turns.iter().map(line).collect(),
+            warnings.into_tokens(),
+        ))
     }
 
     use Side::{Assistant, System, User};
@@ -369,9 +477,12 @@ mod tests {
 
     #[test]
     fn instructions_before_the_results_stay_behind_them() {
-        let (turns, _) =
-            paired(vec![(Assistant, vec![call("a")]), (System, vec![text("rule")]), (User, vec![result("a", "1")])])
-                .unwrap();
+        let (turns, _) = paired(vec![
+            (Assistant, vec![call("a")]),
+            (System, vec![text("rule")]),
+            (User, vec![result("a", "1")]),
+        ])
+        .unwrap();
         assert_eq!(turns, ["Assistant: call a", "User: a=1", "System: rule"]);
     }
 
@@ -386,7 +497,14 @@ mod tests {
             (User, vec![result("b", "2")]),
         ])
         .unwrap();
-        assert_eq!(turns, ["Assistant: early", "Assistant: first, late, more, call a, call b", "User: a=1, b=2"]);
+        assert_eq!(
+            turns,
+            [
+                "Assistant: early",
+                "Assistant: first, late, more, call a, call b",
+                "User: a=1, b=2"
+            ]
+        );
     }
 
     #[test]
@@ -399,7 +517,15 @@ mod tests {
             (User, vec![result("a", "4")]),
         ])
         .unwrap();
-        assert_eq!(turns, ["Assistant: call a, call a", "User: a=1, a=2", "Assistant: call a", "User: a=4"]);
+        assert_eq!(
+            turns,
+            [
+                "Assistant: call a, call a",
+                "User: a=1, a=2",
+                "Assistant: call a",
+                "User: a=4"
+            ]
+        );
         assert_eq!(warnings, ["merged:messages[4]"]);
     }
 
@@ -412,9 +538,23 @@ mod tests {
             (User, vec![named("look", "2")]),
         ])
         .unwrap();
-        assert_eq!(turns, ["Assistant: call ", "User: =1", "Assistant: call fc_2", "User: fc_2=2"]);
-        let twice = vec![(Assistant, vec![call("")]), (User, vec![named("look", "1"), named("look", "2")])];
-        assert_eq!(paired(twice).unwrap_err().param.as_deref(), Some("messages[1].content[1]"));
+        assert_eq!(
+            turns,
+            [
+                "Assistant: call ",
+                "User: =1",
+                "Assistant: call fc_2",
+                "User: fc_2=2"
+            ]
+        );
+        let twice = vec![
+            (Assistant, vec![call("")]),
+            (User, vec![named("look", "1"), named("look", "2")]),
+        ];
+        assert_eq!(
+            paired(twice).unwrap_err().param.as_deref(),
+            Some("messages[1].content[1]")
+        );
     }
 
     #[test]
@@ -441,7 +581,10 @@ mod tests {
             "messages.1: `tool_use` ids were found without `tool_result` blocks immediately after: a, c. Each \
              `tool_use` block must have a corresponding `tool_result` block in the next message."
         );
-        for last in [vec![(Assistant, vec![call("a")])], vec![(Assistant, vec![call("a")]), (System, vec![])]] {
+        for last in [
+            vec![(Assistant, vec![call("a")])],
+            vec![(Assistant, vec![call("a")]), (System, vec![])],
+        ] {
             assert!(paired(last).is_err());
         }
     }
@@ -463,7 +606,10 @@ mod tests {
         );
         assert_eq!(failure.param.as_deref(), Some("messages[3].content[1]"));
         let failure = paired_on(Protocol::Messages, turns()).unwrap_err();
-        assert_eq!(failure.message, "messages.3.content.1: unexpected `tool_use_id` found in `tool_result` blocks: a.");
+        assert_eq!(
+            failure.message,
+            "messages.3.content.1: unexpected `tool_use_id` found in `tool_result` blocks: a."
+        );
         assert!(paired(vec![(User, vec![result("x", "1")])]).is_err());
     }
 }

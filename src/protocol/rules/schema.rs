@@ -1,7 +1,8 @@
 //! Tool and answer schemas, made to fit what the target takes.
 //!
-//! It must not copy what it need not change: a schema that fits is sent as it was written. It knows which keywords
-//! hold schemas, so that a property, a default or an example that is called like a keyword stays.
+//! It must not copy what it need not change: a schema that fits is sent as it was written. It knows
+//! which keywords hold schemas, so that a property, a default or an example that is called like a
+//! keyword stays.
 //!
 //! Read next: `schema/flat.rs` (combinators at the top level), `schema/strict.rs`.
 
@@ -59,20 +60,35 @@ enum Vendor {
 fn cleaned(schema: Option<Value<'_>>, vendor: Vendor) -> Result<Cleaned<'_>, NotAnObject> {
     let Some(schema) = schema.filter(|schema| !schema.is_null()) else {
         let json = Cow::Borrowed(r#"{"type":"object","properties":{}}"#);
-        return Ok(Cleaned { json, note: None, rewritten: false });
+        return Ok(Cleaned {
+            json,
+            note: None,
+            rewritten: false,
+        });
     };
     if !is_object_schema(schema) {
         return Err(NotAnObject);
     }
-    if !schema.members().any(|(key, _)| COMBINATORS.iter().any(|name| key.is(name))) {
-        return Ok(Cleaned { json: top(schema, vendor), note: None, rewritten: false });
+    if !schema
+        .members()
+        .any(|(key, _)| COMBINATORS.iter().any(|name| key.is(name)))
+    {
+        return Ok(Cleaned {
+            json: top(schema, vendor),
+            note: None,
+            rewritten: false,
+        });
     }
     let (flat, note) = Flat::of(schema);
     let json = match Tree::read(&flat, DEPTH_MAX.saturating_mul(2), Nodes::new()) {
         Ok(tree) => top(tree.root(), vendor).into_owned(),
         Err(_) => flat,
     };
-    Ok(Cleaned { json: Cow::Owned(json), note, rewritten: true })
+    Ok(Cleaned {
+        json: Cow::Owned(json),
+        note,
+        rewritten: true,
+    })
 }
 
 /// A top level without combinators.
@@ -97,7 +113,9 @@ fn text_of(json: Json) -> String {
 
 /// The type, or one of the types, is this one.
 fn has_type(schema: Value<'_>, wanted: &str) -> bool {
-    schema.get("type").is_some_and(|kind| kind.is(wanted) || kind.items().any(|kind| kind.is(wanted)))
+    schema
+        .get("type")
+        .is_some_and(|kind| kind.is(wanted) || kind.items().any(|kind| kind.is(wanted)))
 }
 
 /// Objects fit it, for all that its type says.
@@ -117,9 +135,8 @@ enum Holds {
 
 fn holds(keyword: &str) -> Holds {
     match keyword {
-        "properties" | "patternProperties" | "$defs" | "definitions" | "dependentSchemas" | "dependencies" => {
-            Holds::Named
-        }
+        "properties" | "patternProperties" | "$defs" | "definitions" | "dependentSchemas"
+        | "dependencies" => Holds::Named,
         "allOf"
         | "anyOf"
         | "oneOf"
@@ -151,9 +168,11 @@ fn is_removed(keyword: &str, value: Value<'_>, vendor: Vendor) -> bool {
 
 /// Keywords that the vendor wants beside the type.
 fn lacking(schema: Value<'_>, vendor: Vendor) -> impl Iterator<Item = &'static str> {
-    let pairs = [("object", "properties"), ("array", "items")].into_iter().filter(move |(kind, keyword)| {
-        vendor == Vendor::Chat && has_type(schema, kind) && schema.get(keyword).is_none()
-    });
+    let pairs = [("object", "properties"), ("array", "items")]
+        .into_iter()
+        .filter(move |(kind, keyword)| {
+            vendor == Vendor::Chat && has_type(schema, kind) && schema.get(keyword).is_none()
+        });
     pairs.map(|(_, keyword)| keyword)
 }
 
@@ -162,7 +181,10 @@ fn must_change(schema: Value<'_>, vendor: Vendor) -> bool {
         let keyword = key.value();
         is_removed(&keyword, value, vendor)
             || match holds(&keyword) {
-                Holds::Schemas => must_change(value, vendor) || value.items().any(|item| must_change(item, vendor)),
+                Holds::Schemas => {
+                    must_change(value, vendor)
+                        || value.items().any(|item| must_change(item, vendor))
+                }
                 Holds::Named => value.members().any(|(_, named)| must_change(named, vendor)),
                 Holds::Other => false,
             }
@@ -180,14 +202,24 @@ fn write_schema(schema: Value<'_>, vendor: Vendor, json: &mut Json) {
     json.close_object();
 }
 
-fn write_members(schema: Value<'_>, vendor: Vendor, is_left_out: &dyn Fn(&Text<'_>) -> bool, json: &mut Json) {
+fn write_members(
+    schema: Value<'_>,
+    vendor: Vendor,
+    is_left_out: &dyn Fn(&Text<'_>) -> bool,
+    json: &mut Json,
+) {
     for (key, value) in schema.members() {
         let keyword = key.value();
         if is_left_out(&key) || is_removed(&keyword, value, vendor) {
             continue;
         }
         json.key_text(&key);
-        write_value(&keyword, value, &|schema, json| write_schema(schema, vendor, json), json);
+        write_value(
+            &keyword,
+            value,
+            &|schema, json| write_schema(schema, vendor, json),
+            json,
+        );
     }
     for keyword in lacking(schema, vendor) {
         json.key(keyword).raw("{}");
@@ -195,7 +227,12 @@ fn write_members(schema: Value<'_>, vendor: Vendor, is_left_out: &dyn Fn(&Text<'
 }
 
 /// A keyword's value, each schema in it as `write` has it.
-fn write_value(keyword: &str, value: Value<'_>, write: &dyn Fn(Value<'_>, &mut Json), json: &mut Json) {
+fn write_value(
+    keyword: &str,
+    value: Value<'_>,
+    write: &dyn Fn(Value<'_>, &mut Json),
+    json: &mut Json,
+) {
     match holds(keyword) {
         Holds::Schemas if value.is_array() => {
             json.open_array();
@@ -229,7 +266,8 @@ fn place(value: Value<'_>) -> usize {
 struct References<'a> {
     root: Value<'a>,
     by_name: HashMap<(&'static str, Cow<'a, str>), Value<'a>>,
-    /// What a schema refers to, by its place: a wide one is looked through once, however often it is named.
+    /// What a schema refers to, by its place: a wide one is looked through once, however often it
+    /// is named.
     known: HashMap<usize, Option<Value<'a>>>,
 }
 
@@ -241,17 +279,26 @@ impl<'a> References<'a> {
                 by_name.insert((start, name.into_value()), value);
             }
         }
-        References { root, by_name, known: HashMap::new() }
+        References {
+            root,
+            by_name,
+            known: HashMap::new(),
+        }
     }
 
     fn named(&self, reference: &str) -> Option<Value<'a>> {
         if reference == "#" {
             return Some(self.root);
         }
-        ["#/$defs/", "#/definitions/"].into_iter().find_map(|start| {
-            let name = reference.strip_prefix(start)?.replace("~1", "/").replace("~0", "~");
-            self.by_name.get(&(start, Cow::Owned(name))).copied()
-        })
+        ["#/$defs/", "#/definitions/"]
+            .into_iter()
+            .find_map(|start| {
+                let name = reference
+                    .strip_prefix(start)?
+                    .replace("~1", "/")
+                    .replace("~0", "~");
+                self.by_name.get(&(start, Cow::Owned(name))).copied()
+            })
     }
 
     /// The schema itself, or what it refers to.

@@ -1,6 +1,7 @@
 //! What a chat chunk or a whole chat answer says, read in one skipping pass.
 //!
-//! It must not copy text: it counts. Unknown members are skipped, members of a wrong type count as absent.
+//! It must not copy text: it counts. Unknown members are skipped, members of a wrong type count as
+//! absent.
 //!
 //! Read next: `same/messages.rs`, its twin.
 
@@ -30,7 +31,8 @@ pub(super) struct Chunk {
     /// Of spoken sound, as it is written.
     sound_bytes: u64,
     pub has_reasoning: bool,
-    /// A delta has a member that says something: anything but the role, and texts that are not empty.
+    /// A delta has a member that says something: anything but the role, and texts that are not
+    /// empty.
     has_delta: bool,
     choices: Vec<Choice>,
 }
@@ -48,7 +50,8 @@ impl Chunk {
         self.usage.filter(ChatCounters::is_usage)
     }
 
-    /// It says no more than that the answer begins: a role, an empty text, or what was found in the prompt.
+    /// It says no more than that the answer begins: a role, an empty text, or what was found in the
+    /// prompt.
     pub fn is_opening(&self) -> bool {
         let is_finished = self.choices.iter().any(|choice| choice.is_finished);
         !self.has_delta && !is_finished
@@ -102,7 +105,10 @@ impl Seen {
     /// `text` is the chunk's.
     pub fn chunk(&mut self, chunk: &Chunk, text: &str) {
         if self.id_json.is_empty()
-            && let Some(id) = chunk.id.and_then(|id| text.get(id.start..id.end)).filter(|id| id.len() <= ID_BYTES_MAX)
+            && let Some(id) = chunk
+                .id
+                .and_then(|id| text.get(id.start..id.end))
+                .filter(|id| id.len() <= ID_BYTES_MAX)
         {
             id.clone_into(&mut self.id_json);
             self.created = chunk.created;
@@ -123,18 +129,31 @@ impl Seen {
     }
 
     pub fn counters(&self) -> Option<VendorCounters> {
-        self.usage.map(|usage| VendorCounters::Chat(ChatCounters { service_tier: self.tier, ..usage }))
+        self.usage.map(|usage| {
+            VendorCounters::Chat(ChatCounters {
+                service_tier: self.tier,
+                ..usage
+            })
+        })
     }
 
     /// What is known before the usage is told: the tier, and what was spoken.
     pub fn so_far(&self) -> Option<Usage> {
         let known = self.tier.is_some() || self.sound_bytes > 0;
         let audio_output = self.sound_bytes.div_ceil(SOUND_BYTES_PER_TOKEN);
-        known.then(|| Usage { service_tier: self.tier, audio_output, ..Usage::default() })
+        known.then(|| Usage {
+            service_tier: self.tier,
+            audio_output,
+            ..Usage::default()
+        })
     }
 
     pub fn id_json(&self) -> &str {
-        if self.id_json.is_empty() { "\"\"" } else { &self.id_json }
+        if self.id_json.is_empty() {
+            "\"\""
+        } else {
+            &self.id_json
+        }
     }
 
     pub fn created(&self) -> u64 {
@@ -187,7 +206,10 @@ pub(super) fn read(text: &str) -> Option<Chunk> {
             "usage" => {
                 let start = scan.at_value()?;
                 chunk.usage = counters::chat(scan)?.or(chunk.usage);
-                chunk.usage_at = Some(Span { start, end: scan.at() });
+                chunk.usage_at = Some(Span {
+                    start,
+                    end: scan.at(),
+                });
             }
             "error" => {
                 chunk.is_error |= scan.kind()? != Kind::Null;
@@ -205,8 +227,8 @@ pub(super) fn read(text: &str) -> Option<Chunk> {
     Some(chunk)
 }
 
-/// Finds the span to cut out so that the object stays JSON: up to the next member, or, if there is none, from
-/// the end of the one before.
+/// Finds the span to cut out so that the object stays JSON: up to the next member, or, if there is
+/// none, from the end of the one before.
 #[derive(Default)]
 struct NullUsage {
     span: Option<Span>,
@@ -225,7 +247,10 @@ impl NullUsage {
     fn found(&mut self, key: &Text<'_>, value: Span) {
         // A second one is left alone: one cut keeps the object whole.
         if self.span.is_none() {
-            self.span = Some(Span { start: key.span.start, end: value.end });
+            self.span = Some(Span {
+                start: key.span.start,
+                end: value.end,
+            });
             self.is_last = true;
         }
     }
@@ -238,7 +263,10 @@ impl NullUsage {
 
     fn cut(self) -> Option<Span> {
         let span = self.span?;
-        let start = self.end_before.filter(|_| self.is_last).unwrap_or(span.start);
+        let start = self
+            .end_before
+            .filter(|_| self.is_last)
+            .unwrap_or(span.start);
         Some(Span { start, ..span })
     }
 }
@@ -265,7 +293,10 @@ fn choice(scan: &mut Scan<'_>, chunk: &mut Chunk) -> Result<(), Broken> {
     choice.has_content = said.bytes > 0 || said.reasoning > 0 || said.sound > 0;
     chunk.choices.push(choice);
     chunk.is_error |= is_error;
-    chunk.generated_bytes = chunk.generated_bytes.saturating_add(said.bytes).saturating_add(said.reasoning);
+    chunk.generated_bytes = chunk
+        .generated_bytes
+        .saturating_add(said.bytes)
+        .saturating_add(said.reasoning);
     chunk.sound_bytes = chunk.sound_bytes.saturating_add(said.sound);
     if said.sound > 0 {
         // Generated it is, though no text.
@@ -276,8 +307,9 @@ fn choice(scan: &mut Scan<'_>, chunk: &mut Chunk) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Bytes of sound, in base64, that stand for one token: a stream's sound is 16-bit samples at 24 kHz, 64 000 such bytes a
-/// second, and a token is a twentieth of a second. Source: the chat vendor's guides to audio, read 2026-11.
+/// Bytes of sound, in base64, that stand for one token: a stream's sound is 16-bit samples at 24
+/// kHz, 64 000 such bytes a second, and a token is a twentieth of a second. Source: the chat
+/// vendor's guides to audio, read 2026-11.
 const SOUND_BYTES_PER_TOKEN: u64 = 3_200;
 
 /// Bytes generated in a delta or message, beside reasoning and sound, and of them.
@@ -336,7 +368,12 @@ fn delta(scan: &mut Scan<'_>) -> Result<Said, Broken> {
         }
         Ok::<(), Broken>(())
     })?;
-    Ok(Said { bytes, reasoning, sound, has_other })
+    Ok(Said {
+        bytes,
+        reasoning,
+        sound,
+        has_other,
+    })
 }
 
 /// A string, or the parts that some vendors stream instead.

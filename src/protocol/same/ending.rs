@@ -1,5 +1,5 @@
-//! The end of a stream that the gateway writes itself, in the protocol's own words: the vendor went on past the output
-//! limit, or gave a stop reason and no last event.
+//! The end of a stream that the gateway writes itself, in the protocol's own words: the vendor went
+//! on past the output limit, or gave a stop reason and no last event.
 //!
 //! It must not decide that a stream ends, nor what it used.
 //!
@@ -12,12 +12,22 @@ use crate::protocol::responses::write_stream::ending::write as write_responses_u
 use crate::protocol::text::Json;
 use crate::usage::Usage;
 
-/// A finish chunk for every choice that goes on, the usage unless it is hidden, and the terminal event.
+/// A finish chunk for every choice that goes on, the usage unless it is hidden, and the terminal
+/// event.
 pub(super) fn chat(seen: &chat::Seen, model_json: &str, usage: Option<&Usage>, out: &mut Vec<u8>) {
     for index in seen.unfinished() {
         let finish = |json: &mut Json| {
-            json.open_object().key("index").number(index).key("delta").open_object().close_object();
-            json.key("logprobs").null().key("finish_reason").str("length").close_object();
+            json.open_object()
+                .key("index")
+                .number(index)
+                .key("delta")
+                .open_object()
+                .close_object();
+            json.key("logprobs")
+                .null()
+                .key("finish_reason")
+                .str("length")
+                .close_object();
         };
         chat_chunk(seen, model_json, &finish, None, out);
     }
@@ -42,8 +52,14 @@ fn chat_chunk(
     out.extend_from_slice(b"data: ");
     let mut json = Json::onto(std::mem::take(out));
     json.open_object();
-    json.key("id").raw(seen.id_json()).key("object").str("chat.completion.chunk");
-    json.key("created").number(seen.created()).key("model").raw(model_json);
+    json.key("id")
+        .raw(seen.id_json())
+        .key("object")
+        .str("chat.completion.chunk");
+    json.key("created")
+        .number(seen.created())
+        .key("model")
+        .raw(model_json);
     json.key("choices").open_array();
     choices(&mut json);
     json.close_array();
@@ -60,7 +76,12 @@ fn chat_chunk(
 pub(super) fn messages(seen: &messages::Seen, usage: &Usage, out: &mut Vec<u8>) {
     close_block(seen, out);
     frame("message_delta", out, |json| {
-        json.key("delta").open_object().key("stop_reason").str("max_tokens").key("stop_sequence").null();
+        json.key("delta")
+            .open_object()
+            .key("stop_reason")
+            .str("max_tokens")
+            .key("stop_sequence")
+            .null();
         json.close_object().key("usage");
         write_messages_usage(usage, json);
     });
@@ -82,13 +103,34 @@ fn close_block(seen: &messages::Seen, out: &mut Vec<u8>) {
 }
 
 /// The terminal event. What had begun stays open: its client shows it as cut.
-pub(super) fn responses(seen: &responses::Seen, model_json: &str, usage: &Usage, out: &mut Vec<u8>) {
+pub(super) fn responses(
+    seen: &responses::Seen,
+    model_json: &str,
+    usage: &Usage,
+    out: &mut Vec<u8>,
+) {
     frame("response.incomplete", out, |json| {
-        json.key("sequence_number").number(seen.next_sequence()).key("response").open_object();
-        json.key("id").raw(seen.id_json()).key("object").str("response").key("created_at").number(seen.created());
+        json.key("sequence_number")
+            .number(seen.next_sequence())
+            .key("response")
+            .open_object();
+        json.key("id")
+            .raw(seen.id_json())
+            .key("object")
+            .str("response")
+            .key("created_at")
+            .number(seen.created());
         json.key("status").str("incomplete").key("error").null();
-        json.key("incomplete_details").open_object().key("reason").str("max_output_tokens").close_object();
-        json.key("model").raw(model_json).key("output").open_array().close_array();
+        json.key("incomplete_details")
+            .open_object()
+            .key("reason")
+            .str("max_output_tokens")
+            .close_object();
+        json.key("model")
+            .raw(model_json)
+            .key("output")
+            .open_array()
+            .close_array();
         json.key("usage");
         write_responses_usage(usage, json);
         json.close_object();

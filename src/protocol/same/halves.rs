@@ -1,5 +1,5 @@
-//! Splits of a letter over two events of a stream that is passed on: the first half moves from the end of one text to the
-//! beginning of the next.
+//! Splits of a letter over two events of a stream that is passed on: the first half moves from the
+//! end of one text to the beginning of the next.
 //!
 //! It must not look at an event without half a pair in it, nor at anything but the texts of deltas.
 //!
@@ -12,23 +12,39 @@ use crate::protocol::surrogates::{Halves, trailing_half};
 use crate::protocol::tree::{Nodes, Tree, Value};
 use memchr::memmem;
 
-/// The halves of a stream that wait for their text to go on; a text is named by where it stands in its event.
+/// The halves of a stream that wait for their text to go on; a text is named by where it stands in
+/// its event.
 #[derive(Debug, Default)]
 pub(super) struct SplitLetters(Halves<String>);
 
 impl SplitLetters {
     /// The edits of an event, `data` being its JSON. Most have none.
     pub fn edits(&mut self, protocol: Protocol, data: &str) -> Vec<(Span, String)> {
-        let has_half = || [r"\ud", r"\uD"].iter().any(|mark| memmem::find(data.as_bytes(), mark.as_bytes()).is_some());
+        let has_half = || {
+            [r"\ud", r"\uD"]
+                .iter()
+                .any(|mark| memmem::find(data.as_bytes(), mark.as_bytes()).is_some())
+        };
         if self.0.is_empty() && !has_half() {
             return Vec::new();
         }
-        let Ok(tree) = Tree::read(data, DEPTH_MAX, Nodes::new()) else { return Vec::new() };
+        let Ok(tree) = Tree::read(data, DEPTH_MAX, Nodes::new()) else {
+            return Vec::new();
+        };
         let root = tree.root();
-        let mut walk = Walk { data, halves: &mut self.0, edits: Vec::new() };
+        let mut walk = Walk {
+            data,
+            halves: &mut self.0,
+            edits: Vec::new(),
+        };
         match protocol {
             Protocol::Chat => {
-                for (at, choice) in root.get("choices").into_iter().flat_map(Value::items).enumerate() {
+                for (at, choice) in root
+                    .get("choices")
+                    .into_iter()
+                    .flat_map(Value::items)
+                    .enumerate()
+                {
                     walk.value(choice.get("delta"), format!("{}", number(choice, at)));
                 }
             }
@@ -44,7 +60,10 @@ impl SplitLetters {
 
 /// What a choice, a block or a call is numbered, or its place.
 fn number(value: Value<'_>, at: usize) -> u64 {
-    value.get("index").and_then(Value::count).unwrap_or(at as u64)
+    value
+        .get("index")
+        .and_then(Value::count)
+        .unwrap_or(at as u64)
 }
 
 struct Walk<'w> {
@@ -69,8 +88,14 @@ impl Walk<'_> {
 
     fn text(&mut self, text: Value<'_>, path: String) {
         let quoted = text.raw();
-        let start = quoted.as_ptr().addr().saturating_sub(self.data.as_ptr().addr()).saturating_add(1);
-        let inside = quoted.get(1..quoted.len().saturating_sub(1)).unwrap_or_default();
+        let start = quoted
+            .as_ptr()
+            .addr()
+            .saturating_sub(self.data.as_ptr().addr())
+            .saturating_add(1);
+        let inside = quoted
+            .get(1..quoted.len().saturating_sub(1))
+            .unwrap_or_default();
         if inside.is_empty() {
             // A member that a vendor sends with every chunk.
             return;
@@ -80,7 +105,10 @@ impl Walk<'_> {
         }
         if let Some(at) = trailing_half(inside) {
             self.halves.hold(path, inside.get(at..).unwrap_or_default());
-            let span = Span { start: start.saturating_add(at), end: start.saturating_add(inside.len()) };
+            let span = Span {
+                start: start.saturating_add(at),
+                end: start.saturating_add(inside.len()),
+            };
             self.edits.push((span, String::new()));
         }
     }
@@ -93,42 +121,77 @@ mod tests {
     use super::*;
     use serde_json::Value as Any;
 
-    /// The texts at `pointer` of the events that a client reads; each event must be JSON that any reader takes.
+    /// The texts at `pointer` of the events that a client reads; each event must be JSON that any
+    /// reader takes.
     fn texts(protocol: Protocol, events: &[&str], pointer: &str) -> Vec<String> {
         let (mut pass, mut out) = (StreamPass::new(protocol, "m", false, 1 << 20), Vec::new());
         for event in events {
-            pass.push(format!("data: {event}\n\n").as_bytes(), &mut out).unwrap();
+            pass.push(format!("data: {event}\n\n").as_bytes(), &mut out)
+                .unwrap();
         }
         let text = String::from_utf8(out).unwrap();
         let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
-        let read = data.map(|data| serde_json::from_str::<Any>(data).unwrap_or_else(|error| panic!("{error}: {data}")));
-        read.filter_map(|event| event.pointer(pointer).and_then(Any::as_str).map(str::to_owned)).collect()
+        let read = data.map(|data| {
+            serde_json::from_str::<Any>(data).unwrap_or_else(|error| panic!("{error}: {data}"))
+        });
+        read.filter_map(|event| {
+            event
+                .pointer(pointer)
+                .and_then(Any::as_str)
+                .map(str::to_owned)
+        })
+        .collect()
     }
 
     #[test]
     fn a_letter_that_is_split_over_two_events_arrives_whole() {
-        let chat = |text: &str| format!(r#"{{"model":"v","choices":[{{"index":0,"delta":{{"content":"{text}"}}}}]}}"#);
+        let chat = |text: &str| {
+            format!(r#"{{"model":"v","choices":[{{"index":0,"delta":{{"content":"{text}"}}}}]}}"#)
+        };
         let (first, between, second) = (chat(r"a\ud83d"), chat(""), chat(r"\ude00b"));
-        let told = texts(Protocol::Chat, &[&first, &between, &second], "/choices/0/delta/content");
+        let told = texts(
+            Protocol::Chat,
+            &[&first, &between, &second],
+            "/choices/0/delta/content",
+        );
         assert_eq!(told, ["a", "", "😀b"]);
         let call = |text: &str| {
             let call = format!(r#"{{"index":1,"function":{{"arguments":"{text}"}}}}"#);
             format!(r#"{{"choices":[{{"index":0,"delta":{{"tool_calls":[{call}]}}}}]}}"#)
         };
         let pointer = "/choices/0/delta/tool_calls/0/function/arguments";
-        let told = texts(Protocol::Chat, &[&call(r#"{\"a\":\"\uD83D"#), &call(r#"\uDE00\"}"#)], pointer);
+        let told = texts(
+            Protocol::Chat,
+            &[&call(r#"{\"a\":\"\uD83D"#), &call(r#"\uDE00\"}"#)],
+            pointer,
+        );
         assert_eq!(told.concat(), "{\"a\":\"😀\"}");
 
         let block = |index: u64, text: &str| {
             let delta = format!(r#"{{"type":"text_delta","text":"{text}"}}"#);
             format!(r#"{{"type":"content_block_delta","index":{index},"delta":{delta}}}"#)
         };
-        let events = [block(0, r"\ud83d"), block(1, "x"), block(0, r"\ude00\ud83d"), block(0, r"\ude01")];
-        let told = texts(Protocol::Messages, &events.each_ref().map(String::as_str), "/delta/text");
+        let events = [
+            block(0, r"\ud83d"),
+            block(1, "x"),
+            block(0, r"\ude00\ud83d"),
+            block(0, r"\ude01"),
+        ];
+        let told = texts(
+            Protocol::Messages,
+            &events.each_ref().map(String::as_str),
+            "/delta/text",
+        );
         assert_eq!(told, ["", "x", "😀", "😁"]);
 
-        let item = |text: &str| format!(r#"{{"type":"response.output_text.delta","output_index":2,"delta":"{text}"}}"#);
-        let told = texts(Protocol::Responses, &[&item(r"\ud83d"), &item(r"\ude00")], "/delta");
+        let item = |text: &str| {
+            format!(r#"{{"type":"response.output_text.delta","output_index":2,"delta":"{text}"}}"#)
+        };
+        let told = texts(
+            Protocol::Responses,
+            &[&item(r"\ud83d"), &item(r"\ude00")],
+            "/delta",
+        );
         assert_eq!(told, ["", "😀"]);
     }
 

@@ -1,6 +1,7 @@
 //! What an event of a messages stream or a whole messages answer says, read in one skipping pass.
 //!
-//! It must not copy text: it counts. Unknown members are skipped, members of a wrong type count as absent.
+//! It must not copy text: it counts. Unknown members are skipped, members of a wrong type count as
+//! absent.
 //!
 //! Read next: `same/whole.rs`.
 
@@ -93,8 +94,12 @@ pub(super) fn read(text: &str) -> Option<EventSeen<'_>> {
             seen.kind = scan.text_or_skip()?.map(|kind| kind.name());
             Ok(())
         }
-        "message" => scan.object_or_skip(|scan, key| seen.answer_member(&key.name(), scan)).map(drop),
-        "delta" => scan.object_or_skip(|scan, key| seen.delta_member(&key.name(), scan)).map(drop),
+        "message" => scan
+            .object_or_skip(|scan, key| seen.answer_member(&key.name(), scan))
+            .map(drop),
+        "delta" => scan
+            .object_or_skip(|scan, key| seen.delta_member(&key.name(), scan))
+            .map(drop),
         "content_block" => seen.block(scan),
         "index" => {
             seen.index = scan.count_or_skip()?.unwrap_or(0);
@@ -118,7 +123,10 @@ impl EventSeen<'_> {
             "usage" => {
                 let start = scan.at_value()?;
                 self.usage = counters::messages(scan)?.or(self.usage);
-                self.usage_at = Some(Span { start, end: scan.at() });
+                self.usage_at = Some(Span {
+                    start,
+                    end: scan.at(),
+                });
             }
             "stop_reason" => self.stop_reason(scan)?,
             "content" => self.has_content |= scan.array_or_skip(|scan| self.block(scan))?,
@@ -159,11 +167,17 @@ impl EventSeen<'_> {
                 }
                 "type" => {
                     let kind = scan.text_or_skip()?;
-                    let is_plain = kind.as_ref().is_some_and(|kind| matches!(kind.raw, "text" | "thinking"));
-                    if let Some(tool) = kind.as_ref().and_then(|kind| ServerTool::of_result_block(kind.raw)) {
+                    let is_plain = kind
+                        .as_ref()
+                        .is_some_and(|kind| matches!(kind.raw, "text" | "thinking"));
+                    if let Some(tool) = kind
+                        .as_ref()
+                        .and_then(|kind| ServerTool::of_result_block(kind.raw))
+                    {
                         self.tool_uses.add(tool);
                     }
-                    self.has_thinking |= kind.is_some_and(|kind| matches!(kind.raw, "thinking" | "redacted_thinking"));
+                    self.has_thinking |= kind
+                        .is_some_and(|kind| matches!(kind.raw, "thinking" | "redacted_thinking"));
                     self.has_other_output |= !is_plain;
                 }
                 _ => drop(scan.skip()?),

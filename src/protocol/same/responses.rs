@@ -1,6 +1,7 @@
 //! What an event of a responses stream or a whole response says, read in one skipping pass.
 //!
-//! It must not copy text: it counts. Unknown members are skipped, members of a wrong type count as absent.
+//! It must not copy text: it counts. Unknown members are skipped, members of a wrong type count as
+//! absent.
 //!
 //! Read next: `same/whole.rs`.
 
@@ -59,7 +60,11 @@ impl Response {
     pub fn counters(&self) -> Option<ChatCounters> {
         let counters = self.usage.filter(ChatCounters::is_usage)?;
         let tool_uses = self.uses_reported.or(&self.tool_calls);
-        Some(ChatCounters { service_tier: self.tier, tool_uses, ..counters })
+        Some(ChatCounters {
+            service_tier: self.tier,
+            tool_uses,
+            ..counters
+        })
     }
 
     /// It is an error and no answer.
@@ -85,17 +90,24 @@ impl Seen {
     /// `text` is the event's.
     pub fn event(&mut self, event: &EventSeen<'_>, text: &str) {
         let counted = self.next_sequence.saturating_add(1);
-        self.next_sequence = event.sequence.map_or(counted, |number| number.saturating_add(1));
+        self.next_sequence = event
+            .sequence
+            .map_or(counted, |number| number.saturating_add(1));
         let response = &event.response;
         if self.id_json.is_empty()
-            && let Some(id) =
-                response.id.and_then(|id| text.get(id.start..id.end)).filter(|id| id.len() <= ID_BYTES_MAX)
+            && let Some(id) = response
+                .id
+                .and_then(|id| text.get(id.start..id.end))
+                .filter(|id| id.len() <= ID_BYTES_MAX)
         {
             id.clone_into(&mut self.id_json);
             self.created = response.created;
         }
         self.tier = response.tier.or(self.tier);
-        if let Some(tool) = event.tool_call.filter(|_| event.kind.as_deref() == Some("response.output_item.done")) {
+        if let Some(tool) = event
+            .tool_call
+            .filter(|_| event.kind.as_deref() == Some("response.output_item.done"))
+        {
             self.tool_calls.add(tool);
         }
         if let Some(counters) = response.counters() {
@@ -110,11 +122,21 @@ impl Seen {
     /// What is known before the usage is told: the tier, and the uses of server tools.
     pub fn so_far(&self) -> Option<Usage> {
         let is_known = self.tier.is_some() || !self.tool_calls.is_zero();
-        is_known.then(|| Usage { service_tier: self.tier, ..Usage::default() }.with_uses(self.tool_calls))
+        is_known.then(|| {
+            Usage {
+                service_tier: self.tier,
+                ..Usage::default()
+            }
+            .with_uses(self.tool_calls)
+        })
     }
 
     pub fn id_json(&self) -> &str {
-        if self.id_json.is_empty() { "\"\"" } else { &self.id_json }
+        if self.id_json.is_empty() {
+            "\"\""
+        } else {
+            &self.id_json
+        }
     }
 
     pub fn created(&self) -> u64 {
@@ -138,7 +160,11 @@ pub(super) fn read(text: &str) -> Option<EventSeen<'_>> {
         match key.name().as_ref() {
             "type" => seen.kind = scan.text_or_skip()?.map(|kind| kind.name()),
             "sequence_number" => seen.sequence = scan.count_or_skip()?,
-            "delta" => seen.delta_bytes = scan.text_or_skip()?.map_or(0, |delta| delta.decoded_bytes()),
+            "delta" => {
+                seen.delta_bytes = scan
+                    .text_or_skip()?
+                    .map_or(0, |delta| delta.decoded_bytes())
+            }
             "response" => response(scan, &mut seen.response)?,
             "item" => {
                 let mut item = Item::default();
@@ -151,7 +177,10 @@ pub(super) fn read(text: &str) -> Option<EventSeen<'_>> {
         Ok(())
     });
     outcome.and_then(|_| scan.end()).ok()?;
-    seen.has_reasoning |= seen.kind.as_deref().is_some_and(|kind| kind.starts_with("response.reasoning"));
+    seen.has_reasoning |= seen
+        .kind
+        .as_deref()
+        .is_some_and(|kind| kind.starts_with("response.reasoning"));
     Some(seen)
 }
 
@@ -162,7 +191,9 @@ pub(super) fn read_whole(text: &str) -> Option<Response> {
         return None;
     }
     let mut whole = Response::default();
-    response(&mut scan, &mut whole).and_then(|()| scan.end()).ok()?;
+    response(&mut scan, &mut whole)
+        .and_then(|()| scan.end())
+        .ok()?;
     Some(whole)
 }
 
@@ -174,8 +205,10 @@ fn response(scan: &mut Scan<'_>, response: &mut Response) -> Result<(), Broken> 
             "model" => response.model = scan.text_or_skip()?.map(|model| model.span),
             "status" => {
                 let status = scan.text_or_skip()?;
-                response.is_failed = status.is_some_and(|status| matches!(status.raw, "failed" | "cancelled"));
-                response.has_ended = status.is_some_and(|status| matches!(status.raw, "completed" | "incomplete"));
+                response.is_failed =
+                    status.is_some_and(|status| matches!(status.raw, "failed" | "cancelled"));
+                response.has_ended =
+                    status.is_some_and(|status| matches!(status.raw, "completed" | "incomplete"));
             }
             "error" => {
                 response.has_error = scan.kind()? != Kind::Null;
@@ -184,7 +217,10 @@ fn response(scan: &mut Scan<'_>, response: &mut Response) -> Result<(), Broken> 
             "usage" => {
                 let start = scan.at_value()?;
                 response.usage = counters::responses(scan)?.or(response.usage);
-                response.usage_at = Some(Span { start, end: scan.at() });
+                response.usage_at = Some(Span {
+                    start,
+                    end: scan.at(),
+                });
             }
             "service_tier" => response.tier = counters::tier(scan)?.or(response.tier),
             "tool_usage" => response.uses_reported.web_search = searches(scan)?,
@@ -232,7 +268,8 @@ impl Item {
     }
 
     fn billed_call(&self) -> Option<ServerTool> {
-        self.tool.filter(|tool| *tool != ServerTool::WebSearch || !self.has_other_action)
+        self.tool
+            .filter(|tool| *tool != ServerTool::WebSearch || !self.has_other_action)
     }
 
     fn count(&self, calls: &mut PerTool<u64>) {
@@ -302,8 +339,14 @@ mod tests {
             uses(read_whole(&text).unwrap().counters().unwrap().tool_uses)
         };
         assert_eq!(whole(""), [2, 1, 2], "a page that is opened is no search");
-        assert_eq!(whole(r#""tool_usage":{"web_search":{"num_requests":5}},"#), [5, 1, 2]);
-        assert_eq!(whole(r#""tool_usage":{"web_search":{"num_requests":0}},"#), [0, 1, 2]);
+        assert_eq!(
+            whole(r#""tool_usage":{"web_search":{"num_requests":5}},"#),
+            [5, 1, 2]
+        );
+        assert_eq!(
+            whole(r#""tool_usage":{"web_search":{"num_requests":0}},"#),
+            [0, 1, 2]
+        );
         let text = format!(r#"{{"status":"completed","output":{OUTPUT},{USAGE}}}"#);
         assert_eq!(read_whole(&text).unwrap().output_bytes, 12);
     }
@@ -312,13 +355,20 @@ mod tests {
     fn what_a_stream_used_is_known_before_its_end() {
         let mut seen = Seen::default();
         for kind in ["response.output_item.added", "response.output_item.done"] {
-            for item in [r#"{"type":"mcp_call"}"#, r#"{"type":"code_interpreter_call"}"#, r#"{"type":"reasoning"}"#] {
+            for item in [
+                r#"{"type":"mcp_call"}"#,
+                r#"{"type":"code_interpreter_call"}"#,
+                r#"{"type":"reasoning"}"#,
+            ] {
                 let text = format!(r#"{{"type":"{kind}","item":{item}}}"#);
                 seen.event(&read(&text).unwrap(), &text);
             }
         }
         let usage = seen.so_far().unwrap();
-        assert_eq!([usage.web_searches, usage.code_executions, usage.mcp_calls], [0, 1, 1]);
+        assert_eq!(
+            [usage.web_searches, usage.code_executions, usage.mcp_calls],
+            [0, 1, 1]
+        );
         assert!(Seen::default().so_far().is_none());
     }
 }

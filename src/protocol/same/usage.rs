@@ -10,7 +10,9 @@ use crate::protocol::responses::write_stream::ending::write as write_responses_u
 use crate::protocol::scan::{Broken, Kind, Scan, Span};
 use crate::protocol::splice::{self, Splice};
 use crate::protocol::text::Json;
-use crate::usage::{MeteredUsage, MeteringTerms, Usage, UsageBounds, UsageVerdict, VendorCounters, meter};
+use crate::usage::{
+    MeteredUsage, MeteringTerms, Usage, UsageBounds, UsageVerdict, VendorCounters, meter,
+};
 
 /// What the answer used, as far as it is counted. Nothing is estimated.
 pub(super) fn counted(counters: &VendorCounters, bounds: &UsageBounds) -> MeteredUsage {
@@ -18,13 +20,21 @@ pub(super) fn counted(counters: &VendorCounters, bounds: &UsageBounds) -> Metere
 }
 
 /// What the whole answer used; estimated where the vendor does not count.
-pub(super) fn billed(counters: &VendorCounters, terms: &MeteringTerms, generated_bytes: u64) -> MeteredUsage {
+pub(super) fn billed(
+    counters: &VendorCounters,
+    terms: &MeteringTerms,
+    generated_bytes: u64,
+) -> MeteredUsage {
     let learned = counted(counters, &terms.bounds).usage;
-    meter(counters, &terms.bounds, &terms.estimator.usage(Some(learned), generated_bytes))
+    meter(
+        counters,
+        &terms.bounds,
+        &terms.estimator.usage(Some(learned), generated_bytes),
+    )
 }
 
-/// The usage object to put in the place of `raw`, which has these `counters`; `None` where the client reads from it what
-/// is billed. `before`: the usage that the client has read.
+/// The usage object to put in the place of `raw`, which has these `counters`; `None` where the
+/// client reads from it what is billed. `before`: the usage that the client has read.
 pub(super) fn restated(
     protocol: Protocol,
     counters: &VendorCounters,
@@ -37,7 +47,11 @@ pub(super) fn restated(
             VendorCounters::Chat(chat) => chat.states(&metered.usage),
             VendorCounters::Messages(messages) => messages.states(&metered.usage, before),
         };
-    if is_stated { completed(protocol, &metered.usage, raw) } else { Some(written(protocol, &metered.usage)) }
+    if is_stated {
+        completed(protocol, &metered.usage, raw)
+    } else {
+        Some(written(protocol, &metered.usage))
+    }
 }
 
 /// A usage object of the protocol.
@@ -51,15 +65,22 @@ pub(super) fn written(protocol: Protocol, usage: &Usage) -> String {
     String::from_utf8(json.into_bytes()).unwrap_or_default()
 }
 
-/// The edit that puts a usage object into an object of the protocol: `at` is where the member's value stands, and
-/// `end` the object's closing brace, for an object without the member.
+/// The edit that puts a usage object into an object of the protocol: `at` is where the member's
+/// value stands, and `end` the object's closing brace, for an object without the member.
 pub(super) fn placed(text: &str, at: Option<Span>, end: usize, usage: String) -> (Span, String) {
     if let Some(at) = at {
         return (at, usage);
     }
-    let is_empty = text.get(..end).unwrap_or_default().trim_end().ends_with('{');
+    let is_empty = text
+        .get(..end)
+        .unwrap_or_default()
+        .trim_end()
+        .ends_with('{');
     let comma = if is_empty { "" } else { "," };
-    (Span { start: end, end }, format!("{comma}\"usage\":{usage}"))
+    (
+        Span { start: end, end },
+        format!("{comma}\"usage\":{usage}"),
+    )
 }
 
 /// The closing brace of an object that `text` is.
@@ -67,8 +88,8 @@ pub(super) fn closing_brace(text: &str) -> usize {
     text.trim_end().len().saturating_sub(1)
 }
 
-/// What a usage object says that is right but for standard members that are missing: the sum, and the cached part of the
-/// prompt, which some vendors call by names of their own.
+/// What a usage object says that is right but for standard members that are missing: the sum, and
+/// the cached part of the prompt, which some vendors call by names of their own.
 #[derive(Default)]
 struct Members {
     null_total: Option<Span>,
@@ -103,19 +124,31 @@ fn completed(protocol: Protocol, usage: &Usage, raw: &str) -> Option<String> {
             (None, Some(parts)) if members.parts_are_object => {
                 let inside = parts.start.saturating_add(1);
                 let comma = if members.parts_are_empty { "" } else { "," };
-                (Span { start: inside, end: inside }, format!("\"cached_tokens\":{cached}{comma}"))
+                (
+                    Span {
+                        start: inside,
+                        end: inside,
+                    },
+                    format!("\"cached_tokens\":{cached}{comma}"),
+                )
             }
             (None, Some(parts)) => (parts, format!("{{\"cached_tokens\":{cached}}}")),
             (None, None) => {
                 let end = closing_brace(raw);
-                (Span { start: end, end }, format!(",\"{parts_name}\":{{\"cached_tokens\":{cached}}}"))
+                (
+                    Span { start: end, end },
+                    format!(",\"{parts_name}\":{{\"cached_tokens\":{cached}}}"),
+                )
             }
         });
     }
     if edits.is_empty() {
         return None;
     }
-    let mut splices: Vec<_> = edits.iter().map(|(span, text)| Splice::new(*span, text)).collect();
+    let mut splices: Vec<_> = edits
+        .iter()
+        .map(|(span, text)| Splice::new(*span, text))
+        .collect();
     let mut out = Vec::new();
     splice::bytes(raw.as_bytes(), &mut splices, &mut out);
     String::from_utf8(out).ok()
@@ -144,7 +177,10 @@ fn members(raw: &str, parts_name: &str) -> Result<Members, Broken> {
                     }
                     Ok::<(), Broken>(())
                 })?;
-                members.parts = Some(Span { start, end: scan.at() });
+                members.parts = Some(Span {
+                    start,
+                    end: scan.at(),
+                });
             }
             _ => drop(scan.skip()?),
         }
@@ -158,7 +194,12 @@ mod tests {
     use super::*;
 
     fn usage(cache_read: u64) -> Usage {
-        Usage { input: 50 - cache_read, cache_read, output: 10, ..Usage::default() }
+        Usage {
+            input: 50 - cache_read,
+            cache_read,
+            output: 10,
+            ..Usage::default()
+        }
     }
 
     #[test]
@@ -172,14 +213,24 @@ mod tests {
                 r#"{"total_tokens": null,"prompt_tokens_details":{"audio_tokens":0},"x":1 }"#,
                 r#"{"total_tokens": 60,"prompt_tokens_details":{"cached_tokens":40,"audio_tokens":0},"x":1 }"#,
             ),
-            (r#"{"prompt_tokens_details":{}}"#, r#"{"prompt_tokens_details":{"cached_tokens":40}}"#),
-            (r#"{"prompt_tokens_details":null}"#, r#"{"prompt_tokens_details":{"cached_tokens":40}}"#),
+            (
+                r#"{"prompt_tokens_details":{}}"#,
+                r#"{"prompt_tokens_details":{"cached_tokens":40}}"#,
+            ),
+            (
+                r#"{"prompt_tokens_details":null}"#,
+                r#"{"prompt_tokens_details":{"cached_tokens":40}}"#,
+            ),
             (
                 r#"{"prompt_tokens_details":{"cached_tokens":null,"a":1}}"#,
                 r#"{"prompt_tokens_details":{"cached_tokens":40,"a":1}}"#,
             ),
         ] {
-            assert_eq!(completed(Protocol::Chat, &usage(40), raw).as_deref(), Some(wanted), "{raw}");
+            assert_eq!(
+                completed(Protocol::Chat, &usage(40), raw).as_deref(),
+                Some(wanted),
+                "{raw}"
+            );
             assert_eq!(completed(Protocol::Chat, &usage(40), wanted), None, "again");
         }
         let whole = r#"{"total_tokens":60,"prompt_tokens_details":{"cached_tokens":40}}"#;
@@ -187,8 +238,12 @@ mod tests {
         assert_eq!(completed(Protocol::Chat, &usage(0), "{}"), None);
         assert_eq!(completed(Protocol::Messages, &usage(40), "{}"), None);
         let responses = r#"{"input_tokens":50,"input_tokens_details":{"cached_tokens":40},"total_tokens":null}"#;
-        let wanted = r#"{"input_tokens":50,"input_tokens_details":{"cached_tokens":40},"total_tokens":60}"#;
-        assert_eq!(completed(Protocol::Responses, &usage(40), responses).as_deref(), Some(wanted));
+        let wanted =
+            r#"{"input_tokens":50,"input_tokens_details":{"cached_tokens":40},"total_tokens":60}"#;
+        assert_eq!(
+            completed(Protocol::Responses, &usage(40), responses).as_deref(),
+            Some(wanted)
+        );
     }
 
     #[test]
@@ -199,7 +254,10 @@ mod tests {
             splice::bytes(text.as_bytes(), &mut [Splice::new(span, &usage)], &mut out);
             String::from_utf8(out).unwrap()
         };
-        assert_eq!(place(r#"{"usage":null,"a":1}"#, Some(Span { start: 9, end: 13 })), r#"{"usage":7,"a":1}"#);
+        assert_eq!(
+            place(r#"{"usage":null,"a":1}"#, Some(Span { start: 9, end: 13 })),
+            r#"{"usage":7,"a":1}"#
+        );
         assert_eq!(place("{\"a\":1 }\n", None), "{\"a\":1 ,\"usage\":7}\n");
         assert_eq!(place("{ }", None), "{ \"usage\":7}");
     }

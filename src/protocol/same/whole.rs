@@ -1,6 +1,7 @@
 //! A whole JSON answer that came with a 2xx status.
 //!
-//! It must not touch anything but the model's name. When an answer is complete, `answer/completion.rs` says.
+//! It must not touch anything but the model's name. When an answer is complete,
+//! `answer/completion.rs` says.
 //!
 //! Read next: `protocol/failure.rs`, what becomes of an answer that is none.
 
@@ -14,30 +15,58 @@ use crate::protocol::splice::{self, Splice};
 use crate::usage::{ChatCounters, MeteredUsage, MeteringTerms, ServiceTier, Usage, VendorCounters};
 use bytes::Bytes;
 
-/// Reads a whole answer, renames its model, and restates its usage where that is not what `terms` let it mean.
+/// Reads a whole answer, renames its model, and restates its usage where that is not what `terms`
+/// let it mean.
 ///
 /// # Errors
 /// It is none, it is an error, or its stop reason is missing.
-pub fn whole(protocol: Protocol, public_model: &str, body: Bytes, terms: &MeteringTerms) -> Result<Whole, Fault> {
+pub fn whole(
+    protocol: Protocol,
+    public_model: &str,
+    body: Bytes,
+    terms: &MeteringTerms,
+) -> Result<Whole, Fault> {
     let (seen, completeness) = read(protocol, &body)?;
     completeness?;
     let usage = seen.usage(terms);
-    let Seen { model, usage_at, counters, tier, generated_bytes, refused_free } = seen;
-    let learned = usage.map(|metered| metered.usage).or_else(|| tier.map(Usage::of_tier));
+    let Seen {
+        model,
+        usage_at,
+        counters,
+        tier,
+        generated_bytes,
+        refused_free,
+    } = seen;
+    let learned = usage
+        .map(|metered| metered.usage)
+        .or_else(|| tier.map(Usage::of_tier));
     let text = std::str::from_utf8(&body).unwrap_or_default();
     let restated = match counters.zip(usage) {
         Some((counters, usage)) => {
-            let raw = usage_at.and_then(|at| text.get(at.start..at.end)).unwrap_or_default();
+            let raw = usage_at
+                .and_then(|at| text.get(at.start..at.end))
+                .unwrap_or_default();
             restated(protocol, &counters, &usage, &Usage::default(), raw)
         }
         None if refused_free => None,
         // What is billed instead.
-        None => Some(written(protocol, &terms.estimator.usage(learned, generated_bytes))),
+        None => Some(written(
+            protocol,
+            &terms.estimator.usage(learned, generated_bytes),
+        )),
     };
     let restated = restated.map(|usage| placed(text, usage_at, closing_brace(text), usage));
-    let restated = restated.as_ref().map(|(span, usage)| Splice::new(*span, usage));
+    let restated = restated
+        .as_ref()
+        .map(|(span, usage)| Splice::new(*span, usage));
     let body = edited(body.clone(), model, public_model, restated);
-    Ok(Whole { body, usage, learned, generated_bytes, refused_free })
+    Ok(Whole {
+        body,
+        usage,
+        learned,
+        generated_bytes,
+        refused_free,
+    })
 }
 
 /// Reads a token count, which has no stop reason, and renames its model.
@@ -77,11 +106,32 @@ fn read(protocol: Protocol, body: &[u8]) -> Result<(Seen, Result<(), Fault>), Fa
     let (seen, is_error, (is_answer, has_stopped)) = match protocol {
         Protocol::Chat => {
             let answer = chat::read(text).ok_or(Fault::NotJson)?;
-            let counters = answer.counters().map(|counters| ChatCounters { service_tier: answer.tier, ..counters });
+            let counters = answer.counters().map(|counters| ChatCounters {
+                service_tier: answer.tier,
+                ..counters
+            });
             let ending = (answer.has_choices(), answer.is_finished());
-            let Chunk { model, usage_at, tier, generated_bytes, is_error, .. } = answer;
+            let Chunk {
+                model,
+                usage_at,
+                tier,
+                generated_bytes,
+                is_error,
+                ..
+            } = answer;
             let counters = counters.map(VendorCounters::Chat);
-            (Seen { model, usage_at, counters, tier, generated_bytes, refused_free: false }, is_error, ending)
+            (
+                Seen {
+                    model,
+                    usage_at,
+                    counters,
+                    tier,
+                    generated_bytes,
+                    refused_free: false,
+                },
+                is_error,
+                ending,
+            )
         }
         Protocol::Messages => {
             let answer = messages::read(text).ok_or(Fault::NotJson)?;
@@ -96,7 +146,14 @@ fn read(protocol: Protocol, body: &[u8]) -> Result<(Seen, Result<(), Fault>), Fa
                 generated_bytes: answer.generated_bytes,
                 refused_free,
             };
-            (seen, is_error, (answer.has_content || answer.has_stop_reason, answer.has_stop_reason))
+            (
+                seen,
+                is_error,
+                (
+                    answer.has_content || answer.has_stop_reason,
+                    answer.has_stop_reason,
+                ),
+            )
         }
         Protocol::Responses => {
             let answer = responses::read_whole(text).ok_or(Fault::NotJson)?;
@@ -108,7 +165,11 @@ fn read(protocol: Protocol, body: &[u8]) -> Result<(Seen, Result<(), Fault>), Fa
                 generated_bytes: answer.output_bytes,
                 refused_free: false,
             };
-            (seen, answer.is_failure(), (answer.has_output, answer.has_ended))
+            (
+                seen,
+                answer.is_failure(),
+                (answer.has_output, answer.has_ended),
+            )
         }
     };
     if is_error {
@@ -117,11 +178,23 @@ fn read(protocol: Protocol, body: &[u8]) -> Result<(Seen, Result<(), Fault>), Fa
     let mut completion = Completion::default();
     completion.set_stop_reason(StopReason::from_bool(has_stopped));
     let is_complete = is_answer && completion.last_event().is_ok();
-    Ok((seen, if is_complete { Ok(()) } else { Err(Fault::Empty) }))
+    Ok((
+        seen,
+        if is_complete {
+            Ok(())
+        } else {
+            Err(Fault::Empty)
+        },
+    ))
 }
 
 /// The body with its model renamed and its usage restated.
-fn edited(body: Bytes, model: Option<Span>, public_model: &str, restated: Option<Splice<'_>>) -> Bytes {
+fn edited(
+    body: Bytes,
+    model: Option<Span>,
+    public_model: &str,
+    restated: Option<Splice<'_>>,
+) -> Bytes {
     let model_json = splice::json_string(public_model);
     let renamed = model.map(|span| Splice::new(span, &model_json));
     let mut edits: Vec<_> = renamed.into_iter().chain(restated).collect();

@@ -1,13 +1,13 @@
 //! Where a plain run inside a JSON string ends: at a quote, a backslash or a control character.
 //!
-//! The one fast search of the protocols' bodies: whoever reads or writes strings asks here, and none looks at them byte
-//! by byte. Must not know what a string is, nor where it begins.
+//! The one fast search of the protocols' bodies: whoever reads or writes strings asks here, and
+//! none looks at them byte by byte. Must not know what a string is, nor where it begins.
 
 /// Bytes that are judged at one time.
 const BLOCK: usize = 64;
 
-/// The ends of plain runs in a text, asked for from front to back. Texts of code have one every few dozen bytes: all of
-/// a block are found at once, and told one by one.
+/// The ends of plain runs in a text, asked for from front to back. Texts of code have one every few
+/// dozen bytes: all of a block are found at once, and told one by one.
 #[derive(Clone, Copy)]
 pub(crate) struct Ends<'a> {
     bytes: &'a [u8],
@@ -20,16 +20,23 @@ pub(crate) struct Ends<'a> {
 
 impl<'a> Ends<'a> {
     pub fn of(bytes: &'a [u8]) -> Self {
-        Ends { bytes, start: 0, end: 0, hits: 0 }
+        Ends {
+            bytes,
+            start: 0,
+            end: 0,
+            hits: 0,
+        }
     }
 
-    /// The first end at or after `at`, which never goes back; the text's own where no other is left.
+    /// The first end at or after `at`, which never goes back; the text's own where no other is
+    /// left.
     #[inline]
     pub fn after(&mut self, at: usize) -> usize {
         if at >= self.end {
             return self.judge(at);
         }
-        // Whoever asks from before the last answer may stand before its block: in between is no end.
+        // Whoever asks from before the last answer may stand before its block: in between is no
+        // end.
         let at = at.max(self.start);
         // Within a block, whose places fit a byte.
         let [place, ..] = at.wrapping_sub(self.start).to_le_bytes();
@@ -75,13 +82,18 @@ impl<'a> Ends<'a> {
     }
 
     fn found(&mut self, at: usize, hits: u64) -> usize {
-        *self = Ends { bytes: self.bytes, start: at, end: at.saturating_add(BLOCK), hits };
+        *self = Ends {
+            bytes: self.bytes,
+            start: at,
+            end: at.saturating_add(BLOCK),
+            hits,
+        };
         at.saturating_add(hits.trailing_zeros() as usize)
     }
 }
 
-/// Of a block the bytes that end a plain run, the lowest bit for the first. No branch in the first half: so the compiler
-/// judges sixteen bytes or more with one instruction.
+/// Of a block the bytes that end a plain run, the lowest bit for the first. No branch in the first
+/// half: so the compiler judges sixteen bytes or more with one instruction.
 #[inline]
 fn hits(block: &[u8; BLOCK]) -> u64 {
     let mut marks = [0_u8; BLOCK];
@@ -91,11 +103,17 @@ fn hits(block: &[u8; BLOCK]) -> u64 {
     if marks.iter().fold(0, |any, mark| any | mark) == 0 {
         return 0;
     }
-    // Of eight bytes that are all ones or all zeros, one bit each is kept; the product adds those up in its highest byte.
-    marks.as_chunks::<8>().0.iter().rev().fold(0, |hits, marks| {
-        let bits = u64::from_le_bytes(*marks) & 0x8040_2010_0804_0201;
-        hits << 8 | bits.wrapping_mul(0x0101_0101_0101_0101) >> 56
-    })
+    // Of eight bytes that are all ones or all zeros, one bit each is kept; the product adds those
+    // up in its highest byte.
+    marks
+        .as_chunks::<8>()
+        .0
+        .iter()
+        .rev()
+        .fold(0, |hits, marks| {
+            let bits = u64::from_le_bytes(*marks) & 0x8040_2010_0804_0201;
+            hits << 8 | bits.wrapping_mul(0x0101_0101_0101_0101) >> 56
+        })
 }
 
 fn ends_plain(byte: u8) -> bool {
@@ -119,7 +137,12 @@ mod tests {
             fast.push(at);
             at += 1;
         }
-        (fast, (from..bytes.len()).filter(|at| ends_plain(bytes[*at])).collect())
+        (
+            fast,
+            (from..bytes.len())
+                .filter(|at| ends_plain(bytes[*at]))
+                .collect(),
+        )
     }
 
     #[test]
@@ -127,8 +150,13 @@ mod tests {
         for length in 0..200 {
             for start in [0, 3, 8, 64] {
                 // Nothing but plain bytes, the highest and lowest of them among those.
-                let plain: Vec<u8> = (0..length).map(|index| [b' ', b'a', 0x7f, 0x80, 0xff, b'!'][index % 6]).collect();
-                assert!(Ends::of(&plain).after(start) >= length, "{length} from {start}");
+                let plain: Vec<u8> = (0..length)
+                    .map(|index| [b' ', b'a', 0x7f, 0x80, 0xff, b'!'][index % 6])
+                    .collect();
+                assert!(
+                    Ends::of(&plain).after(start) >= length,
+                    "{length} from {start}"
+                );
                 for end in [b'"', b'\\', 0, 0x1f, b'\n'] {
                     for place in 0..length {
                         let mut bytes = plain.clone();
@@ -145,7 +173,10 @@ mod tests {
     fn who_asks_again_from_before_an_answer_gets_it_again() {
         let bytes = [b"\"".as_slice(), &[b'a'; 200], b"\""].concat();
         let mut ends = Ends::of(&bytes);
-        assert_eq!([0, 1, 1, 70, 130, 201, 202].map(|at| ends.after(at)), [0, 201, 201, 201, 201, 201, 202]);
+        assert_eq!(
+            [0, 1, 1, 70, 130, 201, 202].map(|at| ends.after(at)),
+            [0, 201, 201, 201, 201, 201, 202]
+        );
     }
 
     proptest! {

@@ -1,4 +1,5 @@
-//! The filtered rows as a CSV file: read a page at a time while it is sent, so that its size is nobody's memory.
+//! The filtered rows as a CSV file: read a page at a time while it is sent, so that its size is
+//! nobody's memory.
 
 use super::{Asked, outcome_name};
 use crate::billing::activity::{Filter, Place};
@@ -42,11 +43,22 @@ pub async fn download(
     let Query(asked) = asked.map_err(|_| Problem::NotFound)?;
     let filter = asked.filter().map_err(|_| Problem::NotFound)?;
     let account = visitor.account.id;
-    let place = live::Place::take(&app.streams, &account, &app.settings.load().limits).ok_or(Problem::Busy)?;
-    let file = File { _place: place, billing: app.billing.clone(), account, filter, next: Next::Head, left: ROWS_MAX };
+    let place = live::Place::take(&app.streams, &account, &app.settings.load().limits)
+        .ok_or(Problem::Busy)?;
+    let file = File {
+        _place: place,
+        billing: app.billing.clone(),
+        account,
+        filter,
+        next: Next::Head,
+        left: ROWS_MAX,
+    };
     let headers = [
         (header::CONTENT_TYPE, "text/csv; charset=utf-8"),
-        (header::CONTENT_DISPOSITION, "attachment; filename=\"responses.csv\""),
+        (
+            header::CONTENT_DISPOSITION,
+            "attachment; filename=\"responses.csv\"",
+        ),
     ];
     Ok((headers, Body::from_stream(file)).into_response())
 }
@@ -70,7 +82,11 @@ enum Next {
 
 impl File {
     fn read(&self, before: Option<Place>) -> JoinHandle<Result<Vec<Receipt>, StoreError>> {
-        let (billing, account, filter) = (self.billing.clone(), self.account.clone(), self.filter.clone());
+        let (billing, account, filter) = (
+            self.billing.clone(),
+            self.account.clone(),
+            self.filter.clone(),
+        );
         // One more than the file may have tells that it was cut.
         let most = CHUNK_ROWS.min(self.left.saturating_add(1));
         tokio::task::spawn_blocking(move || billing.activity(&account, &filter, before, most))
@@ -80,14 +96,19 @@ impl File {
         let mut text = String::new();
         for receipt in receipts {
             if self.left == 0 {
-                let _ = write!(text, "\"cut here: a file has at most {ROWS_MAX} rows, ask for fewer days\"\r\n");
+                let _ = write!(
+                    text,
+                    "\"cut here: a file has at most {ROWS_MAX} rows, ask for fewer days\"\r\n"
+                );
                 self.next = Next::Ended;
                 return text;
             }
             self.left -= 1;
             line(&mut text, receipt);
         }
-        self.next = receipts.last().map_or(Next::Ended, |last| Next::Rows(Some(last.place())));
+        self.next = receipts
+            .last()
+            .map_or(Next::Ended, |last| Next::Rows(Some(last.place())));
         text
     }
 }
@@ -108,7 +129,9 @@ impl Stream for File {
                 }
                 Next::Reading(reading) => {
                     let read = ready!(Pin::new(reading).poll(context));
-                    let receipts = match read.map_err(io::Error::other).and_then(|read| read.map_err(io::Error::other))
+                    let receipts = match read
+                        .map_err(io::Error::other)
+                        .and_then(|read| read.map_err(io::Error::other))
                     {
                         Ok(receipts) => receipts,
                         Err(error) => {

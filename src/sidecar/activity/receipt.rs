@@ -69,8 +69,14 @@ pub async fn receipt(
     Path(request_id): Path<String>,
 ) -> Result<Response, Problem> {
     let account = &visitor.account.id;
-    let receipt = app.billing.receipt(account, &request_id)?.ok_or(Problem::NotFound)?;
-    Ok(html(StatusCode::OK, &receipt_page(Frame::of("Activity", &visitor), &receipt)))
+    let receipt = app
+        .billing
+        .receipt(account, &request_id)?
+        .ok_or(Problem::NotFound)?;
+    Ok(html(
+        StatusCode::OK,
+        &receipt_page(Frame::of("Activity", &visitor), &receipt),
+    ))
 }
 
 fn receipt_page(frame: Frame, receipt: &Receipt) -> ReceiptPage {
@@ -78,11 +84,17 @@ fn receipt_page(frame: Frame, receipt: &Receipt) -> ReceiptPage {
     let usage = &detail.usage;
     let priced = pricing::lines(usage, price);
     let terms = priced.iter().filter(|line| line.count > 0);
-    let is_plain = terms.clone().all(|line| line.unit == Unit::Tokens && line.factor == Factor::ONE);
-    let terms: Vec<_> = terms.map(|line| format!("{} × {}", grouped(line.count), line.price)).collect();
+    let is_plain = terms
+        .clone()
+        .all(|line| line.unit == Unit::Tokens && line.factor == Factor::ONE);
+    let terms: Vec<_> = terms
+        .map(|line| format!("{} × {}", grouped(line.count), line.price))
+        .collect();
     let lines = priced
         .into_iter()
-        .filter(|line| line.count > 0 || line.pass.is_none() && matches!(line.class, "input" | "output"))
+        .filter(|line| {
+            line.count > 0 || line.pass.is_none() && matches!(line.class, "input" | "output")
+        })
         .map(|line| Line {
             class: line.class,
             pass: line.pass,
@@ -108,10 +120,16 @@ fn receipt_page(frame: Frame, receipt: &Receipt) -> ReceiptPage {
         conversation: detail.conversation.clone(),
         vendor: detail.vendor.clone(),
         price_version: price.version.clone(),
-        above_input_tokens: price.span_of(usage.without_passes().input_total()).above_input_tokens.map(grouped),
+        above_input_tokens: price
+            .span_of(usage.without_passes().input_total())
+            .above_input_tokens
+            .map(grouped),
         factors: factors(usage, price),
         balance_after: receipt.balance_after.to_string(),
-        writeoff: receipt.writeoff.is_positive().then(|| receipt.writeoff.to_string()),
+        writeoff: receipt
+            .writeoff
+            .is_positive()
+            .then(|| receipt.writeoff.to_string()),
         frame,
     }
 }
@@ -121,7 +139,11 @@ fn factors(usage: &Usage, price: &Price) -> Vec<(&'static str, String, String)> 
     let names = ["Service tier", "Region", "Speed"];
     let billed = price.features.factors().into_iter().zip(words).zip(names);
     let billed = billed.filter_map(|(((_, factors), word), name)| {
-        Some((name, word?.to_string(), factor_of(factors, word).to_string()))
+        Some((
+            name,
+            word?.to_string(),
+            factor_of(factors, word).to_string(),
+        ))
     });
     billed.collect()
 }
@@ -137,7 +159,9 @@ fn took(ms: u64) -> String {
 /// In plain words, why a response cost what it cost.
 fn why(outcome: Outcome, estimated: bool) -> &'static str {
     match (outcome, estimated) {
-        (Outcome::Completed, false) => "The answer was finished, and is billed by the vendor's own count.",
+        (Outcome::Completed, false) => {
+            "The answer was finished, and is billed by the vendor's own count."
+        }
         (Outcome::Completed, true) => {
             "The answer was finished, but the vendor reported no usage: it is estimated, from the content of the request and \
              the length of the answer, and is never more than was held."
@@ -209,59 +233,149 @@ mod tests {
 
     #[test]
     fn a_receipt_shows_every_class_and_escapes_what_it_is_given() {
-        let price = Price::new([500, 50, 625, 1000, 2500].map(|credits| Micro::new(credits * 1_000_000)));
-        let usage = Usage { input: 3, cache_read: 1_234, output: 17, reasoning: 5, ..Usage::default() };
+        let price =
+            Price::new([500, 50, 625, 1000, 2500].map(|credits| Micro::new(credits * 1_000_000)));
+        let usage = Usage {
+            input: 3,
+            cache_read: 1_234,
+            output: 17,
+            reasoning: 5,
+            ..Usage::default()
+        };
         let receipt = left(usage, price);
         // 1234 tokens at 500 instead of 50.
         assert_eq!(receipt.saved(), Micro::new(555_300));
-        let text = receipt_page(Frame::public("Activity"), &receipt).render().unwrap();
+        let text = receipt_page(Frame::public("Activity"), &receipt)
+            .render()
+            .unwrap();
         // 3·500 + 1234·50 + 17·2500 = 105 700 credits per million tokens' worth: 0.1057 credits.
-        for part in ["0.0015", "0.0617", "0.0425", "0.1057", "cache_read", "1\u{202f}234", "client left", "299.8943"] {
+        for part in [
+            "0.0015",
+            "0.0617",
+            "0.0425",
+            "0.1057",
+            "cache_read",
+            "1\u{202f}234",
+            "client left",
+            "299.8943",
+        ] {
             assert!(text.contains(part), "{part} is not on the receipt");
         }
-        for part in
-            ["0.5553", "12.3 s", "840 ms", "is estimated, from the content", "3 × 500 + 1\u{202f}234 × 50 + 17 × 2500"]
-        {
+        for part in [
+            "0.5553",
+            "12.3 s",
+            "840 ms",
+            "is estimated, from the content",
+            "3 × 500 + 1\u{202f}234 × 50 + 17 × 2500",
+        ] {
             assert!(text.contains(part), "{part} is not on the receipt: {text}");
         }
-        assert!(!text.contains("<script>alert") && !text.contains("<b>0123"), "a name was not escaped");
-        assert!(!text.contains("cache_write_1h"), "a class without tokens is left out");
+        assert!(
+            !text.contains("<script>alert") && !text.contains("<b>0123"),
+            "a name was not escaped"
+        );
+        assert!(
+            !text.contains("cache_write_1h"),
+            "a class without tokens is left out"
+        );
     }
 
     #[test]
     fn a_receipt_has_the_lines_of_each_compaction_and_says_what_was_capped() {
         let price = Price::new([5, 1, 6, 10, 25].map(|credits| Micro::new(credits * 1_000_000)));
-        let pass = crate::usage::Pass { input: 60_385, output: 592, ..Default::default() };
-        let own = Usage { input: 682, output: 1_320, ..Usage::default() };
+        let pass = crate::usage::Pass {
+            input: 60_385,
+            output: 592,
+            ..Default::default()
+        };
+        let own = Usage {
+            input: 682,
+            output: 1_320,
+            ..Usage::default()
+        };
         let mut receipt = left(own.with_passes([pass].into_iter().collect()), price);
-        let text = |receipt: &Receipt| receipt_page(Frame::public("Activity"), receipt).render().unwrap();
+        let text = |receipt: &Receipt| {
+            receipt_page(Frame::public("Activity"), receipt)
+                .render()
+                .unwrap()
+        };
         // (682·5 + 1320·25 + 60385·5 + 592·25) ÷ 1 000 000.
-        for part in ["of compaction 1", "60\u{202f}385", "592", "682", "0.301925", "0.0148", "0.353135"] {
-            assert!(text(&receipt).contains(part), "{part} is not on the receipt: {}", text(&receipt));
+        for part in [
+            "of compaction 1",
+            "60\u{202f}385",
+            "592",
+            "682",
+            "0.301925",
+            "0.0148",
+            "0.353135",
+        ] {
+            assert!(
+                text(&receipt).contains(part),
+                "{part} is not on the receipt: {}",
+                text(&receipt)
+            );
         }
         assert!(!text(&receipt).contains("Implausible usage, capped"));
         receipt.detail.implausible = true;
         assert!(text(&receipt).contains("Implausible usage, capped"));
         let json = crate::billing::shown::receipt(&receipt);
         assert_eq!(json["implausible"], "implausible usage, capped");
-        let lines: Vec<_> = json["lines"].as_array().unwrap().iter().map(|line| &line["compaction"]).collect();
-        assert_eq!(lines, [&serde_json::Value::Null, &serde_json::Value::Null, &1.into(), &1.into()]);
+        let lines: Vec<_> = json["lines"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|line| &line["compaction"])
+            .collect();
+        assert_eq!(
+            lines,
+            [
+                &serde_json::Value::Null,
+                &serde_json::Value::Null,
+                &1.into(),
+                &1.into()
+            ]
+        );
     }
 
     #[test]
     fn a_cache_that_is_no_cheaper_saves_nothing() {
-        let dear = Price::new([50, 500, 625, 1000, 2500].map(|credits| Micro::new(credits * 1_000_000)));
-        let usage = Usage { input: 3, cache_read: 1_234, ..Usage::default() };
+        let dear =
+            Price::new([50, 500, 625, 1000, 2500].map(|credits| Micro::new(credits * 1_000_000)));
+        let usage = Usage {
+            input: 3,
+            cache_read: 1_234,
+            ..Usage::default()
+        };
         assert_eq!(left(usage, dear.clone()).saved(), Micro::ZERO);
-        assert_eq!(left(Usage { cache_read: 0, ..usage }, dear).saved(), Micro::ZERO);
+        assert_eq!(
+            left(
+                Usage {
+                    cache_read: 0,
+                    ..usage
+                },
+                dear
+            )
+            .saved(),
+            Micro::ZERO
+        );
     }
 
     #[test]
     fn every_outcome_is_explained_and_what_is_free_is_called_free() {
         for outcome in Outcome::ALL {
-            let free = matches!(outcome, Outcome::VendorError | Outcome::VendorCut | Outcome::Interrupted);
-            assert_eq!(why(outcome, false).contains("nothing is billed"), free, "{outcome:?}");
+            let free = matches!(
+                outcome,
+                Outcome::VendorError | Outcome::VendorCut | Outcome::Interrupted
+            );
+            assert_eq!(
+                why(outcome, false).contains("nothing is billed"),
+                free,
+                "{outcome:?}"
+            );
         }
-        assert_eq!([took(0), took(999), took(1_000), took(61_980)], ["0 ms", "999 ms", "1.0 s", "61.9 s"]);
+        assert_eq!(
+            [took(0), took(999), took(1_000), took(61_980)],
+            ["0 ms", "999 ms", "1.0 s", "61.9 s"]
+        );
     }
 }

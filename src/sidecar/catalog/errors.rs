@@ -1,4 +1,5 @@
-//! The failures that a caller can meet, and what to do about each. Statuses come from the failures themselves.
+//! The failures that a caller can meet, and what to do about each. Statuses come from the failures
+//! themselves.
 
 use crate::protocol::Protocol;
 use crate::protocol::failure::{Failure, Kind};
@@ -16,15 +17,30 @@ pub struct Row {
 const NO_CODE: &str = "none";
 
 const ROWS: &[(Kind, &str, &str, &str)] = &[
-    (Kind::InvalidRequest, NO_CODE, "The body is not a request of this surface", "Correct what the message names"),
-    (Kind::UnpricedFeature, "unpriced_feature", "It asks for what has no price here", "Leave that out"),
+    (
+        Kind::InvalidRequest,
+        NO_CODE,
+        "The body is not a request of this surface",
+        "Correct what the message names",
+    ),
+    (
+        Kind::UnpricedFeature,
+        "unpriced_feature",
+        "It asks for what has no price here",
+        "Leave that out",
+    ),
     (
         Kind::ContextTooLong,
         "context_length_exceeded",
         "The input is longer than the model's context",
         "Send less of the history",
     ),
-    (Kind::ContentPolicy, "content_policy_violation", "The vendor refused the input", "Change the input"),
+    (
+        Kind::ContentPolicy,
+        "content_policy_violation",
+        "The vendor refused the input",
+        "Change the input",
+    ),
     (
         Kind::MissingKey,
         "invalid_api_key",
@@ -37,14 +53,54 @@ const ROWS: &[(Kind, &str, &str, &str)] = &[
         "Credits do not suffice",
         "Add credits, or ask for less output; do not retry",
     ),
-    (Kind::TrialExpired, "trial_expired", "The trial is over and nothing was bought", "Add credits; do not retry"),
-    (Kind::KeySpendLimit, "key_spend_limit", "The key has spent its limit", "Raise the limit, or use another key"),
-    (Kind::KeyDisabled, "key_disabled", "The key is disabled or the account suspended", "Ask the operator"),
-    (Kind::ModelNotAllowed, "model_not_allowed", "The key may not use this model", "Use another key or model"),
-    (Kind::ModelNotFound, "model_not_found", "No such model", "Check the id against the table above"),
-    (Kind::UnknownPath, NO_CODE, "No such path", "Check the base address: with /v1 for chat, without for messages"),
-    (Kind::WrongMethod, NO_CODE, "Another method is needed", "Both surfaces take POST"),
-    (Kind::BodyTimeout, "request_timeout", "The body did not arrive in time", "Send it again"),
+    (
+        Kind::TrialExpired,
+        "trial_expired",
+        "The trial is over and nothing was bought",
+        "Add credits; do not retry",
+    ),
+    (
+        Kind::KeySpendLimit,
+        "key_spend_limit",
+        "The key has spent its limit",
+        "Raise the limit, or use another key",
+    ),
+    (
+        Kind::KeyDisabled,
+        "key_disabled",
+        "The key is disabled or the account suspended",
+        "Ask the operator",
+    ),
+    (
+        Kind::ModelNotAllowed,
+        "model_not_allowed",
+        "The key may not use this model",
+        "Use another key or model",
+    ),
+    (
+        Kind::ModelNotFound,
+        "model_not_found",
+        "No such model",
+        "Check the id against the table above",
+    ),
+    (
+        Kind::UnknownPath,
+        NO_CODE,
+        "No such path",
+        "Check the base address: with /v1 for chat, without for messages",
+    ),
+    (
+        Kind::WrongMethod,
+        NO_CODE,
+        "Another method is needed",
+        "Both surfaces take POST",
+    ),
+    (
+        Kind::BodyTimeout,
+        "request_timeout",
+        "The body did not arrive in time",
+        "Send it again",
+    ),
     (
         Kind::IdempotencyRunning,
         "idempotency_running",
@@ -57,7 +113,12 @@ const ROWS: &[(Kind, &str, &str, &str)] = &[
         "The request was completed and its answer is not kept",
         "Look at its receipt; use a new key to ask anew",
     ),
-    (Kind::BodyTooLarge, "request_too_large", "The body is too large", "Send less"),
+    (
+        Kind::BodyTooLarge,
+        "request_too_large",
+        "The body is too large",
+        "Send less",
+    ),
     (
         Kind::IdempotencyConflict,
         "idempotency_conflict",
@@ -70,25 +131,62 @@ const ROWS: &[(Kind, &str, &str, &str)] = &[
         "Too many requests, or too many at one time",
         "Wait as long as retry-after says",
     ),
-    (Kind::Internal, "internal_error", "The gateway failed", "Retry; nothing was debited"),
-    (Kind::UpstreamFailed, "upstream_error", "The vendor failed or broke off", "Retry; nothing was debited"),
-    (Kind::UpstreamTimeout, "upstream_timeout", "The vendor did not answer in time", "Retry; nothing was debited"),
-    (Kind::Overloaded, "overloaded", "The gateway or the vendor is overloaded", "Wait as long as retry-after says"),
+    (
+        Kind::Internal,
+        "internal_error",
+        "The gateway failed",
+        "Retry; nothing was debited",
+    ),
+    (
+        Kind::UpstreamFailed,
+        "upstream_error",
+        "The vendor failed or broke off",
+        "Retry; nothing was debited",
+    ),
+    (
+        Kind::UpstreamTimeout,
+        "upstream_timeout",
+        "The vendor did not answer in time",
+        "Retry; nothing was debited",
+    ),
+    (
+        Kind::Overloaded,
+        "overloaded",
+        "The gateway or the vendor is overloaded",
+        "Wait as long as retry-after says",
+    ),
     (
         Kind::LedgerUnavailable,
         "ledger_unavailable",
         "Credit cannot be set aside at the moment",
         "Wait as long as retry-after says",
     ),
-    (Kind::Draining, "draining", "The gateway restarts", "Retry: another one answers"),
+    (
+        Kind::Draining,
+        "draining",
+        "The gateway restarts",
+        "Retry: another one answers",
+    ),
 ];
 
 pub fn rows() -> Vec<Row> {
     let row = |(kind, code, when, action): &(Kind, &'static str, &'static str, &'static str)| {
         let failure = Failure::of(*kind);
-        let (chat, messages) = (failure.status(Protocol::Chat), failure.status(Protocol::Messages));
-        let status = if chat == messages { chat.to_string() } else { format!("{chat}, messages {messages}") };
-        Row { status, code, when, action }
+        let (chat, messages) = (
+            failure.status(Protocol::Chat),
+            failure.status(Protocol::Messages),
+        );
+        let status = if chat == messages {
+            chat.to_string()
+        } else {
+            format!("{chat}, messages {messages}")
+        };
+        Row {
+            status,
+            code,
+            when,
+            action,
+        }
     };
     ROWS.iter().map(row).collect()
 }
@@ -102,10 +200,22 @@ mod tests {
         for (kind, code, ..) in ROWS {
             let body = Failure::of(*kind).render(Protocol::Chat, "req_1").body;
             let error: serde_json::Value = serde_json::from_slice(&body).unwrap();
-            assert_eq!(error["error"]["code"].as_str().unwrap_or(NO_CODE), *code, "{kind:?}");
+            assert_eq!(
+                error["error"]["code"].as_str().unwrap_or(NO_CODE),
+                *code,
+                "{kind:?}"
+            );
         }
         let shown = rows();
-        assert!(shown.iter().any(|row| row.status == "503, messages 529" && row.code == "draining"));
-        assert!(shown.iter().any(|row| row.status == "402" && row.code == "trial_expired"));
+        assert!(
+            shown
+                .iter()
+                .any(|row| row.status == "503, messages 529" && row.code == "draining")
+        );
+        assert!(
+            shown
+                .iter()
+                .any(|row| row.status == "402" && row.code == "trial_expired")
+        );
     }
 }

@@ -1,10 +1,12 @@
-//! What a model cannot be told: through a surface that is not its vendor's by the translation's own tables, so that the
-//! page cannot promise what the translation does not keep; through its own by what it is known to refuse.
+//! What a model cannot be told: through a surface that is not its vendor's by the translation's own
+//! tables, so that the page cannot promise what the translation does not keep; through its own by
+//! what it is known to refuse.
 
 use crate::protocol::Protocol;
 use crate::protocol::rules::known::KnownCapabilities;
 use crate::protocol::rules::{
-    Accepts, ChatModel, MessagesModel, Outcome, ResponsesModel, Sampling, ThinkingType, ToolsWithReasoning,
+    Accepts, ChatModel, MessagesModel, Outcome, ResponsesModel, Sampling, ThinkingType,
+    ToolsWithReasoning,
 };
 use crate::protocol::translate;
 use serde::Serialize;
@@ -22,58 +24,117 @@ pub fn losses(surface: Protocol, accepts: &Accepts) -> Vec<Loss> {
     let (own, taken) = match accepts {
         Accepts::Messages(model) => {
             let may_search = model.server_tools.iter().any(|tool| tool == "web_search");
-            (of_messages_model(model, surface), may_search.then_some("web_search_options"))
+            (
+                of_messages_model(model, surface),
+                may_search.then_some("web_search_options"),
+            )
         }
-        Accepts::Chat(model) => (of_chat_model(model, surface), model.top_k.then_some("top_k")),
-        Accepts::Responses(model) => (of_responses_model(model, surface), model.verbosity.then_some("verbosity")),
+        Accepts::Chat(model) => (
+            of_chat_model(model, surface),
+            model.top_k.then_some("top_k"),
+        ),
+        Accepts::Responses(model) => (
+            of_responses_model(model, surface),
+            model.verbosity.then_some("verbosity"),
+        ),
     };
-    let told: Vec<_> = own.iter().flat_map(|loss| loss.members.clone()).chain(taken).collect();
+    let told: Vec<_> = own
+        .iter()
+        .flat_map(|loss| loss.members.clone())
+        .chain(taken)
+        .collect();
     let of = |outcome: Outcome| {
         let rows = translate::fields(surface).iter();
         // Those at the top: what stands deeper would fill the page.
         let top = rows.filter(|(path, of)| *of == outcome && !path.contains(['.', '[']));
-        top.map(|(path, _)| *path).filter(|path| !told.contains(path)).collect::<Vec<_>>()
+        top.map(|(path, _)| *path)
+            .filter(|path| !told.contains(path))
+            .collect::<Vec<_>>()
     };
     let general = [
-        Loss { members: of(Outcome::Warn), what: "left out, and named in the warnings" },
-        Loss { members: of(Outcome::Refuse), what: "refused with 400" },
+        Loss {
+            members: of(Outcome::Warn),
+            what: "left out, and named in the warnings",
+        },
+        Loss {
+            members: of(Outcome::Refuse),
+            what: "refused with 400",
+        },
     ];
-    own.into_iter().chain(general).filter(|loss| !loss.members.is_empty()).collect()
+    own.into_iter()
+        .chain(general)
+        .filter(|loss| !loss.members.is_empty())
+        .collect()
 }
 
-/// Of requests of the model's own protocol: what the model is known to refuse is left out of them, or said otherwise.
+/// Of requests of the model's own protocol: what the model is known to refuse is left out of them,
+/// or said otherwise.
 pub fn repaired(accepts: &Accepts, known: &KnownCapabilities) -> Vec<Loss> {
-    const SAMPLING: &str = "left out unless they ask for the default: the model samples its own way";
+    const SAMPLING: &str =
+        "left out unless they ask for the default: the model samples its own way";
     let (sampling, stop, thinking) = match accepts {
         Accepts::Chat(model) => {
-            let sampling = vec!["temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias"];
-            let is_kept = model.tools_with_reasoning == ToolsWithReasoning::EffortNone && known.tools_with_reasoning;
+            let sampling = vec![
+                "temperature",
+                "top_p",
+                "presence_penalty",
+                "frequency_penalty",
+                "logit_bias",
+            ];
+            let is_kept = model.tools_with_reasoning == ToolsWithReasoning::EffortNone
+                && known.tools_with_reasoning;
             let thinking = match model.reasoning {
                 false if known.reasoning => Some("left out: the model does not reason"),
-                true if is_kept => Some("switched off where the request has tools: the vendor refuses both together"),
+                true if is_kept => Some(
+                    "switched off where the request has tools: the vendor refuses both together",
+                ),
                 _ => None,
             };
-            let thinking = thinking.map(|what| Loss { members: vec!["reasoning_effort"], what });
-            ((!model.sampling).then_some(sampling), known.stop && !model.stop, thinking)
+            let thinking = thinking.map(|what| Loss {
+                members: vec!["reasoning_effort"],
+                what,
+            });
+            (
+                (!model.sampling).then_some(sampling),
+                known.stop && !model.stop,
+                thinking,
+            )
         }
         Accepts::Messages(model) => {
             let sampling = match model.sampling {
                 Sampling::Fixed => Some(vec!["temperature", "top_p", "top_k"]),
                 Sampling::OneOf | Sampling::Free => None,
             };
-            let takes_both = model.takes(ThinkingType::Enabled) && model.takes(ThinkingType::Adaptive);
+            let takes_both =
+                model.takes(ThinkingType::Enabled) && model.takes(ThinkingType::Adaptive);
             let what = "said in the way that the model knows, or left out";
-            let thinking = (known.thinking_types && !takes_both).then(|| Loss { members: vec!["thinking"], what });
+            let thinking = (known.thinking_types && !takes_both).then(|| Loss {
+                members: vec!["thinking"],
+                what,
+            });
             (sampling, false, thinking)
         }
         Accepts::Responses(model) => {
             let what = "left out: the model does not reason";
-            let thinking = (known.reasoning && !model.reasoning).then(|| Loss { members: vec!["reasoning"], what });
-            ((!model.sampling).then(|| vec!["temperature", "top_p"]), false, thinking)
+            let thinking = (known.reasoning && !model.reasoning).then(|| Loss {
+                members: vec!["reasoning"],
+                what,
+            });
+            (
+                (!model.sampling).then(|| vec!["temperature", "top_p"]),
+                false,
+                thinking,
+            )
         }
     };
-    let sampling = sampling.filter(|_| known.sampling).map(|members| Loss { members, what: SAMPLING });
-    let stop = stop.then(|| Loss { members: vec!["stop"], what: "left out: the model takes none" });
+    let sampling = sampling.filter(|_| known.sampling).map(|members| Loss {
+        members,
+        what: SAMPLING,
+    });
+    let stop = stop.then(|| Loss {
+        members: vec!["stop"],
+        what: "left out: the model takes none",
+    });
     [sampling, stop, thinking].into_iter().flatten().collect()
 }
 
@@ -81,7 +142,15 @@ fn of_responses_model(model: &ResponsesModel, surface: Protocol) -> Vec<Loss> {
     let what = "left out, and named in the warnings: the model's vendor does not know them";
     let members = match surface {
         Protocol::Chat => {
-            vec!["stop", "seed", "logit_bias", "presence_penalty", "frequency_penalty", "logprobs", "prediction"]
+            vec![
+                "stop",
+                "seed",
+                "logit_bias",
+                "presence_penalty",
+                "frequency_penalty",
+                "logprobs",
+                "prediction",
+            ]
         }
         Protocol::Messages => vec!["stop_sequences", "top_k"],
         // Its own, for a server that knows only a part of it.
@@ -89,12 +158,22 @@ fn of_responses_model(model: &ResponsesModel, surface: Protocol) -> Vec<Loss> {
     };
     let mut losses = vec![Loss { members, what }];
     if !model.reasoning {
-        let members = vec![if surface == Protocol::Messages { "thinking" } else { "reasoning" }];
-        losses.push(Loss { members, what: "left out: the model does not reason" });
+        let members = vec![if surface == Protocol::Messages {
+            "thinking"
+        } else {
+            "reasoning"
+        }];
+        losses.push(Loss {
+            members,
+            what: "left out: the model does not reason",
+        });
     }
     if !model.sampling {
         let what = "left out unless they ask for the default: the model samples its own way";
-        losses.push(Loss { members: vec!["temperature", "top_p"], what });
+        losses.push(Loss {
+            members: vec!["temperature", "top_p"],
+            what,
+        });
     }
     losses
 }
@@ -109,17 +188,28 @@ fn of_messages_model(model: &MessagesModel, surface: Protocol) -> Vec<Loss> {
             members: vec!["temperature", "top_p"],
             what: "only one of them, the temperature first, which is lowered to at most 1",
         },
-        Sampling::Free => Loss { members: vec!["temperature"], what: "lowered to at most 1" },
+        Sampling::Free => Loss {
+            members: vec!["temperature"],
+            what: "lowered to at most 1",
+        },
     };
     let schema = Loss {
-        members: vec![if surface == Protocol::Responses { "text" } else { "response_format" }],
+        members: vec![if surface == Protocol::Responses {
+            "text"
+        } else {
+            "response_format"
+        }],
         what: "a schema is asked for in words: the vendor does not enforce it",
     };
-    [Some(sampling), (!model.structured).then_some(schema)].into_iter().flatten().collect()
+    [Some(sampling), (!model.structured).then_some(schema)]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 fn of_chat_model(model: &ChatModel, surface: Protocol) -> Vec<Loss> {
-    let loss = |lost: bool, members: Vec<&'static str>, what| lost.then_some(Loss { members, what });
+    let loss =
+        |lost: bool, members: Vec<&'static str>, what| lost.then_some(Loss { members, what });
     // What only this surface says.
     let is_messages = surface == Protocol::Messages;
     let thinking = || vec![if is_messages { "thinking" } else { "reasoning" }];
@@ -153,7 +243,11 @@ mod tests {
     use super::*;
 
     fn fate<'a>(losses: &'a [Loss], member: &str) -> Option<&'a str> {
-        let fates: Vec<_> = losses.iter().filter(|loss| loss.members.contains(&member)).map(|loss| loss.what).collect();
+        let fates: Vec<_> = losses
+            .iter()
+            .filter(|loss| loss.members.contains(&member))
+            .map(|loss| loss.what)
+            .collect();
         assert!(fates.len() <= 1, "{member}: {fates:?}");
         fates.first().copied()
     }
@@ -164,19 +258,35 @@ mod tests {
         assert_eq!(repaired(&model, &KnownCapabilities::NONE), []);
         let losses = repaired(&model, &KnownCapabilities::ALL);
         assert!(fate(&losses, "top_k").is_some() && fate(&losses, "thinking").is_some());
-        let chat = Accepts::Chat(ChatModel { stop: false, ..ChatModel::default() });
+        let chat = Accepts::Chat(ChatModel {
+            stop: false,
+            ..ChatModel::default()
+        });
         let losses = repaired(&chat, &KnownCapabilities::ALL);
         assert!(fate(&losses, "temperature").is_none() && fate(&losses, "stop").is_some());
-        assert_eq!(fate(&losses, "reasoning_effort"), Some("left out: the model does not reason"));
+        assert_eq!(
+            fate(&losses, "reasoning_effort"),
+            Some("left out: the model does not reason")
+        );
     }
 
     #[test]
     fn what_a_model_refuses_is_told_once_and_what_it_takes_is_not() {
         let strict = losses(Protocol::Chat, &Accepts::Messages(MessagesModel::default()));
-        assert!(fate(&strict, "temperature").unwrap().starts_with("left out"));
-        assert_eq!(fate(&strict, "seed"), Some("left out, and named in the warnings"));
+        assert!(
+            fate(&strict, "temperature")
+                .unwrap()
+                .starts_with("left out")
+        );
+        assert_eq!(
+            fate(&strict, "seed"),
+            Some("left out, and named in the warnings")
+        );
         assert_eq!(fate(&strict, "n"), Some("refused with 400"));
-        assert_eq!(fate(&strict, "web_search_options"), Some("refused with 400"));
+        assert_eq!(
+            fate(&strict, "web_search_options"),
+            Some("refused with 400")
+        );
         assert!(fate(&strict, "response_format").is_some() && fate(&strict, "tools").is_none());
 
         let able = MessagesModel {
@@ -187,21 +297,41 @@ mod tests {
         };
         let able = losses(Protocol::Chat, &Accepts::Messages(able));
         assert_eq!(fate(&able, "temperature"), Some("lowered to at most 1"));
-        assert!(fate(&able, "web_search_options").is_none() && fate(&able, "response_format").is_none());
+        assert!(
+            fate(&able, "web_search_options").is_none() && fate(&able, "response_format").is_none()
+        );
 
         let plain = losses(Protocol::Messages, &Accepts::Chat(ChatModel::default()));
         assert!(fate(&plain, "temperature").is_none());
-        assert_eq!(fate(&plain, "stop_sequences"), Some("the first four of them"));
-        assert_eq!(fate(&plain, "top_k"), Some("left out, and named in the warnings"));
+        assert_eq!(
+            fate(&plain, "stop_sequences"),
+            Some("the first four of them")
+        );
+        assert_eq!(
+            fate(&plain, "top_k"),
+            Some("left out, and named in the warnings")
+        );
         assert_eq!(fate(&plain, "thread"), Some("refused with 400"));
-        let lists = losses(Protocol::Messages, &Accepts::Chat(ChatModel { top_k: true, ..ChatModel::default() }));
-        assert!(fate(&lists, "top_k").is_none(), "a compatible server that takes it");
+        let lists = losses(
+            Protocol::Messages,
+            &Accepts::Chat(ChatModel {
+                top_k: true,
+                ..ChatModel::default()
+            }),
+        );
+        assert!(
+            fate(&lists, "top_k").is_none(),
+            "a compatible server that takes it"
+        );
     }
 
     #[test]
     fn each_surface_is_told_of_its_own_members() {
-        let reasons =
-            ChatModel { reasoning: true, tools_with_reasoning: ToolsWithReasoning::EffortNone, ..ChatModel::default() };
+        let reasons = ChatModel {
+            reasoning: true,
+            tools_with_reasoning: ToolsWithReasoning::EffortNone,
+            ..ChatModel::default()
+        };
         for accepts in [
             Accepts::Messages(MessagesModel::default()),
             Accepts::Chat(ChatModel::default()),
@@ -216,18 +346,37 @@ mod tests {
             };
             let all = [Protocol::Chat, Protocol::Messages, Protocol::Responses];
             for surface in all.into_iter().filter(|surface| Some(*surface) != own) {
-                let known: Vec<_> = translate::fields(surface).iter().map(|(path, _)| *path).collect();
-                for member in losses(surface, &accepts).iter().flat_map(|loss| &loss.members) {
+                let known: Vec<_> = translate::fields(surface)
+                    .iter()
+                    .map(|(path, _)| *path)
+                    .collect();
+                for member in losses(surface, &accepts)
+                    .iter()
+                    .flat_map(|loss| &loss.members)
+                {
                     assert!(known.contains(member), "{surface} {accepts:?}: {member}");
                 }
             }
         }
-        let messages = losses(Protocol::Responses, &Accepts::Messages(MessagesModel::default()));
-        assert_eq!(fate(&messages, "previous_response_id"), Some("refused with 400"));
-        assert_eq!(fate(&messages, "truncation"), Some("left out, and named in the warnings"));
-        let plain = ResponsesModel { reasoning: false, verbosity: true, ..ResponsesModel::default() };
-        let plain =
-            [Protocol::Chat, Protocol::Messages].map(|surface| losses(surface, &Accepts::Responses(plain.clone())));
+        let messages = losses(
+            Protocol::Responses,
+            &Accepts::Messages(MessagesModel::default()),
+        );
+        assert_eq!(
+            fate(&messages, "previous_response_id"),
+            Some("refused with 400")
+        );
+        assert_eq!(
+            fate(&messages, "truncation"),
+            Some("left out, and named in the warnings")
+        );
+        let plain = ResponsesModel {
+            reasoning: false,
+            verbosity: true,
+            ..ResponsesModel::default()
+        };
+        let plain = [Protocol::Chat, Protocol::Messages]
+            .map(|surface| losses(surface, &Accepts::Responses(plain.clone())));
         assert!(fate(&plain[0], "verbosity").is_none() && fate(&plain[0], "reasoning").is_some());
         assert!(fate(&plain[1], "thinking").is_some());
         let chat = losses(Protocol::Responses, &Accepts::Chat(ChatModel::default()));

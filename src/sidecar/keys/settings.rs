@@ -1,4 +1,5 @@
-//! A key's settings as the forms have them: what is offered, what was typed, and what is set, in words.
+//! A key's settings as the forms have them: what is offered, what was typed, and what is set, in
+//! words.
 //!
 //! Must not decide what a setting does.
 
@@ -68,21 +69,34 @@ impl Typed {
     ///
     /// # Errors
     /// What is wrong, for whoever typed it.
-    pub fn settings(&self, app: &App, bound_to: &[String], now_ms: i64) -> Result<KeySettings, String> {
+    pub fn settings(
+        &self,
+        app: &App,
+        bound_to: &[String],
+        now_ms: i64,
+    ) -> Result<KeySettings, String> {
         let expires_at_ms = match self.expires_days.as_str() {
             "" | KEEP => None,
             days => {
                 let is_offered = EXPIRIES.iter().any(|(offered, _)| *offered == days);
-                let days = days.parse::<i64>().ok().filter(|_| is_offered).ok_or("Choose when the key expires.")?;
+                let days = days
+                    .parse::<i64>()
+                    .ok()
+                    .filter(|_| is_offered)
+                    .ok_or("Choose when the key expires.")?;
                 Some(now_ms.saturating_add(days.saturating_mul(DAY_MS)))
             }
         };
         let spend_limit = match self.credits.as_str() {
             "" => None,
             credits => {
-                let period = Period::ALL.into_iter().find(|period| period.name() == self.period);
+                let period = Period::ALL
+                    .into_iter()
+                    .find(|period| period.name() == self.period);
                 let period = period.ok_or("Choose the spend limit's period.")?;
-                let credits: Micro = credits.parse().map_err(|error| format!("Spend limit: {error}."))?;
+                let credits: Micro = credits
+                    .parse()
+                    .map_err(|error| format!("Spend limit: {error}."))?;
                 if credits < Micro::ZERO {
                     return Err("A spend limit is not below 0.".into());
                 }
@@ -90,12 +104,18 @@ impl Typed {
             }
         };
         let settings = app.settings.load();
-        let is_known = |model: &String| settings.catalog.by_id(model).is_some() || bound_to.contains(model);
+        let is_known =
+            |model: &String| settings.catalog.by_id(model).is_some() || bound_to.contains(model);
         if let Some(unknown) = self.models.iter().find(|model| !is_known(model)) {
             return Err(format!("There is no model {unknown:?}."));
         }
         let allowed_models = self.models.clone();
-        Ok(KeySettings { expires_at_ms, spend_limit, allowed_models, ..KeySettings::default() })
+        Ok(KeySettings {
+            expires_at_ms,
+            spend_limit,
+            allowed_models,
+            ..KeySettings::default()
+        })
     }
 }
 
@@ -118,36 +138,73 @@ pub struct Choices {
 
 impl Choices {
     pub fn new(app: &App, typed: &Typed) -> Self {
-        let choice = |value: &str, text: String, chosen| Choice { value: value.to_owned(), text, chosen };
-        let kept = typed.expires_at_ms.map(|at_ms| choice(KEEP, when(at_ms), typed.keeps_expiry()));
-        let offered = EXPIRIES.iter().map(|(days, text)| choice(days, (*text).to_owned(), *days == typed.expires_days));
+        let choice = |value: &str, text: String, chosen| Choice {
+            value: value.to_owned(),
+            text,
+            chosen,
+        };
+        let kept = typed
+            .expires_at_ms
+            .map(|at_ms| choice(KEEP, when(at_ms), typed.keeps_expiry()));
+        let offered = EXPIRIES
+            .iter()
+            .map(|(days, text)| choice(days, (*text).to_owned(), *days == typed.expires_days));
         let period = |period: Period| {
-            let text = if period == Period::Total { "in total".to_owned() } else { format!("per {}", period.name()) };
+            let text = if period == Period::Total {
+                "in total".to_owned()
+            } else {
+                format!("per {}", period.name())
+            };
             choice(period.name(), text, period.name() == typed.period)
         };
         let settings = app.settings.load();
         let is_offered = |id: &str| settings.catalog.by_id(id).is_some();
-        let model = |id: &str| choice(id, id.to_owned(), typed.models.iter().any(|model| model == id));
-        let offered_models: Vec<_> = settings.catalog.models().iter().map(|one| model(&one.id)).collect();
-        // Left out, they would not be sent again, and a key bound to nothing else would be bound to nothing.
+        let model = |id: &str| {
+            choice(
+                id,
+                id.to_owned(),
+                typed.models.iter().any(|model| model == id),
+            )
+        };
+        let offered_models: Vec<_> = settings
+            .catalog
+            .models()
+            .iter()
+            .map(|one| model(&one.id))
+            .collect();
+        // Left out, they would not be sent again, and a key bound to nothing else would be bound to
+        // nothing.
         let gone = typed.models.iter().filter(|id| !is_offered(id));
-        let gone: Vec<_> = gone.map(|id| choice(id, format!("{id} (no longer offered)"), true)).collect();
+        let gone: Vec<_> = gone
+            .map(|id| choice(id, format!("{id} (no longer offered)"), true))
+            .collect();
         Self {
             expiries: kept.into_iter().chain(offered).collect(),
             credits: typed.credits.clone(),
             periods: Period::ALL.into_iter().map(period).collect(),
             models: offered_models.into_iter().chain(gone).collect(),
-            is_set: !typed.expires_days.is_empty() || !typed.credits.is_empty() || !typed.models.is_empty(),
+            is_set: !typed.expires_days.is_empty()
+                || !typed.credits.is_empty()
+                || !typed.models.is_empty(),
         }
     }
 }
 
 /// What is set for a key, with what it has spent in its limit's period.
 pub fn in_words(settings: &KeySettings, spent: Option<Micro>) -> Vec<String> {
-    let expires = settings.expires_at_ms.map(|at_ms| format!("until {}", when(at_ms)));
+    let expires = settings
+        .expires_at_ms
+        .map(|at_ms| format!("until {}", when(at_ms)));
     let limit = settings.spend_limit.map(|SpendLimit { credits, period }| {
-        let per = if period == Period::Total { "in total".to_owned() } else { format!("this {}", period.name()) };
-        format!("{} of {credits} credits {per}", spent.unwrap_or(Micro::ZERO))
+        let per = if period == Period::Total {
+            "in total".to_owned()
+        } else {
+            format!("this {}", period.name())
+        };
+        format!(
+            "{} of {credits} credits {per}",
+            spent.unwrap_or(Micro::ZERO)
+        )
     });
     let models = (!settings.allowed_models.is_empty()).then(|| settings.allowed_models.join(", "));
     let rates = settings.rates;

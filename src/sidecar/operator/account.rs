@@ -1,6 +1,8 @@
-//! One account, as an operator sees it: what it has, its keys and latest entries; posting to it, and closing its doors.
+//! One account, as an operator sees it: what it has, its keys and latest entries; posting to it,
+//! and closing its doors.
 //!
-//! Both ask for the administrator's password once in ten minutes. What is allowed is the ledger's to say.
+//! Both ask for the administrator's password once in ten minutes. What is allowed is the ledger's
+//! to say.
 
 use super::super::App;
 use super::super::account::{Unconfirmed, confirm_again};
@@ -83,20 +85,32 @@ struct Sent {
 
 fn page(app: &App, visitor: &Visitor, account: Account) -> Result<AccountPage, Problem> {
     let now_ms = now_ms();
-    let shown =
-        Reading::of(&app.billing, &account.id, now_ms)?.shown(&app.billing.balance(&account.id, now_ms)?, now_ms);
-    let keys = app.accounts.keys(&account.id)?.into_iter().map(|key| KeyRow {
-        status: key.status.name(),
-        created: when(key.created_at_ms),
-        id: key.id,
-        name: key.name,
-        shown: key.shown,
-    });
+    let shown = Reading::of(&app.billing, &account.id, now_ms)?
+        .shown(&app.billing.balance(&account.id, now_ms)?, now_ms);
+    let keys = app
+        .accounts
+        .keys(&account.id)?
+        .into_iter()
+        .map(|key| KeyRow {
+            status: key.status.name(),
+            created: when(key.created_at_ms),
+            id: key.id,
+            name: key.name,
+            shown: key.shown,
+        });
     let entries = app.billing.entries(&account.id, None, ENTRIES)?;
     let entries = entries.iter().map(|entry| {
         let told = document::entry(entry)?;
-        let word = |name: &str| told.get(name).and_then(|value| value.as_str()).map(ToOwned::to_owned);
-        let words = [word("model"), word("reason"), word("actor").map(|actor| format!("by {actor}"))];
+        let word = |name: &str| {
+            told.get(name)
+                .and_then(|value| value.as_str())
+                .map(ToOwned::to_owned)
+        };
+        let words = [
+            word("model"),
+            word("reason"),
+            word("actor").map(|actor| format!("by {actor}")),
+        ];
         Ok(EntryRow {
             at: when(entry.at_ms),
             kind: entry.kind.clone(),
@@ -132,7 +146,10 @@ fn page(app: &App, visitor: &Visitor, account: Account) -> Result<AccountPage, P
 
 /// By its id alone: an e-mail has no place in an address.
 fn find(app: &App, id: &str) -> Result<Account, Problem> {
-    app.accounts.find(id)?.filter(|account| account.id == id).ok_or(Problem::NotFound)
+    app.accounts
+        .find(id)?
+        .filter(|account| account.id == id)
+        .ok_or(Problem::NotFound)
 }
 
 pub async fn show(
@@ -167,17 +184,30 @@ impl Order {
             "adjustment" => Kind::Adjust,
             _ => return Err("Choose what is to be posted.".into()),
         };
-        let amount = sent.credits.trim().parse::<Micro>().map_err(|error| format!("Credits: {error}."))?;
+        let amount = sent
+            .credits
+            .trim()
+            .parse::<Micro>()
+            .map_err(|error| format!("Credits: {error}."))?;
         if !is_reference(&sent.reference) {
-            return Err(format!("A reference has 1 to {REFERENCE_CHARS_MAX} characters."));
+            return Err(format!(
+                "A reference has 1 to {REFERENCE_CHARS_MAX} characters."
+            ));
         }
         match kind {
-            Kind::Adjust if !is_reason(&sent.reason) => {
-                Err(format!("An adjustment needs a reason, of at most {REASON_CHARS_MAX} characters."))
-            }
+            Kind::Adjust if !is_reason(&sent.reason) => Err(format!(
+                "An adjustment needs a reason, of at most {REASON_CHARS_MAX} characters."
+            )),
             Kind::Adjust if amount == Micro::ZERO => Err("Credits must not be 0.".into()),
-            Kind::Grant | Kind::TopUp if !amount.is_positive() => Err("Credits must be above 0.".into()),
-            _ => Ok(Self { kind, amount, reference: sent.reference.clone(), reason: sent.reason.clone() }),
+            Kind::Grant | Kind::TopUp if !amount.is_positive() => {
+                Err("Credits must be above 0.".into())
+            }
+            _ => Ok(Self {
+                kind,
+                amount,
+                reference: sent.reference.clone(),
+                reason: sent.reason.clone(),
+            }),
         }
     }
 
@@ -185,11 +215,22 @@ impl Order {
         let kind = match self.kind {
             Kind::Grant => ChangeKind::Grant,
             Kind::TopUp => ChangeKind::TopUp,
-            Kind::Adjust => ChangeKind::Adjust { reason: &self.reason },
+            Kind::Adjust => ChangeKind::Adjust {
+                reason: &self.reason,
+            },
         };
         let (now_ms, reference, amount) = (now_ms(), self.reference.as_str(), self.amount);
-        let change = Change { kind, reference, account, amount, actor: Some(&by.actor), at_ms: now_ms };
-        app.accounts.acting(by, now_ms).change(&change, || app.billing.change(&change))
+        let change = Change {
+            kind,
+            reference,
+            account,
+            amount,
+            actor: Some(&by.actor),
+            at_ms: now_ms,
+        };
+        app.accounts
+            .acting(by, now_ms)
+            .change(&change, || app.billing.change(&change))
     }
 }
 
@@ -202,9 +243,18 @@ pub async fn post(
     let account = find(&app, &id)?;
     let [kind, credits, reference, reason] =
         ["kind", "credits", "ref", "reason"].map(|name| form.field(name).to_owned());
-    let sent = Sent { kind, credits, reference, reason };
+    let sent = Sent {
+        kind,
+        credits,
+        reference,
+        reason,
+    };
     let answer = |status, fault: String, sent: Sent, visitor: &Visitor| {
-        let page = AccountPage { fault: Some(fault), sent, ..page(&app, visitor, account.clone())? };
+        let page = AccountPage {
+            fault: Some(fault),
+            sent,
+            ..page(&app, visitor, account.clone())?
+        };
         Ok(html(status, &page))
     };
     let order = match Order::read(&sent) {
@@ -215,20 +265,44 @@ pub async fn post(
         return answer(status, fault.to_owned(), sent, &form.visitor);
     }
     let (work, to) = (Arc::clone(&app), id.clone());
-    let visitor = Visitor { confirmed: true, ..form.visitor };
+    let visitor = Visitor {
+        confirmed: true,
+        ..form.visitor
+    };
     match blocking(move || order.post(&work, &to, &by)).await? {
         Ok(posted) => {
             let done = if posted.is_new {
-                format!("Posted {}. The balance is {}.", posted.change, posted.balance)
+                format!(
+                    "Posted {}. The balance is {}.",
+                    posted.change, posted.balance
+                )
             } else {
-                format!("This reference was counted already: nothing changed. The balance is {}.", posted.balance)
+                format!(
+                    "This reference was counted already: nothing changed. The balance is {}.",
+                    posted.balance
+                )
             };
-            let page = AccountPage { done: Some(done), ..page(&app, &visitor, account)? };
-            Ok(html(if posted.is_new { StatusCode::CREATED } else { StatusCode::OK }, &page))
+            let page = AccountPage {
+                done: Some(done),
+                ..page(&app, &visitor, account)?
+            };
+            Ok(html(
+                if posted.is_new {
+                    StatusCode::CREATED
+                } else {
+                    StatusCode::OK
+                },
+                &page,
+            ))
         }
-        Err(StoreError::Refused(why) | StoreError::Unknown(why) | StoreError::ReferenceUsed(why)) => {
-            answer(StatusCode::CONFLICT, format!("Refused: {why}."), sent, &visitor)
-        }
+        Err(
+            StoreError::Refused(why) | StoreError::Unknown(why) | StoreError::ReferenceUsed(why),
+        ) => answer(
+            StatusCode::CONFLICT,
+            format!("Refused: {why}."),
+            sent,
+            &visitor,
+        ),
         Err(other) => Err(other.into()),
     }
 }
@@ -263,11 +337,23 @@ async fn set_status(
         return Err(Problem::OwnDoor);
     }
     if let Err(Unconfirmed { status, fault }) = confirm_again(&app, &form, address).await? {
-        return Ok(html(status, &AccountPage { door_fault: Some(fault), ..page(&app, &form.visitor, found)? }));
+        return Ok(html(
+            status,
+            &AccountPage {
+                door_fault: Some(fault),
+                ..page(&app, &form.visitor, found)?
+            },
+        ));
     }
     let account = found.id;
     let (accounts, of) = (app.accounts.clone(), account.clone());
-    match blocking(move || accounts.acting(&by, now_ms()).set_status_from_afar(&of, status)).await?? {
+    match blocking(move || {
+        accounts
+            .acting(&by, now_ms())
+            .set_status_from_afar(&of, status)
+    })
+    .await??
+    {
         Closed::Done => {}
         Closed::NoAccount => return Err(Problem::NotFound),
         Closed::LastAdministrator => return Err(Problem::OwnDoor),

@@ -63,7 +63,10 @@ fn row(invite: Invite, now_ms: i64) -> Row {
         created: when(invite.created_at_ms),
         expires: when(invite.expires_at_ms),
         by: invite.created_by,
-        state: invite.used_by.map_or_else(|| state.name().to_owned(), |account| format!("used by {account}")),
+        state: invite.used_by.map_or_else(
+            || state.name().to_owned(),
+            |account| format!("used by {account}"),
+        ),
     }
 }
 
@@ -72,7 +75,11 @@ fn page(app: &App, visitor: &Visitor, before: Option<&str>) -> Result<InvitesPag
     let page_rows = usize::try_from(ROWS).unwrap_or(usize::MAX);
     let invites = app.accounts.invites(before, ROWS + 1)?;
     let is_last = invites.len() <= page_rows;
-    let rows: Vec<_> = invites.into_iter().take(page_rows).map(|invite| row(invite, now_ms)).collect();
+    let rows: Vec<_> = invites
+        .into_iter()
+        .take(page_rows)
+        .map(|invite| row(invite, now_ms))
+        .collect();
     Ok(InvitesPage {
         frame: Frame::of("Operator", visitor),
         here: "invites",
@@ -95,24 +102,46 @@ pub async fn show(
     asked: Result<Query<Asked>, QueryRejection>,
 ) -> Result<Response, Problem> {
     let Query(Asked { before }) = asked.map_err(|_| Problem::NotFound)?;
-    Ok(html(StatusCode::OK, &page(&app, &visitor, before.as_deref())?))
+    Ok(html(
+        StatusCode::OK,
+        &page(&app, &visitor, before.as_deref())?,
+    ))
 }
 
 /// Answers with the page itself: the codes are nowhere to be read from again.
-pub async fn create(State(app): State<Arc<App>>, OperatorForm { form, by }: OperatorForm) -> Result<Response, Problem> {
+pub async fn create(
+    State(app): State<Arc<App>>,
+    OperatorForm { form, by }: OperatorForm,
+) -> Result<Response, Problem> {
     // What is no number is none that is allowed.
     let count = form.field("count").trim().parse().unwrap_or(0);
     let days = form.field("days").trim().parse::<i64>().unwrap_or(0);
     let accounts = app.accounts.clone();
-    let made = blocking(move || accounts.acting(&by, now_ms()).invite(count, days.saturating_mul(DAY_MS))).await?;
+    let made = blocking(move || {
+        accounts
+            .acting(&by, now_ms())
+            .invite(count, days.saturating_mul(DAY_MS))
+    })
+    .await?;
     let (status, codes, fault) = match made {
         Ok(codes) => (StatusCode::CREATED, codes, None),
-        Err(error @ AccountError::BadInvite) => (StatusCode::UNPROCESSABLE_ENTITY, Vec::new(), Some(error)),
-        Err(error @ AccountError::TooManyInvites) => (StatusCode::CONFLICT, Vec::new(), Some(error)),
+        Err(error @ AccountError::BadInvite) => {
+            (StatusCode::UNPROCESSABLE_ENTITY, Vec::new(), Some(error))
+        }
+        Err(error @ AccountError::TooManyInvites) => {
+            (StatusCode::CONFLICT, Vec::new(), Some(error))
+        }
         Err(other) => return Err(other.into()),
     };
     let fault = fault.map(|error| format!("Not done: {error}."));
-    Ok(html(status, &InvitesPage { codes, fault, ..page(&app, &form.visitor, None)? }))
+    Ok(html(
+        status,
+        &InvitesPage {
+            codes,
+            fault,
+            ..page(&app, &form.visitor, None)?
+        },
+    ))
 }
 
 pub async fn withdraw(
@@ -122,5 +151,9 @@ pub async fn withdraw(
 ) -> Result<Response, Problem> {
     let accounts = app.accounts.clone();
     let is_done = blocking(move || accounts.acting(&by, now_ms()).withdraw_invite(&id)).await??;
-    if is_done { Ok(Redirect::to("/dashboard/operator/invites").into_response()) } else { Err(Problem::NotFound) }
+    if is_done {
+        Ok(Redirect::to("/dashboard/operator/invites").into_response())
+    } else {
+        Err(Problem::NotFound)
+    }
 }

@@ -1,5 +1,5 @@
-//! What the gateway does: models and prices in force, endpoints and how they are, what is held, and the last audit of the
-//! ledger, which is run on demand and never on a thread that serves.
+//! What the gateway does: models and prices in force, endpoints and how they are, what is held, and
+//! the last audit of the ledger, which is run on demand and never on a thread that serves.
 
 use super::super::App;
 use super::super::page::{Frame, grouped, html, when};
@@ -48,7 +48,10 @@ struct LastAudit {
 
 impl Audits {
     fn look(&self) -> AuditState {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// False where one is running already.
@@ -63,7 +66,10 @@ impl Audits {
 
     fn end(&self, last: LastAudit) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        *state = AuditState { running_since_ms: None, last: Some(last) };
+        *state = AuditState {
+            running_since_ms: None,
+            last: Some(last),
+        };
     }
 }
 
@@ -138,7 +144,9 @@ struct ServicePage {
 
 fn endpoint(vendor: &str, endpoint: &Endpoint, states: &[EndpointState]) -> EndpointRow {
     let label = endpoint.label();
-    let state = states.iter().find(|state| state.vendor == vendor && state.endpoint == label);
+    let state = states
+        .iter()
+        .find(|state| state.vendor == vendor && state.endpoint == label);
     let scheme = if endpoint.tls { "https" } else { "http" };
     EndpointRow {
         vendor: vendor.to_owned(),
@@ -156,7 +164,10 @@ fn endpoint(vendor: &str, endpoint: &Endpoint, states: &[EndpointState]) -> Endp
 fn health(state: &EndpointState) -> String {
     let mut words = Vec::new();
     match state.breaker {
-        "open" => words.push(format!("is spared: it fails; tried again in {} s", state.opens_in_seconds)),
+        "open" => words.push(format!(
+            "is spared: it fails; tried again in {} s",
+            state.opens_in_seconds
+        )),
         "half_open" => words.push("failed: one request at a time tries it".to_owned()),
         _ => {}
     }
@@ -166,10 +177,17 @@ fn health(state: &EndpointState) -> String {
     for (model, seconds) in &state.cooling_seconds {
         words.push(format!("wants no {model} for {seconds} s"));
     }
-    if words.is_empty() { "gets requests".to_owned() } else { words.join(" · ") }
+    if words.is_empty() {
+        "gets requests".to_owned()
+    } else {
+        words.join(" · ")
+    }
 }
 
-pub async fn show(State(app): State<Arc<App>>, Operator(visitor): Operator) -> Result<Response, Problem> {
+pub async fn show(
+    State(app): State<Arc<App>>,
+    Operator(visitor): Operator,
+) -> Result<Response, Problem> {
     let settings = app.settings.load_full();
     let models: Vec<_> = settings
         .catalog
@@ -177,29 +195,65 @@ pub async fn show(State(app): State<Arc<App>>, Operator(visitor): Operator) -> R
         .iter()
         .map(|model| {
             let price = &model.price;
-            let [input, cache_read, cache_write_5m, cache_write_1h, output] =
-                [price.input, price.cache_read, price.cache_write_5m, price.cache_write_1h, price.output]
-                    .map(|price| price.to_string());
-            let (id, vendor, version) = (model.id.clone(), model.vendor.name.clone(), price.version.clone());
-            ModelRow { id, vendor, input, cache_read, cache_write_5m, cache_write_1h, output, version }
+            let [input, cache_read, cache_write_5m, cache_write_1h, output] = [
+                price.input,
+                price.cache_read,
+                price.cache_write_5m,
+                price.cache_write_1h,
+                price.output,
+            ]
+            .map(|price| price.to_string());
+            let (id, vendor, version) = (
+                model.id.clone(),
+                model.vendor.name.clone(),
+                price.version.clone(),
+            );
+            ModelRow {
+                id,
+                vendor,
+                input,
+                cache_read,
+                cache_write_5m,
+                cache_write_1h,
+                output,
+                version,
+            }
         })
         .collect();
-    let vendors: BTreeMap<_, _> =
-        settings.catalog.models().iter().map(|model| (model.vendor.name.as_str(), &model.vendor)).collect();
-    let states = app.fleet.as_ref().map(|fleet| fleet.states(Instant::now())).unwrap_or_default();
+    let vendors: BTreeMap<_, _> = settings
+        .catalog
+        .models()
+        .iter()
+        .map(|model| (model.vendor.name.as_str(), &model.vendor))
+        .collect();
+    let states = app
+        .fleet
+        .as_ref()
+        .map(|fleet| fleet.states(Instant::now()))
+        .unwrap_or_default();
     let endpoints = vendors
         .iter()
-        .flat_map(|(name, vendor)| vendor.endpoints.iter().map(|one| endpoint(name, one, &states)))
+        .flat_map(|(name, vendor)| {
+            vendor
+                .endpoints
+                .iter()
+                .map(|one| endpoint(name, one, &states))
+        })
         .collect();
     let billing = app.billing.clone();
-    let holds = blocking(move || billing.open_holds()).await??.map(|open| HoldsShown {
-        requests: open.requests,
-        credits: open.credits.to_string(),
-        oldest: open.oldest_at_ms.map(when),
-    });
+    let holds = blocking(move || billing.open_holds())
+        .await??
+        .map(|open| HoldsShown {
+            requests: open.requests,
+            credits: open.credits.to_string(),
+            oldest: open.oldest_at_ms.map(when),
+        });
     let billing = app.billing.clone();
     let implausible = blocking(move || billing.implausible(MAX_IMPLAUSIBLE_ROWS)).await??;
-    let AuditState { running_since_ms, last } = app.audits.look();
+    let AuditState {
+        running_since_ms,
+        last,
+    } = app.audits.look();
     let page = ServicePage {
         frame: Frame::of("Operator", &visitor),
         here: "service",
@@ -216,12 +270,19 @@ pub async fn show(State(app): State<Arc<App>>, Operator(visitor): Operator) -> R
 }
 
 /// Begins an audit on a thread of its own, unless one is running; the page says when it is done.
-pub async fn verify(State(app): State<Arc<App>>, OperatorForm { by, .. }: OperatorForm) -> Result<Response, Problem> {
+pub async fn verify(
+    State(app): State<Arc<App>>,
+    OperatorForm { by, .. }: OperatorForm,
+) -> Result<Response, Problem> {
     let began = now_ms();
     if app.audits.begin(began) {
         let work = Arc::clone(&app);
         tokio::task::spawn_blocking(move || {
-            if let Err(error) = work.accounts.acting(&by, began).tell("ledger.verify", "ledger", &json!({})) {
+            if let Err(error) =
+                work.accounts
+                    .acting(&by, began)
+                    .tell("ledger.verify", "ledger", &json!({}))
+            {
                 log::error!("tell of an audit of the ledger: {error}");
             }
             let verdict = work.billing.verify(began);
@@ -229,11 +290,21 @@ pub async fn verify(State(app): State<Arc<App>>, OperatorForm { by, .. }: Operat
                 Ok(verdict) => told(&verdict),
                 Err(error) => {
                     log::error!("audit the ledger: {error}");
-                    ("It could not be run: see the log.".to_owned(), false, Vec::new())
+                    (
+                        "It could not be run: see the log.".to_owned(),
+                        false,
+                        Vec::new(),
+                    )
                 }
             };
             let seconds = (now_ms() - began) / 1_000;
-            work.audits.end(LastAudit { at: when(began), seconds, outcome, is_good, findings });
+            work.audits.end(LastAudit {
+                at: when(began),
+                seconds,
+                outcome,
+                is_good,
+                findings,
+            });
         });
     }
     Ok(Redirect::to("/dashboard/operator/service").into_response())
@@ -241,9 +312,24 @@ pub async fn verify(State(app): State<Arc<App>>, OperatorForm { by, .. }: Operat
 
 fn told(verdict: &Verdict) -> (String, bool, Vec<String>) {
     let count = verdict.findings.len();
-    let of = format!("{} entries, {} debits, {} accounts", verdict.entries, verdict.debits, verdict.accounts);
-    let outcome = if count == 0 { format!("No finding in {of}.") } else { format!("{count} findings in {of}.") };
-    let line =
-        |finding: &crate::billing::Finding| format!("{} (entry {}): {}", finding.rule, finding.seq, finding.message);
-    (outcome, count == 0, verdict.findings.iter().take(FINDINGS).map(line).collect())
+    let of = format!(
+        "{} entries, {} debits, {} accounts",
+        verdict.entries, verdict.debits, verdict.accounts
+    );
+    let outcome = if count == 0 {
+        format!("No finding in {of}.")
+    } else {
+        format!("{count} findings in {of}.")
+    };
+    let line = |finding: &crate::billing::Finding| {
+        format!(
+            "{} (entry {}): {}",
+            finding.rule, finding.seq, finding.message
+        )
+    };
+    (
+        outcome,
+        count == 0,
+        verdict.findings.iter().take(FINDINGS).map(line).collect(),
+    )
 }

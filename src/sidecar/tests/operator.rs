@@ -16,15 +16,27 @@ async fn root() -> Root {
     let world = world(&[]).await;
     let (admin, other) = (Some(PASSWORD), None);
     let open = |email, password, role| {
-        let new = NewAccount { email, password, role, trial: None };
-        sign_up_with(&world.accounts, &world.billing, &new, now_ms()).unwrap().id
+        let new = NewAccount {
+            email,
+            password,
+            role,
+            trial: None,
+        };
+        sign_up_with(&world.accounts, &world.billing, &new, now_ms())
+            .unwrap()
+            .id
     };
     open("root@example.com", admin, Role::Admin);
     let account = open("a@example.com", other, Role::Member);
     let body = format!("email=root@example.com&password={PASSWORD}");
     let cookie = world.post("/dashboard/sign-in", "", &body).await.cookie();
     let csrf = world.get("/dashboard/account", &cookie).await.csrf();
-    Root { world, cookie, csrf, account }
+    Root {
+        world,
+        cookie,
+        csrf,
+        account,
+    }
 }
 
 impl Root {
@@ -33,7 +45,9 @@ impl Root {
     }
 
     async fn post(&self, path: &str, fields: &str) -> Answer {
-        self.world.post(path, &self.cookie, &format!("csrf={}&{fields}", self.csrf)).await
+        self.world
+            .post(path, &self.cookie, &format!("csrf={}&{fields}", self.csrf))
+            .await
     }
 
     fn path(&self, what: &str) -> String {
@@ -41,19 +55,46 @@ impl Root {
     }
 
     fn balance(&self) -> String {
-        self.world.billing.balance(&self.account, now_ms()).unwrap().balance.to_string()
+        self.world
+            .billing
+            .balance(&self.account, now_ms())
+            .unwrap()
+            .balance
+            .to_string()
     }
 
     /// The audit log, the oldest first: what was done.
     fn acts(&self) -> Vec<String> {
-        self.world.accounts.audit(None, 100).unwrap().into_iter().rev().map(|line| line.act).collect()
+        self.world
+            .accounts
+            .audit(None, 100)
+            .unwrap()
+            .into_iter()
+            .rev()
+            .map(|line| line.act)
+            .collect()
     }
 
     /// Signed in for longer than a typed password stands for its holder.
     fn later(self) -> Self {
-        let admin = self.world.accounts.find("root@example.com").unwrap().unwrap().id;
-        let token = self.world.accounts.create_session(&admin, now_ms() - 11 * 60_000).unwrap().token;
-        Self { csrf: crate::account::csrf_token(&token), cookie: format!("gw-session={token}"), ..self }
+        let admin = self
+            .world
+            .accounts
+            .find("root@example.com")
+            .unwrap()
+            .unwrap()
+            .id;
+        let token = self
+            .world
+            .accounts
+            .create_session(&admin, now_ms() - 11 * 60_000)
+            .unwrap()
+            .token;
+        Self {
+            csrf: crate::account::csrf_token(&token),
+            cookie: format!("gw-session={token}"),
+            ..self
+        }
     }
 }
 
@@ -62,28 +103,66 @@ async fn accounts_are_found_by_the_start_of_an_email_or_an_id() {
     let root = root().await;
     for index in 0..60 {
         let email = format!("many{index:02}@example.com");
-        let new = NewAccount { email: &email, password: None, role: Role::Member, trial: None };
+        let new = NewAccount {
+            email: &email,
+            password: None,
+            role: Role::Member,
+            trial: None,
+        };
         root.world.accounts.create_account(&new, now_ms()).unwrap();
     }
     let all = root.get("/dashboard/operator").await.body;
     assert_eq!(all.matches("/dashboard/operator/accounts/").count(), 50);
-    let next = all.split_once("rel=\"next\"").unwrap().0.rsplit_once("href=\"").unwrap().1;
-    let next = next.split('"').next().unwrap().replace("&amp;", "&").replace("&#38;", "&");
-    assert_eq!(root.get(&next).await.body.matches("/dashboard/operator/accounts/").count(), 12);
-    for (q, count) in [("many1", 10), ("A@EX", 1), (&root.account[..], 1), ("nobody", 0), ("%25", 0), ("'", 0)] {
+    let next = all
+        .split_once("rel=\"next\"")
+        .unwrap()
+        .0
+        .rsplit_once("href=\"")
+        .unwrap()
+        .1;
+    let next = next
+        .split('"')
+        .next()
+        .unwrap()
+        .replace("&amp;", "&")
+        .replace("&#38;", "&");
+    assert_eq!(
+        root.get(&next)
+            .await
+            .body
+            .matches("/dashboard/operator/accounts/")
+            .count(),
+        12
+    );
+    for (q, count) in [
+        ("many1", 10),
+        ("A@EX", 1),
+        (&root.account[..], 1),
+        ("nobody", 0),
+        ("%25", 0),
+        ("'", 0),
+    ] {
         let found = root.get(&format!("/dashboard/operator?q={q}")).await;
         assert_eq!(found.status, 200);
-        assert_eq!(found.body.matches("/dashboard/operator/accounts/").count(), count, "{q}");
+        assert_eq!(
+            found.body.matches("/dashboard/operator/accounts/").count(),
+            count,
+            "{q}"
+        );
     }
 }
 
 #[tokio::test]
 async fn credit_is_posted_once_per_reference_and_told_of() {
     let root = root().await;
-    let granted = root.post(&root.path("post"), "kind=grant&credits=12.5&ref=ticket 1").await;
+    let granted = root
+        .post(&root.path("post"), "kind=grant&credits=12.5&ref=ticket 1")
+        .await;
     assert_eq!(granted.status, 201, "{}", granted.body);
     assert_eq!(granted.inside("account-balance"), "12.5");
-    let again = root.post(&root.path("post"), "kind=grant&credits=12.5&ref=ticket 1").await;
+    let again = root
+        .post(&root.path("post"), "kind=grant&credits=12.5&ref=ticket 1")
+        .await;
     assert_eq!(again.status, 200);
     assert!(again.body.contains("counted already: nothing changed"));
     for (fields, status) in [
@@ -101,21 +180,53 @@ async fn credit_is_posted_once_per_reference_and_told_of() {
         assert!(refused.body.contains("role=\"alert\""), "{fields}");
     }
     assert_eq!(root.balance(), "12.5", "nothing else was posted");
-    assert_eq!(root.post(&root.path("post"), "kind=topup&credits=10&ref=invoice 1").await.status, 201);
-    let taken = root.post(&root.path("post"), "kind=adjustment&credits=-2.5&ref=slip&reason=a slip").await;
+    assert_eq!(
+        root.post(&root.path("post"), "kind=topup&credits=10&ref=invoice 1")
+            .await
+            .status,
+        201
+    );
+    let taken = root
+        .post(
+            &root.path("post"),
+            "kind=adjustment&credits=-2.5&ref=slip&reason=a slip",
+        )
+        .await;
     assert_eq!(taken.status, 201);
     assert_eq!(root.balance(), "20");
     assert!(taken.body.contains("a slip"), "the entries say why");
     let verdict = root.world.billing.verify(now_ms()).unwrap();
-    assert_eq!((verdict.findings.len(), verdict.entries), (0, 3), "{:?}", verdict.findings);
+    assert_eq!(
+        (verdict.findings.len(), verdict.entries),
+        (0, 3),
+        "{:?}",
+        verdict.findings
+    );
 
-    let admin = root.world.accounts.find("root@example.com").unwrap().unwrap().id;
+    let admin = root
+        .world
+        .accounts
+        .find("root@example.com")
+        .unwrap()
+        .unwrap()
+        .id;
     let lines = root.world.accounts.audit(None, 100).unwrap();
-    assert!(lines.iter().all(|line| line.actor == admin && line.object == root.account && line.address == "127.0.0.1"));
+    assert!(lines.iter().all(|line| line.actor == admin
+        && line.object == root.account
+        && line.address == "127.0.0.1"));
     let (grants, refusals) = ("account.grant", "refused");
-    let [granted, refused] = [grants, refusals].map(|act| lines.iter().filter(|line| line.act == act).count());
-    assert_eq!((granted, refused), (3, 2), "asked for twice and refused once; and an adjustment refused");
-    assert!(lines.iter().any(|line| line.act == "account.adjust" && line.after.contains("a slip")));
+    let [granted, refused] =
+        [grants, refusals].map(|act| lines.iter().filter(|line| line.act == act).count());
+    assert_eq!(
+        (granted, refused),
+        (3, 2),
+        "asked for twice and refused once; and an adjustment refused"
+    );
+    assert!(
+        lines
+            .iter()
+            .any(|line| line.act == "account.adjust" && line.after.contains("a slip"))
+    );
     let page = root.get("/dashboard/operator/log").await.body;
     assert!(page.contains("account.topup") && page.contains("invoice 1"));
 }
@@ -123,7 +234,9 @@ async fn credit_is_posted_once_per_reference_and_told_of() {
 #[tokio::test]
 async fn money_doors_and_an_administrators_key_ask_for_the_password_again() {
     let root = root().await.later();
-    let page = root.get(&format!("/dashboard/operator/accounts/{}", root.account)).await;
+    let page = root
+        .get(&format!("/dashboard/operator/accounts/{}", root.account))
+        .await;
     assert!(page.body.contains("Your password"));
     let post = async |password: &str| {
         let fields = format!("kind=grant&credits=5&ref=r&password={password}");
@@ -131,13 +244,23 @@ async fn money_doors_and_an_administrators_key_ask_for_the_password_again() {
     };
     let unconfirmed = post("").await;
     assert_eq!(unconfirmed.status, 403);
-    assert!(unconfirmed.body.contains("value=\"5\""), "what was typed is not lost");
+    assert!(
+        unconfirmed.body.contains("value=\"5\""),
+        "what was typed is not lost"
+    );
     assert_eq!(post("not the password").await.status, 403);
-    let suspend = async |password: &str| root.post(&root.path("suspend"), &format!("password={password}")).await;
+    let suspend = async |password: &str| {
+        root.post(&root.path("suspend"), &format!("password={password}"))
+            .await
+    };
     for password in ["", "not the password"] {
         let refused = suspend(password).await;
         assert_eq!((refused.status, refused.inside("status")), (403, "active"));
-        assert!(refused.body.contains("id=\"door-fault\""), "{}", refused.body);
+        assert!(
+            refused.body.contains("id=\"door-fault\""),
+            "{}",
+            refused.body
+        );
     }
     let key = root.post("/dashboard/keys", "name=k").await;
     assert_eq!(key.status, 403);
@@ -147,7 +270,12 @@ async fn money_doors_and_an_administrators_key_ask_for_the_password_again() {
     assert_eq!(post(PASSWORD).await.status, 201);
     assert_eq!(root.balance(), "5");
     // For ten minutes from now.
-    assert_eq!(root.post(&root.path("post"), "kind=grant&credits=5&ref=s").await.status, 201);
+    assert_eq!(
+        root.post(&root.path("post"), "kind=grant&credits=5&ref=s")
+            .await
+            .status,
+        201
+    );
     assert_eq!(root.post("/dashboard/keys", "name=k").await.status, 201);
     assert_eq!(suspend("").await.status, 303);
 }
@@ -156,23 +284,55 @@ async fn money_doors_and_an_administrators_key_ask_for_the_password_again() {
 async fn nobody_suspends_themselves() {
     let root = root().await;
     // With whom it is not the last one.
-    let new = NewAccount { email: "b@example.com", password: Some(PASSWORD), role: Role::Admin, trial: None };
+    let new = NewAccount {
+        email: "b@example.com",
+        password: Some(PASSWORD),
+        role: Role::Admin,
+        trial: None,
+    };
     sign_up_with(&root.world.accounts, &root.world.billing, &new, now_ms()).unwrap();
-    let own = root.world.accounts.find("root@example.com").unwrap().unwrap().id;
-    let refused = root.post(&format!("/dashboard/operator/accounts/{own}/suspend"), "").await;
+    let own = root
+        .world
+        .accounts
+        .find("root@example.com")
+        .unwrap()
+        .unwrap()
+        .id;
+    let refused = root
+        .post(&format!("/dashboard/operator/accounts/{own}/suspend"), "")
+        .await;
     assert_eq!(refused.status, 409);
-    assert!(refused.body.contains("You would lock yourself out"), "{}", refused.body);
-    assert_eq!(root.world.accounts.find("root@example.com").unwrap().unwrap().status, Status::Active);
+    assert!(
+        refused.body.contains("You would lock yourself out"),
+        "{}",
+        refused.body
+    );
+    assert_eq!(
+        root.world
+            .accounts
+            .find("root@example.com")
+            .unwrap()
+            .unwrap()
+            .status,
+        Status::Active
+    );
     assert!(root.acts().is_empty());
 }
 
 #[tokio::test]
 async fn an_account_is_suspended_and_resumed_and_its_holder_is_not_asked() {
     let root = root().await;
-    let key = root.world.accounts.create_key(&root.account, "k", now_ms()).unwrap().key;
+    let key = root
+        .world
+        .accounts
+        .create_key(&root.account, "k", now_ms())
+        .unwrap()
+        .key;
     assert_eq!(root.post(&root.path("suspend"), "").await.status, 303);
     assert!(root.world.accounts.authenticate(&key, now_ms()).is_err());
-    let page = root.get(&format!("/dashboard/operator/accounts/{}", root.account)).await;
+    let page = root
+        .get(&format!("/dashboard/operator/accounts/{}", root.account))
+        .await;
     assert_eq!(page.inside("status"), "suspended");
     assert_eq!(root.post(&root.path("resume"), "").await.status, 303);
     assert!(root.world.accounts.authenticate(&key, now_ms()).is_ok());
@@ -189,68 +349,149 @@ async fn an_account_is_suspended_and_resumed_and_its_holder_is_not_asked() {
 #[tokio::test]
 async fn a_suspended_administrator_is_none() {
     let root = root().await;
-    let admin = root.world.accounts.find("root@example.com").unwrap().unwrap().id;
-    root.world.accounts.set_status(&admin, Status::Suspended).unwrap();
+    let admin = root
+        .world
+        .accounts
+        .find("root@example.com")
+        .unwrap()
+        .unwrap()
+        .id;
+    root.world
+        .accounts
+        .set_status(&admin, Status::Suspended)
+        .unwrap();
     assert_eq!(root.get("/dashboard/operator").await.status, 404);
-    assert_eq!(root.post(&root.path("post"), "kind=grant&credits=5&ref=s").await.status, 404);
+    assert_eq!(
+        root.post(&root.path("post"), "kind=grant&credits=5&ref=s")
+            .await
+            .status,
+        404
+    );
     assert_eq!(root.balance(), "0");
 }
 
 #[tokio::test]
 async fn invitations_are_shown_once() {
     let root = root().await;
-    let made = root.post("/dashboard/operator/invites", "count=3&days=7").await;
+    let made = root
+        .post("/dashboard/operator/invites", "count=3&days=7")
+        .await;
     assert_eq!(made.status, 201);
     let codes = made.inside("new-invites").to_owned();
     assert_eq!(codes.lines().count(), 3);
     let listed = root.get("/dashboard/operator/invites").await.body;
-    assert!(codes.lines().all(|code| !listed.contains(code)), "shown a second time");
-    for bad in ["count=0&days=7", "count=101&days=7", "count=1&days=0", "count=1&days=366", "count=x&days=7", ""] {
-        assert_eq!(root.post("/dashboard/operator/invites", bad).await.status, 422, "{bad}");
+    assert!(
+        codes.lines().all(|code| !listed.contains(code)),
+        "shown a second time"
+    );
+    for bad in [
+        "count=0&days=7",
+        "count=101&days=7",
+        "count=1&days=0",
+        "count=1&days=366",
+        "count=x&days=7",
+        "",
+    ] {
+        assert_eq!(
+            root.post("/dashboard/operator/invites", bad).await.status,
+            422,
+            "{bad}"
+        );
     }
     assert_eq!(root.acts(), ["invite.create"]);
     let line = &root.world.accounts.audit(None, 1).unwrap()[0];
-    assert!(codes.lines().all(|code| !line.after.contains(code)), "a code is in the audit log");
+    assert!(
+        codes.lines().all(|code| !line.after.contains(code)),
+        "a code is in the audit log"
+    );
 }
 
 #[tokio::test]
 async fn invitations_come_in_pages_of_fifty_the_newest_first() {
     let root = root().await;
     // Of one moment as many as make two pages, and an older one.
-    let by = By { actor: "uid 0".into(), address: "command line".into() };
+    let by = By {
+        actor: "uid 0".into(),
+        address: "command line".into(),
+    };
     let now_ms = now_ms();
     for (made_ms, count) in [(now_ms - 1_000, 1), (now_ms, 100)] {
-        root.world.accounts.acting(&by, made_ms).invite(count, 60_000).unwrap();
+        root.world
+            .accounts
+            .acting(&by, made_ms)
+            .invite(count, 60_000)
+            .unwrap();
     }
     let ids = |page: &str| -> Vec<String> {
-        let ids = page.split("<code id=\"").skip(1).filter_map(|rest| rest.split('"').next());
-        ids.filter(|id| id.starts_with("inv_")).map(str::to_owned).collect()
+        let ids = page
+            .split("<code id=\"")
+            .skip(1)
+            .filter_map(|rest| rest.split('"').next());
+        ids.filter(|id| id.starts_with("inv_"))
+            .map(str::to_owned)
+            .collect()
     };
     let (mut path, mut pages) = ("/dashboard/operator/invites".to_owned(), Vec::new());
     loop {
         let page = root.get(&path).await.body;
         assert_eq!(page.contains(">Newest</a>"), !pages.is_empty(), "{path}");
         pages.push(ids(&page));
-        let Some((_, link)) = page.split_once("/dashboard/operator/invites?before=") else { break };
-        path = format!("/dashboard/operator/invites?before={}", link.split('"').next().unwrap());
+        let Some((_, link)) = page.split_once("/dashboard/operator/invites?before=") else {
+            break;
+        };
+        path = format!(
+            "/dashboard/operator/invites?before={}",
+            link.split('"').next().unwrap()
+        );
     }
     assert_eq!(pages.iter().map(Vec::len).collect::<Vec<_>>(), [50, 50, 1]);
     let all: std::collections::HashSet<_> = pages.iter().flatten().collect();
     assert_eq!(all.len(), 101, "each once");
-    let oldest = root.world.accounts.invites(None, 200).unwrap().pop().unwrap();
-    assert_eq!((oldest.created_at_ms, &oldest.id), (now_ms - 1_000, &pages[2][0]));
-    for behind in [oldest.id.as_str(), "inv_0000000000000000", "inv_", "none", ""] {
-        let page = root.get(&format!("/dashboard/operator/invites?before={behind}")).await;
-        assert!(page.status == 200 && page.body.contains("None older."), "{behind}: {}", page.body);
-        assert!(ids(&page.body).is_empty() && !page.body.contains("rel=\"next\""), "{behind}");
+    let oldest = root
+        .world
+        .accounts
+        .invites(None, 200)
+        .unwrap()
+        .pop()
+        .unwrap();
+    assert_eq!(
+        (oldest.created_at_ms, &oldest.id),
+        (now_ms - 1_000, &pages[2][0])
+    );
+    for behind in [
+        oldest.id.as_str(),
+        "inv_0000000000000000",
+        "inv_",
+        "none",
+        "",
+    ] {
+        let page = root
+            .get(&format!("/dashboard/operator/invites?before={behind}"))
+            .await;
+        assert!(
+            page.status == 200 && page.body.contains("None older."),
+            "{behind}: {}",
+            page.body
+        );
+        assert!(
+            ids(&page.body).is_empty() && !page.body.contains("rel=\"next\""),
+            "{behind}"
+        );
     }
 }
 
 #[tokio::test]
 async fn an_invitation_is_withdrawn_once_and_shown_as_such() {
     let root = root().await;
-    let made = root.post("/dashboard/operator/invites", "count=2&days=7").await;
-    let code = made.inside("new-invites").lines().next().unwrap().to_owned();
+    let made = root
+        .post("/dashboard/operator/invites", "count=2&days=7")
+        .await;
+    let code = made
+        .inside("new-invites")
+        .lines()
+        .next()
+        .unwrap()
+        .to_owned();
     let invites = root.world.accounts.invites(None, 100).unwrap();
     let page = root.get("/dashboard/operator/invites").await.body;
     assert_eq!(page.matches(">Withdraw</button>").count(), 2);
@@ -260,70 +501,158 @@ async fn an_invitation_is_withdrawn_once_and_shown_as_such() {
         assert_eq!(root.post(&path, "").await.status, 404, "twice");
     }
     let page = root.get("/dashboard/operator/invites").await.body;
-    assert_eq!((page.matches(">Withdraw</button>").count(), page.matches(">withdrawn</td>").count()), (0, 2));
+    assert_eq!(
+        (
+            page.matches(">Withdraw</button>").count(),
+            page.matches(">withdrawn</td>").count()
+        ),
+        (0, 2)
+    );
     assert!(!page.contains(&code));
-    assert_eq!(root.acts(), ["invite.create", "invite.withdraw", "invite.withdraw"]);
+    assert_eq!(
+        root.acts(),
+        ["invite.create", "invite.withdraw", "invite.withdraw"]
+    );
 }
 
 #[tokio::test]
 async fn a_viewer_sees_the_operators_view_and_is_offered_no_act() {
     let root = root().await;
-    root.post("/dashboard/operator/invites", "count=1&days=7").await;
-    let new = NewAccount { email: "viewer@example.com", password: None, role: Role::Viewer, trial: None };
+    root.post("/dashboard/operator/invites", "count=1&days=7")
+        .await;
+    let new = NewAccount {
+        email: "viewer@example.com",
+        password: None,
+        role: Role::Viewer,
+        trial: None,
+    };
     let viewer = sign_up_with(&root.world.accounts, &root.world.billing, &new, now_ms()).unwrap();
-    let token = root.world.accounts.create_session(&viewer.id, now_ms()).unwrap().token;
+    let token = root
+        .world
+        .accounts
+        .create_session(&viewer.id, now_ms())
+        .unwrap()
+        .token;
     let cookie = format!("gw-session={token}");
     let account = format!("/dashboard/operator/accounts/{}", root.account);
-    for path in
-        ["", "/service", "/invites", "/log"].map(|view| format!("/dashboard/operator{view}")).iter().chain([&account])
+    for path in ["", "/service", "/invites", "/log"]
+        .map(|view| format!("/dashboard/operator{view}"))
+        .iter()
+        .chain([&account])
     {
         let page = root.world.get(path, &cookie).await;
         assert_eq!(page.status, 200, "{path}");
         let main = page.body.split("<main").nth(1).unwrap();
-        assert!(!main.contains("method=\"post\""), "{path} offers an act: {main}");
-        assert!(page.body.contains("viewer@example.com") && page.body.contains(">Operator</a>"), "{path}");
+        assert!(
+            !main.contains("method=\"post\""),
+            "{path} offers an act: {main}"
+        );
+        assert!(
+            page.body.contains("viewer@example.com") && page.body.contains(">Operator</a>"),
+            "{path}"
+        );
         let admins = root.get(path).await.body;
-        let acts = admins.split("<main").nth(1).unwrap().contains("method=\"post\"");
-        assert_eq!(acts, !matches!(path.as_str(), "/dashboard/operator" | "/dashboard/operator/log"), "{path}");
+        let acts = admins
+            .split("<main")
+            .nth(1)
+            .unwrap()
+            .contains("method=\"post\"");
+        assert_eq!(
+            acts,
+            !matches!(
+                path.as_str(),
+                "/dashboard/operator" | "/dashboard/operator/log"
+            ),
+            "{path}"
+        );
     }
     let csrf = crate::account::csrf_token(&token);
-    let grant = root.world.post(&root.path("post"), &cookie, &format!("csrf={csrf}&kind=grant&credits=5&ref=r")).await;
+    let grant = root
+        .world
+        .post(
+            &root.path("post"),
+            &cookie,
+            &format!("csrf={csrf}&kind=grant&credits=5&ref=r"),
+        )
+        .await;
     assert_eq!(grant.status, 403);
     assert!(grant.body.contains("You may look at this, and not act"));
     assert_eq!(root.balance(), "0");
     assert_eq!(root.acts(), ["invite.create"], "and nothing is told of");
     // With a key of theirs, over the private interface, they are nobody.
-    root.world.accounts.set_status(&viewer.id, Status::Suspended).unwrap();
-    assert_eq!(root.world.get("/dashboard/operator", &cookie).await.status, 404);
+    root.world
+        .accounts
+        .set_status(&viewer.id, Status::Suspended)
+        .unwrap();
+    assert_eq!(
+        root.world.get("/dashboard/operator", &cookie).await.status,
+        404
+    );
 }
 
 #[tokio::test]
 async fn endpoints_are_shown_as_the_process_that_asks_them_knows_them() {
     let Root { world, cookie, .. } = root().await;
-    assert!(world.get("/dashboard/operator/service", &cookie).await.body.contains("not known to this process"));
-    let settings = Arc::new(config::parse(include_str!("../../../conf/local.yaml"), &|_| None).unwrap());
+    assert!(
+        world
+            .get("/dashboard/operator/service", &cookie)
+            .await
+            .body
+            .contains("not known to this process")
+    );
+    let settings =
+        Arc::new(config::parse(include_str!("../../../conf/local.yaml"), &|_| None).unwrap());
     let fleet = Arc::new(crate::upstreams::Fleet::default());
-    let state =
-        Sidecar::new(world.accounts.clone(), world.billing.clone(), Arc::new(ArcSwap::from(Arc::clone(&settings))));
+    let state = Sidecar::new(
+        world.accounts.clone(),
+        world.billing.clone(),
+        Arc::new(ArcSwap::from(Arc::clone(&settings))),
+    );
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let beside = World { address: listener.local_addr().unwrap(), ..world };
-    tokio::spawn(serve(listener, None, state.beside(Arc::clone(&fleet)), std::future::pending()));
+    let beside = World {
+        address: listener.local_addr().unwrap(),
+        ..world
+    };
+    tokio::spawn(serve(
+        listener,
+        None,
+        state.beside(Arc::clone(&fleet)),
+        std::future::pending(),
+    ));
     let health = async || {
         let page = beside.get("/dashboard/operator/service", &cookie).await;
-        page.body.split("data-label=\"State\"").skip(1).map(between_tags).collect::<Vec<_>>()
+        page.body
+            .split("data-label=\"State\"")
+            .skip(1)
+            .map(between_tags)
+            .collect::<Vec<_>>()
     };
     let vendor = &settings.catalog.models()[0].vendor;
     let endpoints = fleet.of(vendor);
     let all = health().await;
-    assert_eq!(all.iter().filter(|state| *state == "gets requests").count(), vendor.endpoints.len(), "{all:?}");
+    assert_eq!(
+        all.iter().filter(|state| *state == "gets requests").count(),
+        vendor.endpoints.len(),
+        "{all:?}"
+    );
     endpoints.set_passes_checks(0, false);
-    assert!(health().await.contains(&"is spared: its health check fails".to_owned()));
+    assert!(
+        health()
+            .await
+            .contains(&"is spared: its health check fails".to_owned())
+    );
     endpoints.set_passes_checks(0, true);
     assert_eq!(health().await, all);
 }
 
 fn between_tags(text: &str) -> String {
-    text.split_once('>').unwrap().1.split_once('<').unwrap().0.to_owned()
+    text.split_once('>')
+        .unwrap()
+        .1
+        .split_once('<')
+        .unwrap()
+        .0
+        .to_owned()
 }
 
 #[tokio::test]
@@ -331,11 +660,22 @@ async fn the_ledger_is_verified_on_demand_and_the_service_is_shown() {
     let root = root().await;
     let page = root.get("/dashboard/operator/service").await;
     assert_eq!(page.status, 200);
-    for part in ["alpha-opus-4-7", "http://127.0.0.1:9100", "Open holds", "Not run since"] {
+    for part in [
+        "alpha-opus-4-7",
+        "http://127.0.0.1:9100",
+        "Open holds",
+        "Not run since",
+    ] {
         assert!(page.body.contains(part), "{part}");
     }
-    assert!(!page.body.contains("sim-alpha-key"), "a vendor's key is on the page");
-    assert_eq!(root.post("/dashboard/operator/verify", "").await.status, 303);
+    assert!(
+        !page.body.contains("sim-alpha-key"),
+        "a vendor's key is on the page"
+    );
+    assert_eq!(
+        root.post("/dashboard/operator/verify", "").await.status,
+        303
+    );
     let done = async {
         loop {
             let page = root.get("/dashboard/operator/service").await;
@@ -345,8 +685,14 @@ async fn the_ledger_is_verified_on_demand_and_the_service_is_shown() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    let page = tokio::time::timeout(Duration::from_secs(30), done).await.expect("the audit ends");
-    assert!(page.inside("audit").starts_with("No finding in 0 entries"), "{}", page.inside("audit"));
+    let page = tokio::time::timeout(Duration::from_secs(30), done)
+        .await
+        .expect("the audit ends");
+    assert!(
+        page.inside("audit").starts_with("No finding in 0 entries"),
+        "{}",
+        page.inside("audit")
+    );
     assert_eq!(root.acts(), ["ledger.verify"]);
 }
 
@@ -356,18 +702,40 @@ async fn the_audit_log_shows_what_was_tampered_with() {
     for _ in 0..3 {
         root.post(&root.path("suspend"), "").await;
     }
-    assert!(root.world.accounts.verify_audit().unwrap().findings.is_empty());
+    assert!(
+        root.world
+            .accounts
+            .verify_audit()
+            .unwrap()
+            .findings
+            .is_empty()
+    );
     let tamper = rusqlite::Connection::open(root.world.folder.path().join("app.db")).unwrap();
     for change in ["UPDATE audit SET actor = 'nobody'", "DELETE FROM audit"] {
         assert!(tamper.execute(change, []).is_err(), "{change}");
     }
-    tamper.execute_batch("DROP TRIGGER audit_is_never_changed; DROP TRIGGER audit_is_never_shortened").unwrap();
-    tamper.execute("UPDATE audit SET actor = 'nobody' WHERE seq = 2", []).unwrap();
+    tamper
+        .execute_batch("DROP TRIGGER audit_is_never_changed; DROP TRIGGER audit_is_never_shortened")
+        .unwrap();
+    tamper
+        .execute("UPDATE audit SET actor = 'nobody' WHERE seq = 2", [])
+        .unwrap();
     let verdict = root.world.accounts.verify_audit().unwrap();
-    assert_eq!((verdict.lines, verdict.findings), (3, vec![(2, "it is not as it was written")]));
-    tamper.execute("DELETE FROM audit WHERE seq = 2", []).unwrap();
+    assert_eq!(
+        (verdict.lines, verdict.findings),
+        (3, vec![(2, "it is not as it was written")])
+    );
+    tamper
+        .execute("DELETE FROM audit WHERE seq = 2", [])
+        .unwrap();
     let findings = root.world.accounts.verify_audit().unwrap().findings;
-    assert_eq!(findings, [(3, "a line before it is missing"), (3, "it does not follow the line before it")]);
+    assert_eq!(
+        findings,
+        [
+            (3, "a line before it is missing"),
+            (3, "it does not follow the line before it")
+        ]
+    );
 }
 
 #[tokio::test]
@@ -377,8 +745,11 @@ async fn the_service_page_lists_what_a_vendor_counted_beyond_reason() {
     assert!(root.get(path).await.body.contains("None among the last"));
     let account = spend(&root.world, "a@example.com", 6);
     let page = root.get(path).await.body;
-    let table =
-        page.split("data-testid=\"implausible\"").nth(1).and_then(|rest| rest.split("</table>").next()).unwrap();
+    let table = page
+        .split("data-testid=\"implausible\"")
+        .nth(1)
+        .and_then(|rest| rest.split("</table>").next())
+        .unwrap();
     assert_eq!(table.matches("rowheader").count(), 1, "{table}");
     for part in [format!("req_{:032x}", 5), account, "2\u{202f}000".into()] {
         assert!(table.contains(&part), "{part}: {table}");

@@ -6,7 +6,10 @@ use serde_json::Value;
 
 /// The parts of a page that stand between two marks, in order.
 fn between<'a>(text: &'a str, start: &str, end: &str) -> Vec<&'a str> {
-    text.split(start).skip(1).filter_map(|rest| rest.split(end).next()).collect()
+    text.split(start)
+        .skip(1)
+        .filter_map(|rest| rest.split(end).next())
+        .collect()
 }
 
 async fn csrf(world: &World, cookie: &str) -> String {
@@ -14,7 +17,10 @@ async fn csrf(world: &World, cookie: &str) -> String {
 }
 
 fn by_command() -> By {
-    By { actor: "uid 0".into(), address: "command line".into() }
+    By {
+        actor: "uid 0".into(),
+        address: "command line".into(),
+    }
 }
 
 #[tokio::test]
@@ -27,7 +33,9 @@ async fn sessions_are_listed_and_ended_one_by_one_or_all_others() {
     let from = ("x-forwarded-for", "192.0.2.7");
     let mut others = Vec::new();
     for _ in 0..3 {
-        let answer = world.ask("POST", "/dashboard/sign-in", &[browser, from], &credentials).await;
+        let answer = world
+            .ask("POST", "/dashboard/sign-in", &[browser, from], &credentials)
+            .await;
         others.push(answer.cookie());
     }
     let page = world.get("/dashboard/account", &here).await;
@@ -37,15 +45,31 @@ async fn sessions_are_listed_and_ended_one_by_one_or_all_others() {
     let ids = between(&page.body, "/dashboard/account/sessions/", "/end");
     assert_eq!(ids.len(), 3, "every session but this one can be ended");
     for cookie in &others {
-        assert!(!page.body.contains(cookie.split_once('=').unwrap().1), "a session's token is on the page");
+        assert!(
+            !page.body.contains(cookie.split_once('=').unwrap().1),
+            "a session's token is on the page"
+        );
     }
 
     let token = page.csrf();
     let end = |id: &str| format!("/dashboard/account/sessions/{id}/end");
     let own = csrf(&world, &stranger).await;
-    assert_eq!(world.post(&end(ids[0]), &stranger, &format!("csrf={own}")).await.status, 404);
+    assert_eq!(
+        world
+            .post(&end(ids[0]), &stranger, &format!("csrf={own}"))
+            .await
+            .status,
+        404
+    );
     for bad in ["", "zz", "00", &"0".repeat(32), &"é".repeat(16)] {
-        assert_eq!(world.post(&end(bad), &here, &format!("csrf={token}")).await.status, 404, "{bad:?}");
+        assert_eq!(
+            world
+                .post(&end(bad), &here, &format!("csrf={token}"))
+                .await
+                .status,
+            404,
+            "{bad:?}"
+        );
     }
     let alive = async || {
         let mut count = 0;
@@ -55,13 +79,32 @@ async fn sessions_are_listed_and_ended_one_by_one_or_all_others() {
         count
     };
     assert_eq!(alive().await, 3);
-    let ended = world.post(&end(ids[0]), &here, &format!("csrf={token}")).await;
-    assert_eq!((ended.status, ended.headers["location"].as_str()), (303, "/dashboard/account?done=session"));
+    let ended = world
+        .post(&end(ids[0]), &here, &format!("csrf={token}"))
+        .await;
+    assert_eq!(
+        (ended.status, ended.headers["location"].as_str()),
+        (303, "/dashboard/account?done=session")
+    );
     assert_eq!(alive().await, 2);
-    world.post("/dashboard/account/end-other-sessions", &here, &format!("csrf={token}")).await;
+    world
+        .post(
+            "/dashboard/account/end-other-sessions",
+            &here,
+            &format!("csrf={token}"),
+        )
+        .await;
     assert_eq!(alive().await, 0);
-    assert_eq!(world.get("/dashboard", &here).await.status, 200, "one's own session stays");
-    assert_eq!(world.get("/dashboard", &stranger).await.status, 200, "and another account's");
+    assert_eq!(
+        world.get("/dashboard", &here).await.status,
+        200,
+        "one's own session stays"
+    );
+    assert_eq!(
+        world.get("/dashboard", &stranger).await.status,
+        200,
+        "and another account's"
+    );
 }
 
 #[tokio::test]
@@ -69,27 +112,54 @@ async fn a_new_password_asks_for_the_old_one_and_ends_every_other_session() {
     let world = world(&[]).await;
     let here = world.visitor("a@example.com").await;
     let credentials = format!("email=a@example.com&password={PASSWORD}");
-    let other = world.post("/dashboard/sign-in", "", &credentials).await.cookie();
+    let other = world
+        .post("/dashboard/sign-in", "", &credentials)
+        .await
+        .cookie();
     let token = csrf(&world, &here).await;
     let change = async |old: &str, new: &str| {
         let body = format!("csrf={token}&password={old}&new_password={new}");
-        world.post("/dashboard/account/password", &here, &body).await
+        world
+            .post("/dashboard/account/password", &here, &body)
+            .await
     };
     assert_eq!(change("", "another password").await.status, 403);
-    assert_eq!(change("not the password", "another password").await.status, 403);
+    assert_eq!(
+        change("not the password", "another password").await.status,
+        403
+    );
     assert_eq!(change(PASSWORD, "short").await.status, 422);
-    assert_eq!(world.get("/dashboard", &other).await.status, 200, "nothing was changed yet");
+    assert_eq!(
+        world.get("/dashboard", &other).await.status,
+        200,
+        "nothing was changed yet"
+    );
 
     let changed = change(PASSWORD, "another password").await;
-    assert_eq!((changed.status, changed.headers["location"].as_str()), (303, "/dashboard/account?done=password"));
+    assert_eq!(
+        (changed.status, changed.headers["location"].as_str()),
+        (303, "/dashboard/account?done=password")
+    );
     let new = changed.cookie();
     assert_ne!(new, here, "the session has a new token");
     assert_eq!(world.get("/dashboard", &new).await.status, 200);
     for dead in [&here, &other] {
         assert_eq!(world.get("/dashboard", dead).await.status, 303);
     }
-    assert_eq!(world.post("/dashboard/sign-in", "", &credentials).await.status, 401);
-    let good = world.post("/dashboard/sign-in", "", "email=a@example.com&password=another password").await;
+    assert_eq!(
+        world
+            .post("/dashboard/sign-in", "", &credentials)
+            .await
+            .status,
+        401
+    );
+    let good = world
+        .post(
+            "/dashboard/sign-in",
+            "",
+            "email=a@example.com&password=another password",
+        )
+        .await;
     assert_eq!(good.status, 303);
 }
 
@@ -98,10 +168,21 @@ async fn a_copy_of_ones_data_has_all_entries_and_no_secret() {
     let world = world(&[]).await;
     let cookie = world.visitor("a@example.com").await;
     let account = world.accounts.find("a@example.com").unwrap().unwrap();
-    let key = world.accounts.create_key(&account.id, "laptop", now_ms()).unwrap();
+    let key = world
+        .accounts
+        .create_key(&account.id, "laptop", now_ms())
+        .unwrap();
     // More than are read at one time.
     for index in 0..450 {
-        world.billing.grant(&account.id, "1".parse().unwrap(), &format!("invoice {index}"), now_ms()).unwrap();
+        world
+            .billing
+            .grant(
+                &account.id,
+                "1".parse().unwrap(),
+                &format!("invoice {index}"),
+                now_ms(),
+            )
+            .unwrap();
     }
     let answer = world.get("/dashboard/account/export", &cookie).await;
     assert_eq!(answer.status, 200);
@@ -112,13 +193,22 @@ async fn a_copy_of_ones_data_has_all_entries_and_no_secret() {
     assert_eq!(value["account"]["balance"], "750");
     assert_eq!(value["keys"][0]["name"], "laptop");
     assert_eq!(value["sessions"].as_array().unwrap().len(), 1);
-    let mut references: Vec<_> =
-        value["entries"].as_array().unwrap().iter().map(|entry| entry["ref"].as_str().unwrap()).collect();
+    let mut references: Vec<_> = value["entries"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| entry["ref"].as_str().unwrap())
+        .collect();
     assert_eq!(references.len(), 451, "the trial and each grant");
     references.sort_unstable();
     references.dedup();
     assert_eq!(references.len(), 451, "each once");
-    for secret in [key.key.as_str(), cookie.split_once('=').unwrap().1, PASSWORD, "$argon2"] {
+    for secret in [
+        key.key.as_str(),
+        cookie.split_once('=').unwrap().1,
+        PASSWORD,
+        "$argon2",
+    ] {
         assert!(!text.contains(secret), "a secret is in the export");
     }
 }
@@ -142,71 +232,161 @@ async fn a_deleted_account_is_gone_but_for_its_entries() {
     let cookie = world.visitor("a@example.com").await;
     let other = world.visitor("b@example.com").await;
     let account = world.accounts.find("a@example.com").unwrap().unwrap();
-    let key = world.accounts.create_key(&account.id, "my secret project", now_ms()).unwrap().key;
+    let key = world
+        .accounts
+        .create_key(&account.id, "my secret project", now_ms())
+        .unwrap()
+        .key;
     let token = csrf(&world, &cookie).await;
     let delete = async |email: &str, password: &str| {
         let body = format!("csrf={token}&confirmation={email}&password={password}");
-        world.post("/dashboard/account/delete", &cookie, &body).await.status
+        world
+            .post("/dashboard/account/delete", &cookie, &body)
+            .await
+            .status
     };
     assert_eq!(delete("b@example.com", PASSWORD).await, 422);
     assert_eq!(delete("a@example.com", "not the password").await, 403);
     assert_eq!(delete("a@example.com", "").await, 403);
-    assert!(world.accounts.authenticate(&key, now_ms()).is_ok(), "nothing was changed yet");
+    assert!(
+        world.accounts.authenticate(&key, now_ms()).is_ok(),
+        "nothing was changed yet"
+    );
 
     assert_eq!(delete("A@example.com", PASSWORD).await, 200);
     assert!(world.accounts.authenticate(&key, now_ms()).is_err());
     assert_eq!(world.get("/dashboard", &cookie).await.status, 303);
     let credentials = format!("email=a@example.com&password={PASSWORD}");
-    assert_eq!(world.post("/dashboard/sign-in", "", &credentials).await.status, 401);
+    assert_eq!(
+        world
+            .post("/dashboard/sign-in", "", &credentials)
+            .await
+            .status,
+        401
+    );
     let gone = world.accounts.find(&account.id).unwrap().unwrap();
     assert_eq!((gone.status, gone.role), (Status::Deleted, Role::Member));
     assert!(!gone.email.contains("example"), "{}", gone.email);
     let keys = world.accounts.keys(&account.id).unwrap();
     assert_eq!(keys.len(), 1);
-    assert!(keys[0].status == KeyStatus::Revoked && keys[0].name != "my secret project", "{keys:?}");
-    assert!(!world.accounts.acting(&by_command(), now_ms()).set_status(&account.id, Status::Active).unwrap());
+    assert!(
+        keys[0].status == KeyStatus::Revoked && keys[0].name != "my secret project",
+        "{keys:?}"
+    );
+    assert!(
+        !world
+            .accounts
+            .acting(&by_command(), now_ms())
+            .set_status(&account.id, Status::Active)
+            .unwrap()
+    );
     let verdict = world.billing.verify(now_ms()).unwrap();
-    assert_eq!((verdict.findings.len(), verdict.entries), (0, 2), "both trials stay: {:?}", verdict.findings);
-    assert_eq!(world.get("/dashboard", &other).await.status, 200, "another account stays");
+    assert_eq!(
+        (verdict.findings.len(), verdict.entries),
+        (0, 2),
+        "both trials stay: {:?}",
+        verdict.findings
+    );
+    assert_eq!(
+        world.get("/dashboard", &other).await.status,
+        200,
+        "another account stays"
+    );
 
     // The e-mail is free, for another account, which is told that it has no second trial.
     let again = world.post("/dashboard/sign-up", "", &credentials).await;
-    assert_eq!((again.status, again.headers["location"].as_str()), (303, "/dashboard?trial=had"));
+    assert_eq!(
+        (again.status, again.headers["location"].as_str()),
+        (303, "/dashboard?trial=had")
+    );
     let page = world.get(&again.headers["location"], &again.cookie()).await;
-    assert!(page.inside("had-trial").contains("this mailbox had its trial"), "{}", page.body);
-    assert_eq!((page.inside("balance"), page.inside("trial")), ("0", "No trial"));
+    assert!(
+        page.inside("had-trial")
+            .contains("this mailbox had its trial"),
+        "{}",
+        page.body
+    );
+    assert_eq!(
+        (page.inside("balance"), page.inside("trial")),
+        ("0", "No trial")
+    );
     let page = world.get("/dashboard?trial=had", &other).await.body;
-    assert!(!page.contains("had-trial"), "somebody with a trial is told that they have none");
-    assert_ne!(world.accounts.find("a@example.com").unwrap().unwrap().id, account.id);
+    assert!(
+        !page.contains("had-trial"),
+        "somebody with a trial is told that they have none"
+    );
+    assert_ne!(
+        world.accounts.find("a@example.com").unwrap().unwrap().id,
+        account.id
+    );
     let told = world.accounts.audit(None, 10).unwrap();
-    assert_eq!(told.iter().filter(|line| line.act == "account.delete" && line.object == account.id).count(), 1);
+    assert_eq!(
+        told.iter()
+            .filter(|line| line.act == "account.delete" && line.object == account.id)
+            .count(),
+        1
+    );
 }
 
 #[tokio::test]
 async fn the_only_administrator_is_told_why_they_cannot_leave() {
     let world = world(&[]).await;
-    let new = NewAccount { email: "root@example.com", password: Some(PASSWORD), role: Role::Admin, trial: None };
+    let new = NewAccount {
+        email: "root@example.com",
+        password: Some(PASSWORD),
+        role: Role::Admin,
+        trial: None,
+    };
     sign_up_with(&world.accounts, &world.billing, &new, now_ms()).unwrap();
     let credentials = format!("email=root@example.com&password={PASSWORD}");
-    let cookie = world.post("/dashboard/sign-in", "", &credentials).await.cookie();
+    let cookie = world
+        .post("/dashboard/sign-in", "", &credentials)
+        .await
+        .cookie();
     let token = csrf(&world, &cookie).await;
     let body = format!("csrf={token}&confirmation=root@example.com&password={PASSWORD}");
-    let refused = world.post("/dashboard/account/delete", &cookie, &body).await;
+    let refused = world
+        .post("/dashboard/account/delete", &cookie, &body)
+        .await;
     assert_eq!(refused.status, 409);
-    assert!(refused.body.contains("You are the only administrator"), "{}", refused.body);
-    assert_eq!(world.get("/dashboard/operator", &cookie).await.status, 200, "still there");
+    assert!(
+        refused.body.contains("You are the only administrator"),
+        "{}",
+        refused.body
+    );
+    assert_eq!(
+        world.get("/dashboard/operator", &cookie).await.status,
+        200,
+        "still there"
+    );
 }
 
 #[tokio::test]
 async fn an_invitation_opens_one_account() {
     let world = world(&[("mode: open", "mode: invite")]).await;
-    assert!(world.get("/dashboard/sign-up", "").await.body.contains("Invite code"));
+    assert!(
+        world
+            .get("/dashboard/sign-up", "")
+            .await
+            .body
+            .contains("Invite code")
+    );
     let by = by_command();
-    let codes = world.accounts.acting(&by, now_ms()).invite(2, 60_000).unwrap();
-    let expired = world.accounts.acting(&by, now_ms() - 120_000).invite(1, 60_000).unwrap();
+    let codes = world
+        .accounts
+        .acting(&by, now_ms())
+        .invite(2, 60_000)
+        .unwrap();
+    let expired = world
+        .accounts
+        .acting(&by, now_ms() - 120_000)
+        .invite(1, 60_000)
+        .unwrap();
     let body = |email: &str, code: &str| format!("email={email}&password={PASSWORD}&invite={code}");
     for bad in ["", "invite-0", &expired[0], &codes[0][..codes[0].len() - 1]] {
-        let answer = world.post("/dashboard/sign-up", "", &body("a@example.com", bad)).await;
+        let answer = world
+            .post("/dashboard/sign-up", "", &body("a@example.com", bad))
+            .await;
         assert_eq!(answer.status, 403, "{bad}");
         assert!(answer.body.contains("not known, or it is used or expired"));
     }
@@ -214,7 +394,10 @@ async fn an_invitation_opens_one_account() {
 
     let world = Arc::new(world);
     let tries = (0..6).map(|index| {
-        let (world, body) = (Arc::clone(&world), body(&format!("a{index}@example.com"), &codes[0]));
+        let (world, body) = (
+            Arc::clone(&world),
+            body(&format!("a{index}@example.com"), &codes[0]),
+        );
         tokio::spawn(async move { world.post("/dashboard/sign-up", "", &body).await.status })
     });
     let mut statuses = Vec::new();
@@ -222,26 +405,64 @@ async fn an_invitation_opens_one_account() {
         statuses.push(one.await.unwrap());
     }
     statuses.sort_unstable();
-    assert_eq!(statuses, [303, 403, 403, 403, 403, 403], "one code, one account");
+    assert_eq!(
+        statuses,
+        [303, 403, 403, 403, 403, 403],
+        "one code, one account"
+    );
     let first = world.accounts.list().unwrap();
     assert_eq!(first.len(), 1);
-    // Who has no good code learns nothing of who has an account; a good code that fails otherwise stays good.
-    assert_eq!(world.post("/dashboard/sign-up", "", &body(&first[0].email, "invite-0")).await.status, 403);
-    assert_eq!(world.post("/dashboard/sign-up", "", &body(&first[0].email, &codes[1])).await.status, 409);
+    // Who has no good code learns nothing of who has an account; a good code that fails otherwise
+    // stays good.
+    assert_eq!(
+        world
+            .post("/dashboard/sign-up", "", &body(&first[0].email, "invite-0"))
+            .await
+            .status,
+        403
+    );
+    assert_eq!(
+        world
+            .post("/dashboard/sign-up", "", &body(&first[0].email, &codes[1]))
+            .await
+            .status,
+        409
+    );
     let padded = format!("+{}++", codes[1]);
-    assert_eq!(world.post("/dashboard/sign-up", "", &body("z@example.com", &padded)).await.status, 303);
-    let used: Vec<_> =
-        world.accounts.invites(None, 100).unwrap().into_iter().filter_map(|invite| invite.used_by).collect();
+    assert_eq!(
+        world
+            .post("/dashboard/sign-up", "", &body("z@example.com", &padded))
+            .await
+            .status,
+        303
+    );
+    let used: Vec<_> = world
+        .accounts
+        .invites(None, 100)
+        .unwrap()
+        .into_iter()
+        .filter_map(|invite| invite.used_by)
+        .collect();
     assert_eq!(used.len(), 2);
 }
 
 #[tokio::test]
 async fn past_the_days_budget_nobody_gets_a_trial_until_tomorrow() {
-    let world = world(&[("trial_days: 7", "trial_days: 7, trial_budget_per_day: \"600\"")]).await;
+    let world = world(&[(
+        "trial_days: 7",
+        "trial_days: 7, trial_budget_per_day: \"600\"",
+    )])
+    .await;
     for index in 0..2 {
         world.visitor(&format!("a{index}@example.com")).await;
     }
-    let answer = world.post("/dashboard/sign-up", "", &format!("email=c@example.com&password={PASSWORD}")).await;
+    let answer = world
+        .post(
+            "/dashboard/sign-up",
+            "",
+            &format!("email=c@example.com&password={PASSWORD}"),
+        )
+        .await;
     assert_eq!(answer.status, 429);
     assert!(answer.body.contains("trials of today are all given"));
     let wait: i64 = answer.headers["retry-after"].parse().unwrap();
@@ -256,14 +477,29 @@ async fn after_five_wrong_passwords_the_right_one_waits_too() {
     world.visitor("b@example.com").await;
     let from = async |address: &str, email: &str, password: &str| {
         let body = format!("email={email}&password={password}");
-        world.ask("POST", "/dashboard/sign-in", &[("x-forwarded-for", address)], &body).await.status
+        world
+            .ask(
+                "POST",
+                "/dashboard/sign-in",
+                &[("x-forwarded-for", address)],
+                &body,
+            )
+            .await
+            .status
     };
     for _ in 0..5 {
-        assert_eq!(from("2001:db8::1", "a@example.com", "wrong password").await, 401);
+        assert_eq!(
+            from("2001:db8::1", "a@example.com", "wrong password").await,
+            401
+        );
     }
     // Also from the next address of the same customer.
     assert_eq!(from("2001:db8::2", "a@example.com", PASSWORD).await, 429);
-    assert_eq!(from("2001:db8::2", "b@example.com", PASSWORD).await, 303, "another account is not slowed");
+    assert_eq!(
+        from("2001:db8::2", "b@example.com", PASSWORD).await,
+        303,
+        "another account is not slowed"
+    );
 }
 
 #[tokio::test]
@@ -272,19 +508,32 @@ async fn a_key_is_made_with_limits_changed_paused_rotated_and_revoked() {
     let cookie = world.visitor("a@example.com").await;
     let account = world.accounts.find("a@example.com").unwrap().unwrap().id;
     let token = csrf(&world, &cookie).await;
-    let post = async |path: &str, fields: &str| world.post(path, &cookie, &format!("csrf={token}&{fields}")).await;
-    let made =
-        post("/dashboard/keys", "name=laptop&expires_days=30&spend_credits=12.5&spend_period=month&model:beta-5.2=on")
-            .await;
+    let post = async |path: &str, fields: &str| {
+        world
+            .post(path, &cookie, &format!("csrf={token}&{fields}"))
+            .await
+    };
+    let made = post(
+        "/dashboard/keys",
+        "name=laptop&expires_days=30&spend_credits=12.5&spend_period=month&model:beta-5.2=on",
+    )
+    .await;
     assert_eq!(made.status, 201, "{}", made.body);
     let key = made.inside("new-key").to_owned();
-    let set = world.accounts.authenticate(&key, now_ms()).unwrap().settings;
+    let set = world
+        .accounts
+        .authenticate(&key, now_ms())
+        .unwrap()
+        .settings;
     assert_eq!(set.allowed_models, ["beta-5.2"]);
     assert_eq!(set.spend_limit.unwrap().to_string(), "12.5/month");
     let days = (set.expires_at_ms.unwrap() - now_ms()) / 86_400_000;
     assert!((29..=30).contains(&days), "{days}");
     let list = world.get("/dashboard/keys", &cookie).await.body;
-    assert!(list.contains("0 of 12.5 credits this month") && list.contains("never"), "{list}");
+    assert!(
+        list.contains("0 of 12.5 credits this month") && list.contains("never"),
+        "{list}"
+    );
 
     for (fields, fault) in [
         ("name=k&spend_credits=x&spend_period=day", "Spend limit"),
@@ -297,13 +546,25 @@ async fn a_key_is_made_with_limits_changed_paused_rotated_and_revoked() {
         assert_eq!(refused.status, 422, "{fields}");
         assert!(refused.body.contains(fault), "{fields}");
     }
-    assert_eq!(world.accounts.keys(&account).unwrap().len(), 1, "nothing was made");
+    assert_eq!(
+        world.accounts.keys(&account).unwrap().len(),
+        1,
+        "nothing was made"
+    );
 
     let id = world.accounts.keys(&account).unwrap()[0].id.clone();
     let at = |what: &str| format!("/dashboard/keys/{id}/{what}");
-    let saved = post(&at("settings"), "expires_days=keep&spend_credits=&spend_period=day").await;
+    let saved = post(
+        &at("settings"),
+        "expires_days=keep&spend_credits=&spend_period=day",
+    )
+    .await;
     assert_eq!(saved.status, 200, "{}", saved.body);
-    let changed = world.accounts.authenticate(&key, now_ms()).unwrap().settings;
+    let changed = world
+        .accounts
+        .authenticate(&key, now_ms())
+        .unwrap()
+        .settings;
     assert_eq!(changed.expires_at_ms, set.expires_at_ms, "kept");
     assert!(changed.spend_limit.is_none() && changed.allowed_models.is_empty());
 
@@ -318,11 +579,27 @@ async fn a_key_is_made_with_limits_changed_paused_rotated_and_revoked() {
     let new = rotated.inside("new-key").to_owned();
     assert_ne!(new, key);
     let now = now_ms();
-    assert!(world.accounts.authenticate(&key, now).is_ok(), "the old key works on");
-    assert!(world.accounts.authenticate(&key, now + 3_600_001).is_err(), "for an hour");
+    assert!(
+        world.accounts.authenticate(&key, now).is_ok(),
+        "the old key works on"
+    );
+    assert!(
+        world.accounts.authenticate(&key, now + 3_600_001).is_err(),
+        "for an hour"
+    );
     assert!(world.accounts.authenticate(&new, now + 3_600_001).is_ok());
 
     assert_eq!(post(&at("revoke"), "").await.status, 303);
-    assert_eq!(world.get(&format!("/dashboard/keys/{id}"), &cookie).await.status, 404, "a dead key has no page");
-    assert!(world.accounts.authenticate(&new, now_ms()).is_ok(), "another key is not revoked");
+    assert_eq!(
+        world
+            .get(&format!("/dashboard/keys/{id}"), &cookie)
+            .await
+            .status,
+        404,
+        "a dead key has no page"
+    );
+    assert!(
+        world.accounts.authenticate(&new, now_ms()).is_ok(),
+        "another key is not revoked"
+    );
 }

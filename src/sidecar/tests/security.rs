@@ -1,10 +1,11 @@
-//! Who gets what: every route for every role, every id of another account, and what another site's page can do.
+//! Who gets what: every route for every role, every id of another account, and what another site's
+//! page can do.
 
 use super::*;
 use crate::account::{Status, csrf_token};
 
-/// What a route answers to nobody, an account holder, a suspended one, a viewer, and an administrator. A form is sent with
-/// its token and nothing else.
+/// What a route answers to nobody, an account holder, a suspended one, a viewer, and an
+/// administrator. A form is sent with its token and nothing else.
 const MATRIX: &[(&str, &str, [u16; 5])] = &[
     ("GET", "/", [303; 5]),
     ("GET", "/docs", [200; 5]),
@@ -20,39 +21,126 @@ const MATRIX: &[(&str, &str, [u16; 5])] = &[
     ("GET", "/dashboard/keys", [303, 200, 200, 200, 200]),
     ("POST", "/dashboard/keys", [303, 422, 422, 422, 422]),
     ("GET", "/dashboard/keys/{id}", [303, 404, 404, 404, 404]),
-    ("POST", "/dashboard/keys/{id}/settings", [303, 404, 404, 404, 404]),
-    ("POST", "/dashboard/keys/{id}/enable", [303, 404, 404, 404, 404]),
-    ("POST", "/dashboard/keys/{id}/disable", [303, 404, 404, 404, 404]),
-    ("POST", "/dashboard/keys/{id}/rotate", [303, 404, 404, 404, 404]),
-    ("GET", "/dashboard/keys/{id}/revoke", [303, 404, 404, 404, 404]),
-    ("POST", "/dashboard/keys/{id}/revoke", [303, 404, 404, 404, 404]),
+    (
+        "POST",
+        "/dashboard/keys/{id}/settings",
+        [303, 404, 404, 404, 404],
+    ),
+    (
+        "POST",
+        "/dashboard/keys/{id}/enable",
+        [303, 404, 404, 404, 404],
+    ),
+    (
+        "POST",
+        "/dashboard/keys/{id}/disable",
+        [303, 404, 404, 404, 404],
+    ),
+    (
+        "POST",
+        "/dashboard/keys/{id}/rotate",
+        [303, 404, 404, 404, 404],
+    ),
+    (
+        "GET",
+        "/dashboard/keys/{id}/revoke",
+        [303, 404, 404, 404, 404],
+    ),
+    (
+        "POST",
+        "/dashboard/keys/{id}/revoke",
+        [303, 404, 404, 404, 404],
+    ),
     ("GET", "/dashboard/activity", [303, 200, 200, 200, 200]),
-    ("GET", "/dashboard/activity/{request_id}", [303, 404, 404, 404, 404]),
+    (
+        "GET",
+        "/dashboard/activity/{request_id}",
+        [303, 404, 404, 404, 404],
+    ),
     ("GET", "/dashboard/activity.csv", [303, 200, 200, 200, 200]),
     ("GET", "/dashboard/conversations", [303, 200, 200, 200, 200]),
-    ("GET", "/dashboard/conversations/{id}", [303, 404, 404, 404, 404]),
+    (
+        "GET",
+        "/dashboard/conversations/{id}",
+        [303, 404, 404, 404, 404],
+    ),
     ("GET", "/dashboard/account", [303, 200, 200, 200, 200]),
-    ("GET", "/dashboard/account/export", [303, 200, 200, 200, 200]),
-    ("POST", "/dashboard/account/password", [303, 403, 403, 403, 403]),
-    ("POST", "/dashboard/account/sessions/{id}/end", [303, 404, 404, 404, 404]),
+    (
+        "GET",
+        "/dashboard/account/export",
+        [303, 200, 200, 200, 200],
+    ),
+    (
+        "POST",
+        "/dashboard/account/password",
+        [303, 403, 403, 403, 403],
+    ),
+    (
+        "POST",
+        "/dashboard/account/sessions/{id}/end",
+        [303, 404, 404, 404, 404],
+    ),
     ("POST", "/dashboard/account/end-other-sessions", [303; 5]),
-    ("POST", "/dashboard/account/delete", [303, 422, 422, 422, 422]),
+    (
+        "POST",
+        "/dashboard/account/delete",
+        [303, 422, 422, 422, 422],
+    ),
     ("GET", "/dashboard/operator", [303, 404, 404, 200, 200]),
-    ("GET", "/dashboard/operator/accounts/{id}", [303, 404, 404, 404, 404]),
-    ("POST", "/dashboard/operator/accounts/{id}/post", [303, 404, 404, 403, 404]),
-    ("POST", "/dashboard/operator/accounts/{id}/suspend", [303, 404, 404, 403, 404]),
-    ("POST", "/dashboard/operator/accounts/{id}/resume", [303, 404, 404, 403, 404]),
-    ("GET", "/dashboard/operator/service", [303, 404, 404, 200, 200]),
-    ("POST", "/dashboard/operator/verify", [303, 404, 404, 403, 303]),
-    ("GET", "/dashboard/operator/invites", [303, 404, 404, 200, 200]),
-    ("POST", "/dashboard/operator/invites", [303, 404, 404, 403, 422]),
-    ("POST", "/dashboard/operator/invites/{id}/withdraw", [303, 404, 404, 403, 404]),
+    (
+        "GET",
+        "/dashboard/operator/accounts/{id}",
+        [303, 404, 404, 404, 404],
+    ),
+    (
+        "POST",
+        "/dashboard/operator/accounts/{id}/post",
+        [303, 404, 404, 403, 404],
+    ),
+    (
+        "POST",
+        "/dashboard/operator/accounts/{id}/suspend",
+        [303, 404, 404, 403, 404],
+    ),
+    (
+        "POST",
+        "/dashboard/operator/accounts/{id}/resume",
+        [303, 404, 404, 403, 404],
+    ),
+    (
+        "GET",
+        "/dashboard/operator/service",
+        [303, 404, 404, 200, 200],
+    ),
+    (
+        "POST",
+        "/dashboard/operator/verify",
+        [303, 404, 404, 403, 303],
+    ),
+    (
+        "GET",
+        "/dashboard/operator/invites",
+        [303, 404, 404, 200, 200],
+    ),
+    (
+        "POST",
+        "/dashboard/operator/invites",
+        [303, 404, 404, 403, 422],
+    ),
+    (
+        "POST",
+        "/dashboard/operator/invites/{id}/withdraw",
+        [303, 404, 404, 403, 404],
+    ),
     ("GET", "/dashboard/operator/log", [303, 404, 404, 200, 200]),
 ];
 
 /// The routes of the router, read from where they are written down: (method, path).
 fn routes() -> Vec<(&'static str, String)> {
-    let source = include_str!("../../sidecar.rs").split("fn routes(").nth(1).unwrap();
+    let source = include_str!("../../sidecar.rs")
+        .split("fn routes(")
+        .nth(1)
+        .unwrap();
     let mut found = Vec::new();
     for call in source.split(".route(").skip(1) {
         let path = call.split('"').nth(1).unwrap();
@@ -67,7 +155,9 @@ fn routes() -> Vec<(&'static str, String)> {
 }
 
 fn filled(path: &str, id: &str) -> String {
-    path.replace("{id}", id).replace("{request_id}", id).replace("{file}", id)
+    path.replace("{id}", id)
+        .replace("{request_id}", id)
+        .replace("{file}", id)
 }
 
 /// Accounts of every role; sessions are made as they are needed.
@@ -82,13 +172,35 @@ struct People {
 async fn people(change: &[(&str, &str)]) -> People {
     let world = world(change).await;
     let open = |email, role| {
-        let new = NewAccount { email, password: None, role, trial: None };
-        sign_up_with(&world.accounts, &world.billing, &new, now_ms()).unwrap().id
+        let new = NewAccount {
+            email,
+            password: None,
+            role,
+            trial: None,
+        };
+        sign_up_with(&world.accounts, &world.billing, &new, now_ms())
+            .unwrap()
+            .id
     };
-    let (holder, suspended) = (open("a@example.com", Role::Member), open("suspended@example.com", Role::Member));
-    let (viewer, admin) = (open("viewer@example.com", Role::Viewer), open("root@example.com", Role::Admin));
-    world.accounts.set_status(&suspended, Status::Suspended).unwrap();
-    People { world, holder, suspended, viewer, admin }
+    let (holder, suspended) = (
+        open("a@example.com", Role::Member),
+        open("suspended@example.com", Role::Member),
+    );
+    let (viewer, admin) = (
+        open("viewer@example.com", Role::Viewer),
+        open("root@example.com", Role::Admin),
+    );
+    world
+        .accounts
+        .set_status(&suspended, Status::Suspended)
+        .unwrap();
+    People {
+        world,
+        holder,
+        suspended,
+        viewer,
+        admin,
+    }
 }
 
 impl People {
@@ -97,12 +209,23 @@ impl People {
         if account.is_empty() {
             String::new()
         } else {
-            self.world.accounts.create_session(account, now_ms()).unwrap().token
+            self.world
+                .accounts
+                .create_session(account, now_ms())
+                .unwrap()
+                .token
         }
     }
 
     /// Asks with headers of one's own; of a stream, no more than its beginning.
-    async fn ask(&self, method: &str, path: &str, token: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+    async fn ask(
+        &self,
+        method: &str,
+        path: &str,
+        token: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Answer {
         let cookie = format!("gw-session={token}; __Host-gw={token}");
         let headers = [&[("cookie", cookie.as_str())], headers].concat();
         if path != "/dashboard/live" {
@@ -113,14 +236,21 @@ impl People {
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut head = String::new();
         let mut lines = BufReader::new(stream).lines();
-        while let Some(line) = lines.next_line().await.unwrap().filter(|line| !line.is_empty()) {
+        while let Some(line) = lines
+            .next_line()
+            .await
+            .unwrap()
+            .filter(|line| !line.is_empty())
+        {
             head += &format!("{line}\n");
         }
         let status = head.split(' ').nth(1).unwrap().parse().unwrap();
         let headers = head.lines().filter_map(|line| line.split_once(": "));
         Answer {
             status,
-            headers: headers.map(|(name, value)| (name.into(), value.into())).collect(),
+            headers: headers
+                .map(|(name, value)| (name.into(), value.into()))
+                .collect(),
             body: String::new(),
         }
     }
@@ -128,9 +258,20 @@ impl People {
     /// All that a form could have changed.
     fn state(&self) -> String {
         let accounts = self.world.accounts.list().unwrap();
-        let keys: Vec<_> = accounts.iter().map(|account| self.world.accounts.keys(&account.id).unwrap()).collect();
-        let balances: Vec<_> =
-            accounts.iter().map(|account| self.world.billing.balance(&account.id, now_ms()).unwrap().balance).collect();
+        let keys: Vec<_> = accounts
+            .iter()
+            .map(|account| self.world.accounts.keys(&account.id).unwrap())
+            .collect();
+        let balances: Vec<_> = accounts
+            .iter()
+            .map(|account| {
+                self.world
+                    .billing
+                    .balance(&account.id, now_ms())
+                    .unwrap()
+                    .balance
+            })
+            .collect();
         let audit = self.world.accounts.audit(None, 1_000).unwrap();
         let invites = self.world.accounts.invites(None, 100).unwrap();
         format!("{accounts:?} {keys:?} {balances:?} {audit:?} {invites:?}")
@@ -147,20 +288,36 @@ fn hardened(answer: &Answer, what: &str, https: bool) {
         ("cross-origin-opener-policy", "same-origin"),
         ("cross-origin-resource-policy", "same-origin"),
     ] {
-        assert_eq!(answer.headers.get(name).map(String::as_str), Some(value), "{what}: {name}");
+        assert_eq!(
+            answer.headers.get(name).map(String::as_str),
+            Some(value),
+            "{what}: {name}"
+        );
     }
-    let transport = answer.headers.get("strict-transport-security").map(String::as_str);
+    let transport = answer
+        .headers
+        .get("strict-transport-security")
+        .map(String::as_str);
     assert_eq!(transport, https.then_some("max-age=31536000"), "{what}");
     for inline in [" style=\"", " onclick", "<style", "javascript:"] {
         assert!(!answer.body.contains(inline), "{what}: {inline}");
     }
-    assert!(!answer.body.replace("<script src=\"/dashboard/static/", "").contains("<script"), "{what}: inline script");
+    assert!(
+        !answer
+            .body
+            .replace("<script src=\"/dashboard/static/", "")
+            .contains("<script"),
+        "{what}: inline script"
+    );
 }
 
 #[test]
 fn every_route_is_in_the_matrix_and_nothing_else() {
     let mut routes = routes();
-    let mut listed: Vec<_> = MATRIX.iter().map(|(method, path, _)| (*method, (*path).to_owned())).collect();
+    let mut listed: Vec<_> = MATRIX
+        .iter()
+        .map(|(method, path, _)| (*method, (*path).to_owned()))
+        .collect();
     routes.sort();
     listed.sort();
     assert_eq!(routes, listed);
@@ -168,16 +325,31 @@ fn every_route_is_in_the_matrix_and_nothing_else() {
 
 #[tokio::test]
 async fn every_route_answers_each_role_as_it_is_meant_to_and_hardened() {
-    for (change, https) in
-        [(vec![], false), (vec![("base_url: \"http://127.0.0.1:8080\"", "base_url: \"https://gw.example\"")], true)]
-    {
+    for (change, https) in [
+        (vec![], false),
+        (
+            vec![(
+                "base_url: \"http://127.0.0.1:8080\"",
+                "base_url: \"https://gw.example\"",
+            )],
+            true,
+        ),
+    ] {
         let people = people(&change).await;
         for (method, path, expected) in MATRIX {
-            let roles = ["", &people.holder, &people.suspended, &people.viewer, &people.admin];
+            let roles = [
+                "",
+                &people.holder,
+                &people.suspended,
+                &people.viewer,
+                &people.admin,
+            ];
             for (account, status) in roles.into_iter().zip(expected) {
                 let token = people.token(account);
                 let body = format!("csrf={}", csrf_token(&token));
-                let answer = people.ask(method, &filled(path, "x"), &token, &[], &body).await;
+                let answer = people
+                    .ask(method, &filled(path, "x"), &token, &[], &body)
+                    .await;
                 let what = format!("{method} {path} for {account:?}");
                 assert_eq!(answer.status, *status, "{what}: {}", answer.body);
                 if *status == 303 && account.is_empty() && *path != "/" {
@@ -186,7 +358,10 @@ async fn every_route_answers_each_role_as_it_is_meant_to_and_hardened() {
                 hardened(&answer, &what, https);
                 let kept = answer.headers.get("cache-control").map(String::as_str);
                 let public = path.starts_with("/docs");
-                assert!(kept == Some("no-store") || public || *path == "/dashboard/live", "{what}: {kept:?}");
+                assert!(
+                    kept == Some("no-store") || public || *path == "/dashboard/live",
+                    "{what}: {kept:?}"
+                );
             }
         }
     }
@@ -195,18 +370,42 @@ async fn every_route_answers_each_role_as_it_is_meant_to_and_hardened() {
 #[tokio::test]
 async fn no_id_of_another_account_opens_anything() {
     let people = people(&[]).await;
-    let People { world, holder, admin, .. } = &people;
+    let People {
+        world,
+        holder,
+        admin,
+        ..
+    } = &people;
     let key = world.accounts.create_key(holder, "mine", now_ms()).unwrap();
     let own = people.token(holder);
     let session = crate::account::session_id(&own);
-    world.billing.grant(holder, "5".parse().unwrap(), "invoice 1", now_ms()).unwrap();
-    let by = crate::account::By { actor: admin.clone(), address: "192.0.2.1".into() };
-    world.accounts.acting(&by, now_ms()).invite(1, 60_000).unwrap();
+    world
+        .billing
+        .grant(holder, "5".parse().unwrap(), "invoice 1", now_ms())
+        .unwrap();
+    let by = crate::account::By {
+        actor: admin.clone(),
+        address: "192.0.2.1".into(),
+    };
+    world
+        .accounts
+        .acting(&by, now_ms())
+        .invite(1, 60_000)
+        .unwrap();
     let invite = world.accounts.invites(None, 100).unwrap().remove(0).id;
     spend(world, "a@example.com", 1);
     let (request, conversation) = (format!("req_{:032x}", 1), "c0");
-    let ids =
-        [&request, conversation, holder.as_str(), &key.key_id, &session, "invoice%201", &own, "a@example.com", &invite];
+    let ids = [
+        &request,
+        conversation,
+        holder.as_str(),
+        &key.key_id,
+        &session,
+        "invoice%201",
+        &own,
+        "a@example.com",
+        &invite,
+    ];
     let stranger = world.visitor("b@example.com").await;
     let stranger = stranger.split_once('=').unwrap().1;
     let before = people.state();
@@ -214,44 +413,90 @@ async fn no_id_of_another_account_opens_anything() {
     for (method, path, _) in MATRIX.iter().filter(|(_, path, _)| path.contains("{")) {
         for id in ids {
             let body = format!("csrf={}&overlap_hours=1", csrf_token(stranger));
-            let answer = people.ask(method, &filled(path, id), stranger, &[], &body).await;
+            let answer = people
+                .ask(method, &filled(path, id), stranger, &[], &body)
+                .await;
             assert_eq!(answer.status, 404, "{method} {path} with {id}");
             asked += 1;
         }
     }
     assert!(asked >= 9 * 13, "{asked}");
     assert_eq!(people.state(), before, "a stranger changed something");
-    assert!(world.accounts.find_session(&own, now_ms()).unwrap().is_some());
+    assert!(
+        world
+            .accounts
+            .find_session(&own, now_ms())
+            .unwrap()
+            .is_some()
+    );
 
     // The same ids do open their owner's doors, so that the 404s above say something.
     let get = async |path: &str, token: &str| people.ask("GET", path, token, &[], "").await.status;
-    assert_eq!(get(&format!("/dashboard/keys/{}", key.key_id), &own).await, 200);
-    assert_eq!(get(&format!("/dashboard/operator/accounts/{holder}"), &people.token(admin)).await, 200);
-    assert_eq!(get(&format!("/dashboard/activity/{request}"), &own).await, 200);
-    assert_eq!(get(&format!("/dashboard/conversations/{conversation}"), &own).await, 200);
+    assert_eq!(
+        get(&format!("/dashboard/keys/{}", key.key_id), &own).await,
+        200
+    );
+    assert_eq!(
+        get(
+            &format!("/dashboard/operator/accounts/{holder}"),
+            &people.token(admin)
+        )
+        .await,
+        200
+    );
+    assert_eq!(
+        get(&format!("/dashboard/activity/{request}"), &own).await,
+        200
+    );
+    assert_eq!(
+        get(&format!("/dashboard/conversations/{conversation}"), &own).await,
+        200
+    );
     let other = people.token(holder);
     let end = format!("/dashboard/account/sessions/{session}/end");
     let body = format!("csrf={}", csrf_token(&other));
-    assert_eq!(people.ask("POST", &end, &other, &[], &body).await.status, 303);
-    // An administrator has no business with another's keys and sessions by way of the holder's pages either.
-    let (token, path) = (people.token(admin), format!("/dashboard/keys/{}", key.key_id));
+    assert_eq!(
+        people.ask("POST", &end, &other, &[], &body).await.status,
+        303
+    );
+    // An administrator has no business with another's keys and sessions by way of the holder's
+    // pages either.
+    let (token, path) = (
+        people.token(admin),
+        format!("/dashboard/keys/{}", key.key_id),
+    );
     assert_eq!(get(&path, &token).await, 404);
 }
 
 #[tokio::test]
 async fn no_form_is_taken_from_another_site_or_without_its_own_token() {
     let people = people(&[]).await;
-    let key = people.world.accounts.create_key(&people.admin, "k", now_ms()).unwrap().key_id;
+    let key = people
+        .world
+        .accounts
+        .create_key(&people.admin, "k", now_ms())
+        .unwrap()
+        .key_id;
     let token = people.token(&people.admin);
-    let (own, foreign) = (csrf_token(&token), csrf_token(&people.token(&people.holder)));
+    let (own, foreign) = (
+        csrf_token(&token),
+        csrf_token(&people.token(&people.holder)),
+    );
     let fields = "name=k&count=1&days=1&kind=grant&credits=1&ref=r&confirmation=root@example.com&overlap_hours=1\
                   &email=new@example.com&password=a+long+password&new_password=another+password";
     let before = people.state();
     for (method, path, _) in MATRIX.iter().filter(|(method, ..)| *method == "POST") {
-        let id = if path.contains("/keys/") { &key } else { &people.holder };
+        let id = if path.contains("/keys/") {
+            &key
+        } else {
+            &people.holder
+        };
         let path = filled(path, id);
         let send = async |headers: &[(&str, &str)], body: String| {
-            people.ask(method, &path, &token, headers, &body).await.status
+            people
+                .ask(method, &path, &token, headers, &body)
+                .await
+                .status
         };
         let right = format!("csrf={own}&{fields}");
         for headers in [
@@ -260,22 +505,52 @@ async fn no_form_is_taken_from_another_site_or_without_its_own_token() {
             [("sec-fetch-site", "cross-site")],
             [("sec-fetch-site", "same-site")],
         ] {
-            assert_eq!(send(&headers, right.clone()).await, 403, "{path} {headers:?}");
+            assert_eq!(
+                send(&headers, right.clone()).await,
+                403,
+                "{path} {headers:?}"
+            );
         }
         if matches!(path.as_str(), "/dashboard/sign-in" | "/dashboard/sign-up") {
             continue;
         }
         for csrf in ["", &foreign, &own[1..], &format!("{own}0")] {
-            assert_eq!(send(&[], format!("csrf={csrf}&{fields}")).await, 403, "{path} with the token {csrf:?}");
+            assert_eq!(
+                send(&[], format!("csrf={csrf}&{fields}")).await,
+                403,
+                "{path} with the token {csrf:?}"
+            );
         }
-        assert_eq!(send(&[], fields.to_owned()).await, 403, "{path} without a token");
-        assert_eq!(send(&[], format!("csrf={own}&x={}", "x".repeat(70_000))).await, 413, "{path}");
+        assert_eq!(
+            send(&[], fields.to_owned()).await,
+            403,
+            "{path} without a token"
+        );
+        assert_eq!(
+            send(&[], format!("csrf={own}&x={}", "x".repeat(70_000))).await,
+            413,
+            "{path}"
+        );
     }
     assert_eq!(people.state(), before, "something was changed");
-    assert!(people.world.accounts.find_session(&token, now_ms()).unwrap().is_some(), "signed out by another site");
+    assert!(
+        people
+            .world
+            .accounts
+            .find_session(&token, now_ms())
+            .unwrap()
+            .is_some(),
+        "signed out by another site"
+    );
     // With its own token from our own page, one of them does what it says.
     let good = format!("csrf={own}&{fields}");
-    let made = people.ask("POST", "/dashboard/operator/invites", &token, &[("sec-fetch-site", "same-origin")], &good);
+    let made = people.ask(
+        "POST",
+        "/dashboard/operator/invites",
+        &token,
+        &[("sec-fetch-site", "same-origin")],
+        &good,
+    );
     assert_eq!(made.await.status, 201);
     assert_ne!(people.state(), before);
 }
@@ -288,12 +563,34 @@ async fn a_session_that_was_planted_opens_nothing_after_sign_in() {
     let signed_up = world.post("/dashboard/sign-up", &planted, &body).await;
     assert_ne!(signed_up.cookie(), planted);
     assert_eq!(world.get("/dashboard", &planted).await.status, 303);
-    let again = world.post("/dashboard/sign-in", &signed_up.cookie(), &body).await;
-    assert_ne!(again.cookie(), signed_up.cookie(), "a new token at every sign-in");
-    assert_eq!(world.get("/dashboard", &signed_up.cookie()).await.status, 303);
-    let out = world.get("/dashboard/account", &again.cookie()).await.csrf();
-    let ended = world.post("/dashboard/sign-out", &again.cookie(), &format!("csrf={out}")).await;
-    assert!(ended.headers["set-cookie"].contains("Max-Age=0"), "{}", ended.headers["set-cookie"]);
+    let again = world
+        .post("/dashboard/sign-in", &signed_up.cookie(), &body)
+        .await;
+    assert_ne!(
+        again.cookie(),
+        signed_up.cookie(),
+        "a new token at every sign-in"
+    );
+    assert_eq!(
+        world.get("/dashboard", &signed_up.cookie()).await.status,
+        303
+    );
+    let out = world
+        .get("/dashboard/account", &again.cookie())
+        .await
+        .csrf();
+    let ended = world
+        .post(
+            "/dashboard/sign-out",
+            &again.cookie(),
+            &format!("csrf={out}"),
+        )
+        .await;
+    assert!(
+        ended.headers["set-cookie"].contains("Max-Age=0"),
+        "{}",
+        ended.headers["set-cookie"]
+    );
     assert_eq!(world.get("/dashboard", &again.cookie()).await.status, 303);
 }
 
@@ -301,13 +598,25 @@ async fn a_session_that_was_planted_opens_nothing_after_sign_in() {
 async fn sign_in_leads_to_the_dashboard_wherever_it_is_told_to_lead() {
     let world = world(&[]).await;
     world.visitor("a@example.com").await;
-    for next in ["https://evil.example", "//evil.example", "/\\evil.example", "javascript:alert(1)"] {
+    for next in [
+        "https://evil.example",
+        "//evil.example",
+        "/\\evil.example",
+        "javascript:alert(1)",
+    ] {
         let path = format!("/dashboard/sign-in?next={next}");
         let page = world.get(&path, "").await;
-        assert!(!page.body.contains("evil.example") && !page.body.contains("alert(1)"), "{next}");
+        assert!(
+            !page.body.contains("evil.example") && !page.body.contains("alert(1)"),
+            "{next}"
+        );
         let body = format!("email=a@example.com&password={PASSWORD}&next={next}");
         let answer = world.post(&path, "", &body).await;
-        assert_eq!((answer.status, answer.headers["location"].as_str()), (303, "/dashboard"), "{next}");
+        assert_eq!(
+            (answer.status, answer.headers["location"].as_str()),
+            (303, "/dashboard"),
+            "{next}"
+        );
     }
 }
 
@@ -323,19 +632,26 @@ async fn a_stranger_cannot_tell_who_has_an_account_by_signing_in() {
             let body = format!("email={email}&password=wrong{index}");
             let answer = world.post("/dashboard/sign-in", "", &body).await;
             fastest[who] = fastest[who].min(began.elapsed());
-            let mut headers: Vec<_> = answer.headers.into_iter().filter(|(name, _)| name != "date").collect();
+            let mut headers: Vec<_> = answer
+                .headers
+                .into_iter()
+                .filter(|(name, _)| name != "date")
+                .collect();
             headers.sort();
             answers.push((answer.status, headers, answer.body.replace(email, "")));
         }
     }
-    assert!(answers.iter().all(|answer| *answer == answers[0]), "{answers:#?}");
+    assert!(
+        answers.iter().all(|answer| *answer == answers[0]),
+        "{answers:#?}"
+    );
     assert_eq!(answers[0].0, 401);
     // Without a hash for the unknown one, the two are a hundredfold apart.
     assert!(fastest[1] * 5 > fastest[0], "{fastest:?}");
 }
 
-/// How much longer the middle one of many wrong tries takes for somebody who has an account. Told, and bounded where
-/// there are enough tries to tell it from the machine's moods.
+/// How much longer the middle one of many wrong tries takes for somebody who has an account. Told,
+/// and bounded where there are enough tries to tell it from the machine's moods.
 #[tokio::test]
 async fn the_time_of_a_wrong_password_does_not_tell_who_has_an_account() {
     let is_long = std::env::var_os("GATEWAY_LONG").is_some_and(|value| value == "1");
@@ -344,7 +660,12 @@ async fn the_time_of_a_wrong_password_does_not_tell_who_has_an_account() {
     // One address and one e-mail may try five times at once.
     for index in 0..tries / 5 {
         let email = format!("a{index}@example.com");
-        let new = NewAccount { email: &email, password: Some(PASSWORD), role: Role::Member, trial: None };
+        let new = NewAccount {
+            email: &email,
+            password: Some(PASSWORD),
+            role: Role::Member,
+            trial: None,
+        };
         world.accounts.create_account(&new, now_ms()).unwrap();
     }
     let mut took = [Vec::new(), Vec::new()];
@@ -354,7 +675,14 @@ async fn the_time_of_a_wrong_password_does_not_tell_who_has_an_account() {
             let body = format!("email={name}{}@example.com&password=wrong", index / 5);
             let place = format!("10.{who}.{}.1", index / 5);
             let began = std::time::Instant::now();
-            let answer = world.ask("POST", "/dashboard/sign-in", &[("x-forwarded-for", &place)], &body).await;
+            let answer = world
+                .ask(
+                    "POST",
+                    "/dashboard/sign-in",
+                    &[("x-forwarded-for", &place)],
+                    &body,
+                )
+                .await;
             took[who].push(began.elapsed());
             assert_eq!(answer.status, 401);
         }
@@ -363,7 +691,9 @@ async fn the_time_of_a_wrong_password_does_not_tell_who_has_an_account() {
         times.sort();
         times[times.len() / 2]
     });
-    eprintln!("{tries} wrong passwords each, the middle one: {known:?} with an account, {unknown:?} without");
+    eprintln!(
+        "{tries} wrong passwords each, the middle one: {known:?} with an account, {unknown:?} without"
+    );
     let apart = known.abs_diff(unknown);
     assert!(!is_long || apart < known / 4, "{apart:?} of {known:?}");
 }

@@ -89,7 +89,11 @@ pub enum Refusal {
     After,
 }
 
-pub const REFUSAL: [(&str, Refusal); 3] = [("0", Refusal::No), ("1", Refusal::Instead), ("after", Refusal::After)];
+pub const REFUSAL: [(&str, Refusal); 3] = [
+    ("0", Refusal::No),
+    ("1", Refusal::Instead),
+    ("after", Refusal::After),
+];
 
 /// Where the chat vendor's reasoning stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -145,8 +149,11 @@ pub enum Shape {
     Error,
 }
 
-pub const SHAPE: [(&str, Shape); 3] =
-    [("array", Shape::Array), ("nochoices", Shape::NoChoices), ("error", Shape::Error)];
+pub const SHAPE: [(&str, Shape); 3] = [
+    ("array", Shape::Array),
+    ("nochoices", Shape::NoChoices),
+    ("error", Shape::Error),
+];
 
 /// What stands before every event of a stream, and is none itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,17 +21,28 @@ impl Reply {
             Some(Shape::Array) => format!(r#"[{{"type":"text","text":{}}}]"#, quote(&text)),
             _ => quote(&text),
         };
-        let refusal = if refusal.is_empty() { "null".to_owned() } else { quote(&refusal) };
+        let refusal = if refusal.is_empty() {
+            "null".to_owned()
+        } else {
+            quote(&refusal)
+        };
         let calls = match (has_calls, self.behaviour.calls) {
             (false, _) => String::new(),
-            (true, Calls::Legacy) => format!(r#","function_call":{}"#, self.function(0, true, None)),
+            (true, Calls::Legacy) => {
+                format!(r#","function_call":{}"#, self.function(0, true, None))
+            }
             (true, _) => {
-                let entries: Vec<String> =
-                    (0..answer.calls().count()).map(|call| self.whole_call(choice, call)).collect();
+                let entries: Vec<String> = (0..answer.calls().count())
+                    .map(|call| self.whole_call(choice, call))
+                    .collect();
                 format!(r#","tool_calls":[{}]"#, entries.join(","))
             }
         };
-        let (reasoning, annotations, unknown) = (self.reasoning(), self.annotations(), self.behaviour.unknown_field());
+        let (reasoning, annotations, unknown) = (
+            self.reasoning(),
+            self.annotations(),
+            self.behaviour.unknown_field(),
+        );
         format!(
             r#"{{"role":"assistant","content":{content}{reasoning}{calls},"refusal":{refusal},"annotations":[{annotations}]{unknown}}}"#
         )
@@ -39,7 +50,11 @@ impl Reply {
 
     pub(super) fn role(&self, calls: &str) -> String {
         let has_text = !self.answer.text().is_empty() || self.answer.calls().next().is_none();
-        let content = if has_text && self.answer.refusal().is_empty() { r#""""# } else { "null" };
+        let content = if has_text && self.answer.refusal().is_empty() {
+            r#""""#
+        } else {
+            "null"
+        };
         format!(r#"{{"role":"assistant","content":{content}{calls},"refusal":null}}"#)
     }
 
@@ -67,14 +82,24 @@ impl Reply {
         for part in &self.answer.parts {
             let Part::Text(text) = part else { continue };
             let end = at + text.text.chars().count();
-            all.extend(text.sources.iter().map(|source| annotation(source, at, end)));
+            all.extend(
+                text.sources
+                    .iter()
+                    .map(|source| annotation(source, at, end)),
+            );
             at = end;
         }
         all.join(",")
     }
 
     /// An entry of `tool_calls` in a stream: the one that opens the call, or a later one.
-    pub(super) fn entry(&self, choice: usize, call: usize, opens: bool, args: Option<Range<usize>>) -> String {
+    pub(super) fn entry(
+        &self,
+        choice: usize,
+        call: usize,
+        opens: bool,
+        args: Option<Range<usize>>,
+    ) -> String {
         let mode = self.behaviour.calls;
         let names = opens || mode == Calls::Repeat;
         let index = match mode {
@@ -88,7 +113,10 @@ impl Reply {
         };
         let kind = if names { r#""type":"function","# } else { "" };
         let args = args.unwrap_or(0..0);
-        format!(r#"{{{index}{id}{kind}"function":{}}}"#, self.function(call, names, Some(args)))
+        format!(
+            r#"{{{index}{id}{kind}"function":{}}}"#,
+            self.function(call, names, Some(args))
+        )
     }
 
     /// The name and the arguments of a call, or a range of them.
@@ -108,7 +136,10 @@ impl Reply {
             Calls::NoId => String::new(),
             _ => format!(r#""id":{},"#, self.call_id(choice, call)),
         };
-        format!(r#"{{{id}"type":"function","function":{}}}"#, self.function(call, true, None))
+        format!(
+            r#"{{{id}"type":"function","function":{}}}"#,
+            self.function(call, true, None)
+        )
     }
 
     fn call_id(&self, choice: usize, call: usize) -> String {
@@ -130,7 +161,8 @@ impl Reply {
             .collect();
         let text = self.answer.thinking();
         let spelling = self.behaviour.spelling;
-        let is_opaque = text.is_empty() && matches!(spelling, Spelling::Content | Spelling::Reasoning);
+        let is_opaque =
+            text.is_empty() && matches!(spelling, Spelling::Content | Spelling::Reasoning);
         if details.is_empty() || is_opaque {
             return String::new();
         }
@@ -143,7 +175,9 @@ impl Reply {
             Spelling::Reasoning => format!(r#""reasoning":{text}"#),
             Spelling::Details => format!(r#""reasoning_details":[{details}]"#),
             Spelling::All => {
-                format!(r#""reasoning_content":{text},"reasoning":{text},"reasoning_details":[{details}]"#)
+                format!(
+                    r#""reasoning_content":{text},"reasoning":{text},"reasoning_details":[{details}]"#
+                )
             }
         }
     }
@@ -154,7 +188,10 @@ impl Reply {
     }
 
     fn opaque_detail(&self, part: usize) -> String {
-        let (index, data) = (self.detail_number(part), sign(Sealed::Redacted, "", &format!("{}/{part}", self.serial)));
+        let (index, data) = (
+            self.detail_number(part),
+            sign(Sealed::Redacted, "", &format!("{}/{part}", self.serial)),
+        );
         format!(
             r#"{{"type":"reasoning.encrypted","data":"{data}","id":"rs_{}{part:02}","format":"openai-responses-v1","index":{index}}}"#,
             self.serial
@@ -163,7 +200,9 @@ impl Reply {
 
     fn detail_number(&self, part: usize) -> usize {
         let before = self.answer.parts[..part].iter();
-        before.filter(|part| matches!(part, Part::Thinking(_) | Part::Redacted)).count()
+        before
+            .filter(|part| matches!(part, Part::Thinking(_) | Part::Redacted))
+            .count()
     }
 }
 

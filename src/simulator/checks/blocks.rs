@@ -11,8 +11,15 @@ use crate::simulator::signature::{Sealed, decode, is_ours};
 
 const ID_MAX: usize = 256;
 const NAME_MAX: usize = 128;
-const USER_BLOCKS: [&str; 7] =
-    ["text", "image", "document", "tool_result", "search_result", "container_upload", "compaction"];
+const USER_BLOCKS: [&str; 7] = [
+    "text",
+    "image",
+    "document",
+    "tool_result",
+    "search_result",
+    "container_upload",
+    "compaction",
+];
 const ASSISTANT_BLOCKS: [&str; 11] = [
     "text",
     "thinking",
@@ -26,7 +33,14 @@ const ASSISTANT_BLOCKS: [&str; 11] = [
     "fallback",
     "document",
 ];
-const RESULT_BLOCKS: [&str; 6] = ["text", "image", "document", "search_result", "tool_reference", "browser_state"];
+const RESULT_BLOCKS: [&str; 6] = [
+    "text",
+    "image",
+    "document",
+    "search_result",
+    "tool_reference",
+    "browser_state",
+];
 
 /// What the first bytes of an image say it is.
 const MAGIC: [(&[u8], &str); 4] = [
@@ -40,7 +54,10 @@ pub fn check(path: &str, block: &Value, role: &str) -> Result<(), Problem> {
     let kind = block["type"].as_str().unwrap_or_default();
     let is_allowed = match role {
         "user" => USER_BLOCKS.contains(&kind),
-        "assistant" => ASSISTANT_BLOCKS.contains(&kind) || (kind.ends_with("_tool_result") && kind != "tool_result"),
+        "assistant" => {
+            ASSISTANT_BLOCKS.contains(&kind)
+                || (kind.ends_with("_tool_result") && kind != "tool_result")
+        }
         _ => matches!(kind, "text" | "tool_addition" | "tool_removal"),
     };
     if !is_allowed {
@@ -66,10 +83,31 @@ fn fields(kind: &str) -> Option<&'static [&'static str]> {
         "text" => &["type", "text", "cache_control", "citations"],
         "thinking" => &["type", "thinking", "signature"],
         "redacted_thinking" => &["type", "data"],
-        "tool_use" => &["type", "id", "name", "input", "cache_control", "caller", "toolset_name"],
-        "tool_result" => &["type", "tool_use_id", "content", "is_error", "cache_control"],
+        "tool_use" => &[
+            "type",
+            "id",
+            "name",
+            "input",
+            "cache_control",
+            "caller",
+            "toolset_name",
+        ],
+        "tool_result" => &[
+            "type",
+            "tool_use_id",
+            "content",
+            "is_error",
+            "cache_control",
+        ],
         "image" => &["type", "source", "cache_control", "transformations"],
-        "document" => &["type", "source", "title", "context", "citations", "cache_control"],
+        "document" => &[
+            "type",
+            "source",
+            "title",
+            "context",
+            "citations",
+            "cache_control",
+        ],
         _ => return None,
     })
 }
@@ -77,10 +115,12 @@ fn fields(kind: &str) -> Option<&'static [&'static str]> {
 fn misplaced(path: &str, kind: &str) -> Problem {
     let turn = path.split(".content").next().unwrap_or(path);
     match kind {
-        "tool_result" => refused(format!("{turn}: `tool_result` blocks can only be in `user` messages")),
-        "tool_use" | "thinking" | "redacted_thinking" | "server_tool_use" => {
-            refused(format!("{turn}: `{kind}` blocks can only be in `assistant` messages"))
-        }
+        "tool_result" => refused(format!(
+            "{turn}: `tool_result` blocks can only be in `user` messages"
+        )),
+        "tool_use" | "thinking" | "redacted_thinking" | "server_tool_use" => refused(format!(
+            "{turn}: `{kind}` blocks can only be in `assistant` messages"
+        )),
         "" => refused(format!("{path}.type: Field required")),
         _ => refused(format!(
             "{path}: Input tag '{kind}' found using 'type' does not match any of the expected tags: 'document', \
@@ -96,29 +136,46 @@ fn thinking(path: &str, block: &Value) -> Result<(), Problem> {
         return Err(refused(format!("{path}.thinking.thinking: Field required")));
     };
     let Some(signature) = signature else {
-        return Err(refused(format!("{path}.thinking.signature: Field required")));
+        return Err(refused(format!(
+            "{path}.thinking.signature: Field required"
+        )));
     };
     match is_ours(Sealed::Thinking, text, signature) {
         true => Ok(()),
-        false => Err(refused(format!("{path}: Invalid `signature` in `thinking` block"))),
+        false => Err(refused(format!(
+            "{path}: Invalid `signature` in `thinking` block"
+        ))),
     }
 }
 
 fn redacted(path: &str, block: &Value) -> Result<(), Problem> {
-    match is_ours(Sealed::Redacted, "", block["data"].as_str().unwrap_or_default()) {
+    match is_ours(
+        Sealed::Redacted,
+        "",
+        block["data"].as_str().unwrap_or_default(),
+    ) {
         true => Ok(()),
-        false => Err(refused(format!("{path}: Invalid `data` in `redacted_thinking` block"))),
+        false => Err(refused(format!(
+            "{path}: Invalid `data` in `redacted_thinking` block"
+        ))),
     }
 }
 
 fn call(path: &str, block: &Value) -> Result<(), Problem> {
     check_id(&format!("{path}.id"), &block["id"])?;
-    if !block["name"].as_str().is_some_and(|name| is_word(name, NAME_MAX)) {
-        return Err(refused(format!("{path}.name: String should match pattern '^[a-zA-Z0-9_-]{{1,{NAME_MAX}}}$'")));
+    if !block["name"]
+        .as_str()
+        .is_some_and(|name| is_word(name, NAME_MAX))
+    {
+        return Err(refused(format!(
+            "{path}.name: String should match pattern '^[a-zA-Z0-9_-]{{1,{NAME_MAX}}}$'"
+        )));
     }
     match block.get("input") {
         Some(Value::Object(_)) => Ok(()),
-        Some(_) => Err(refused(format!("{path}.input: Input should be a valid dictionary"))),
+        Some(_) => Err(refused(format!(
+            "{path}.input: Input should be a valid dictionary"
+        ))),
         None => Err(refused(format!("{path}.input: Field required"))),
     }
 }
@@ -126,7 +183,9 @@ fn call(path: &str, block: &Value) -> Result<(), Problem> {
 fn check_id(path: &str, id: &Value) -> Result<(), Problem> {
     match id.as_str() {
         Some(id) if is_word(id, ID_MAX) => Ok(()),
-        Some(_) => Err(refused(format!("{path}: String should match pattern '^[a-zA-Z0-9_-]+$'"))),
+        Some(_) => Err(refused(format!(
+            "{path}: String should match pattern '^[a-zA-Z0-9_-]+$'"
+        ))),
         None => Err(refused(format!("{path}: Field required"))),
     }
 }
@@ -134,12 +193,18 @@ fn check_id(path: &str, id: &Value) -> Result<(), Problem> {
 fn result(path: &str, block: &Value) -> Result<(), Problem> {
     check_id(&format!("{path}.tool_use_id"), &block["tool_use_id"])?;
     if block.get("is_error").is_some_and(|flag| !flag.is_boolean()) {
-        return Err(refused(format!("{path}.is_error: Input should be a valid boolean")));
+        return Err(refused(format!(
+            "{path}.is_error: Input should be a valid boolean"
+        )));
     }
     match block.get("content") {
         None | Some(Value::String(_)) => return Ok(()),
         Some(Value::Array(_)) => {}
-        Some(_) => return Err(refused(format!("{path}.content: Input should be a valid list"))),
+        Some(_) => {
+            return Err(refused(format!(
+                "{path}.content: Input should be a valid list"
+            )));
+        }
     }
     for (index, inner) in list(&block["content"]).iter().enumerate() {
         let kind = inner["type"].as_str().unwrap_or_default();
@@ -159,13 +224,27 @@ fn result(path: &str, block: &Value) -> Result<(), Problem> {
 fn image(path: &str, source: &Value) -> Result<(), Problem> {
     match source["type"].as_str() {
         Some("base64") => {
-            only(&format!("{path}.base64"), source, &["type", "media_type", "data"])?;
+            only(
+                &format!("{path}.base64"),
+                source,
+                &["type", "media_type", "data"],
+            )?;
             image_data(&format!("{path}.base64"), source)
         }
-        Some("url") if source["url"].as_str().is_some_and(|url| url.starts_with("https://")) => Ok(()),
-        Some("url") => Err(refused(format!("{path}.url.url: Only HTTPS URLs are supported."))),
+        Some("url")
+            if source["url"]
+                .as_str()
+                .is_some_and(|url| url.starts_with("https://")) =>
+        {
+            Ok(())
+        }
+        Some("url") => Err(refused(format!(
+            "{path}.url.url: Only HTTPS URLs are supported."
+        ))),
         Some("file") => Ok(()),
-        _ => Err(refused(format!("{path}: Input should be a base64, url or file source"))),
+        _ => Err(refused(format!(
+            "{path}: Input should be a base64, url or file source"
+        ))),
     }
 }
 
@@ -176,7 +255,11 @@ fn image_data(path: &str, source: &Value) -> Result<(), Problem> {
             "{path}.media_type: Input should be 'image/jpeg', 'image/png', 'image/gif' or 'image/webp'"
         )));
     }
-    let Some(bytes) = source["data"].as_str().and_then(decode).filter(|bytes| !bytes.is_empty()) else {
+    let Some(bytes) = source["data"]
+        .as_str()
+        .and_then(decode)
+        .filter(|bytes| !bytes.is_empty())
+    else {
         return Err(refused(format!("{path}: invalid base64 data")));
     };
     match MAGIC.iter().find(|(magic, _)| bytes.starts_with(magic)) {
@@ -192,17 +275,19 @@ fn document(path: &str, source: &Value) -> Result<(), Problem> {
     let media_type = source["media_type"].as_str();
     let data = source["data"].as_str();
     match source["type"].as_str() {
-        Some("base64") if media_type != Some("application/pdf") => {
-            Err(refused(format!("{path}.base64.media_type: Input should be 'application/pdf'")))
-        }
+        Some("base64") if media_type != Some("application/pdf") => Err(refused(format!(
+            "{path}.base64.media_type: Input should be 'application/pdf'"
+        ))),
         Some("base64") if data.and_then(decode).is_none() => {
             Err(refused(format!("{path}.base64: invalid base64 data")))
         }
-        Some("text") if media_type != Some("text/plain") => {
-            Err(refused(format!("{path}.text.media_type: Input should be 'text/plain'")))
-        }
+        Some("text") if media_type != Some("text/plain") => Err(refused(format!(
+            "{path}.text.media_type: Input should be 'text/plain'"
+        ))),
         Some("text") if data.is_none() => Err(refused(format!("{path}.text.data: Field required"))),
         Some("base64" | "text" | "content" | "url" | "file") => Ok(()),
-        _ => Err(refused(format!("{path}: Input should be a base64, text, content, url or file source"))),
+        _ => Err(refused(format!(
+            "{path}: Input should be a base64, text, content, url or file source"
+        ))),
     }
 }

@@ -1,6 +1,7 @@
 //! The messages vendor's checks of cache marks: how many there are, and what they say.
 //!
-//! It must not decide where a mark may stand: a block that bears none has no such field (`blocks.rs`).
+//! It must not decide where a mark may stand: a block that bears none has no such field
+//! (`blocks.rs`).
 
 use serde_json::Value;
 
@@ -50,8 +51,11 @@ fn check_mark(call: &Call<'_>, path: &str, mark: &Value) -> Result<(), Problem> 
         return Err(refused(format!("{path}.type: Input should be 'ephemeral'")));
     }
     let path = format!("{path}.ephemeral");
-    let fields: &[&str] =
-        if call.has_preview("prompt-caching-scope") { &["type", "ttl", "scope"] } else { &["type", "ttl"] };
+    let fields: &[&str] = if call.has_preview("prompt-caching-scope") {
+        &["type", "ttl", "scope"]
+    } else {
+        &["type", "ttl"]
+    };
     only(&path, mark, fields)?;
     match mark.get("ttl").map(Value::as_str) {
         None | Some(Some("5m" | "1h")) => Ok(()),

@@ -1,4 +1,5 @@
-//! The chat vendor's checks of a whole request: its fields, limits, and what reasoning models refuse.
+//! The chat vendor's checks of a whole request: its fields, limits, and what reasoning models
+//! refuse.
 //!
 //! It must not look into messages (`chat_turns.rs`) or tools (`chat_tools.rs`).
 
@@ -52,13 +53,23 @@ const LABEL_MAX: usize = 64;
 const STOPS_MAX: usize = 4;
 
 pub fn check(call: &Call<'_>) -> Result<(), Problem> {
-    let extra = call.body.as_object().into_iter().flat_map(|body| body.keys());
-    let extra = extra.map(String::as_str).find(|name| !FIELDS.contains(name) && !call.spares(name));
+    let extra = call
+        .body
+        .as_object()
+        .into_iter()
+        .flat_map(|body| body.keys());
+    let extra = extra
+        .map(String::as_str)
+        .find(|name| !FIELDS.contains(name) && !call.spares(name));
     if let Some(name) = extra {
         return Err(unknown_parameter(name));
     }
     if call.is_real() {
-        only("stream_options", &call.body["stream_options"], &["include_usage", "include_obfuscation"])?;
+        only(
+            "stream_options",
+            &call.body["stream_options"],
+            &["include_usage", "include_obfuscation"],
+        )?;
     }
     let model = ChatModel::of(call.model);
     limits(call, model)?;
@@ -74,7 +85,11 @@ pub fn check(call: &Call<'_>) -> Result<(), Problem> {
 }
 
 pub fn unknown_parameter(path: &str) -> Problem {
-    Problem::of_param(format!("Unknown parameter: '{path}'."), path, Some("unknown_parameter"))
+    Problem::of_param(
+        format!("Unknown parameter: '{path}'."),
+        path,
+        Some("unknown_parameter"),
+    )
 }
 
 pub fn missing(path: &str) -> Problem {
@@ -145,19 +160,33 @@ fn unsupported(name: &str, hint: &str) -> Problem {
 fn limits(call: &Call<'_>, model: ChatModel) -> Result<(), Problem> {
     let both = call.given("max_tokens").is_some() && call.given("max_completion_tokens").is_some();
     if both {
-        let text = "Setting 'max_tokens' and 'max_completion_tokens' at the same time is not supported.";
-        return Err(Problem::of_param(text, "max_tokens", Some("invalid_parameter_combination")));
+        let text =
+            "Setting 'max_tokens' and 'max_completion_tokens' at the same time is not supported.";
+        return Err(Problem::of_param(
+            text,
+            "max_tokens",
+            Some("invalid_parameter_combination"),
+        ));
     }
     if call.given("max_tokens").is_some() && model.reasons() {
-        return Err(unsupported("max_tokens", " Use 'max_completion_tokens' instead."));
+        return Err(unsupported(
+            "max_tokens",
+            " Use 'max_completion_tokens' instead.",
+        ));
     }
     for name in ["max_tokens", "max_completion_tokens"] {
-        let Some(asked) = call.given(name) else { continue };
+        let Some(asked) = call.given(name) else {
+            continue;
+        };
         let Some(asked) = asked.as_u64().filter(|asked| *asked > 0) else {
             let text = format!(
                 "Invalid '{name}': integer below minimum value. Expected a value >= 1, but got {asked} instead."
             );
-            return Err(Problem::of_param(text, name, Some("integer_below_min_value")));
+            return Err(Problem::of_param(
+                text,
+                name,
+                Some("integer_below_min_value"),
+            ));
         };
         if let Some(max) = call.output_max().filter(|max| asked > *max) {
             let text = format!(
@@ -179,20 +208,32 @@ fn limits(call: &Call<'_>, model: ChatModel) -> Result<(), Problem> {
 
 fn labels(call: &Call<'_>) -> Result<(), Problem> {
     for name in ["safety_identifier", "prompt_cache_key"] {
-        let length = call.given(name).and_then(Value::as_str).map_or(0, |label| label.chars().count());
+        let length = call
+            .given(name)
+            .and_then(Value::as_str)
+            .map_or(0, |label| label.chars().count());
         if length > LABEL_MAX {
             return Err(too_long(name, LABEL_MAX, length));
         }
     }
     let stops = call.body["stop"].as_array().map_or(0, Vec::len);
-    if stops > STOPS_MAX { Err(array_too_long("stop", STOPS_MAX, stops)) } else { Ok(()) }
+    if stops > STOPS_MAX {
+        Err(array_too_long("stop", STOPS_MAX, stops))
+    } else {
+        Ok(())
+    }
 }
 
 fn ranges(call: &Call<'_>) -> Result<(), Problem> {
-    for (name, min, max) in
-        [("temperature", 0, 2), ("top_p", 0, 1), ("presence_penalty", -2, 2), ("frequency_penalty", -2, 2)]
-    {
-        let Some(value) = call.given(name) else { continue };
+    for (name, min, max) in [
+        ("temperature", 0, 2),
+        ("top_p", 0, 1),
+        ("presence_penalty", -2, 2),
+        ("frequency_penalty", -2, 2),
+    ] {
+        let Some(value) = call.given(name) else {
+            continue;
+        };
         let Some(number) = value.as_f64() else {
             return Err(Problem::of_param(
                 format!("Invalid type for '{name}': expected a decimal."),
@@ -205,13 +246,21 @@ fn ranges(call: &Call<'_>) -> Result<(), Problem> {
             let text = format!(
                 "Invalid '{name}': decimal above maximum value. Expected a value <= {max}, but got {value} instead."
             );
-            return Err(Problem::of_param(text, name, Some("decimal_above_max_value")));
+            return Err(Problem::of_param(
+                text,
+                name,
+                Some("decimal_above_max_value"),
+            ));
         }
         if is_small {
             let text = format!(
                 "Invalid '{name}': decimal below minimum value. Expected a value >= {min}, but got {value} instead."
             );
-            return Err(Problem::of_param(text, name, Some("decimal_below_min_value")));
+            return Err(Problem::of_param(
+                text,
+                name,
+                Some("decimal_below_min_value"),
+            ));
         }
     }
     Ok(())
@@ -226,15 +275,28 @@ fn reasoning(call: &Call<'_>) -> Result<(), Problem> {
             "Unsupported value: 'temperature' does not support {value} with this model. Only the default (1) value is \
              supported."
         );
-        return Err(Problem::of_param(text, "temperature", Some("unsupported_value")));
+        return Err(Problem::of_param(
+            text,
+            "temperature",
+            Some("unsupported_value"),
+        ));
     }
     let is_set = |name: &str| match name {
         "top_p" => number(name).is_some_and(|top_p| top_p != 1.0),
-        "presence_penalty" | "frequency_penalty" => number(name).is_some_and(|penalty| penalty != 0.0),
+        "presence_penalty" | "frequency_penalty" => {
+            number(name).is_some_and(|penalty| penalty != 0.0)
+        }
         "logprobs" => call.body[name] == true,
         _ => call.given(name).is_some(),
     };
-    let refused = ["stop", "top_p", "presence_penalty", "frequency_penalty", "logprobs", "logit_bias"];
+    let refused = [
+        "stop",
+        "top_p",
+        "presence_penalty",
+        "frequency_penalty",
+        "logprobs",
+        "logit_bias",
+    ];
     match refused.iter().find(|name| is_set(name)) {
         Some(name) => Err(unsupported(name, "")),
         None => Ok(()),
@@ -247,11 +309,16 @@ fn effort(call: &Call<'_>, model: ChatModel) -> Result<(), Problem> {
     };
     let name = "reasoning_effort";
     if model.never_reasons() {
-        return Err(Problem::of_param(format!("Unrecognized request argument supplied: {name}"), name, None));
+        return Err(Problem::of_param(
+            format!("Unrecognized request argument supplied: {name}"),
+            name,
+            None,
+        ));
     }
     let effort = effort.as_str().unwrap_or_default();
     if model.refuses_effort(effort) {
-        let text = format!("Unsupported value: '{name}' does not support '{effort}' with this model.");
+        let text =
+            format!("Unsupported value: '{name}' does not support '{effort}' with this model.");
         return Err(Problem::of_param(text, name, Some("unsupported_value")));
     }
     Ok(())
@@ -271,7 +338,10 @@ fn response_format(call: &Call<'_>) -> Result<(), Problem> {
             let Some(schema) = given(written, "schema") else {
                 return Err(missing(&format!("{path}.schema")));
             };
-            let of = format!("response_format '{}'", written["name"].as_str().unwrap_or_default());
+            let of = format!(
+                "response_format '{}'",
+                written["name"].as_str().unwrap_or_default()
+            );
             match written["strict"] == true {
                 true => chat_schema::check_strict(&of, "response_format", schema),
                 false => chat_schema::check(&of, "response_format", schema),

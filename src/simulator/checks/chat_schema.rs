@@ -29,18 +29,32 @@ struct Check<'a> {
 
 /// The schema must be one, of an object, whose members are told.
 pub fn check(of: &str, param: &str, schema: &Value) -> Result<(), Problem> {
-    Check { of, param, strict: false }.top(schema)
+    Check {
+        of,
+        param,
+        strict: false,
+    }
+    .top(schema)
 }
 
 /// It must also leave nothing open.
 pub fn check_strict(of: &str, param: &str, schema: &Value) -> Result<(), Problem> {
-    Check { of, param, strict: true }.top(schema)
+    Check {
+        of,
+        param,
+        strict: true,
+    }
+    .top(schema)
 }
 
 impl Check<'_> {
     fn refused(&self, message: &str) -> Problem {
         let text = format!("Invalid schema for {}: {message}", self.of);
-        let code = if self.param.starts_with("tools") { Some("invalid_function_parameters") } else { None };
+        let code = if self.param.starts_with("tools") {
+            Some("invalid_function_parameters")
+        } else {
+            None
+        };
         Problem::of_param(text, self.param, code)
     }
 
@@ -48,11 +62,14 @@ impl Check<'_> {
         let kind = schema["type"].as_str();
         if kind != Some("object") {
             let kind = kind.unwrap_or("None");
-            return Err(
-                self.refused(&format!("schema must be a JSON Schema of 'type: \"object\"', got 'type: \"{kind}\"'."))
-            );
+            return Err(self.refused(&format!(
+                "schema must be a JSON Schema of 'type: \"object\"', got 'type: \"{kind}\"'."
+            )));
         }
-        if ["oneOf", "anyOf", "allOf", "enum", "not"].iter().any(|name| schema.get(name).is_some()) {
+        if ["oneOf", "anyOf", "allOf", "enum", "not"]
+            .iter()
+            .any(|name| schema.get(name).is_some())
+        {
             return Err(self.refused(
                 "schema must have type 'object' and not have 'oneOf'/'anyOf'/'allOf'/'enum'/'not' at the top level.",
             ));
@@ -70,7 +87,11 @@ impl Check<'_> {
         let place = place(context);
         for name in ["required", "enum"] {
             if members.get(name).is_some_and(|value| !value.is_array()) {
-                let shown = if schema[name].is_null() { "None".to_owned() } else { schema[name].to_string() };
+                let shown = if schema[name].is_null() {
+                    "None".to_owned()
+                } else {
+                    schema[name].to_string()
+                };
                 return Err(self.refused(&format!("{shown} is not of type 'array'.")));
             }
         }
@@ -93,7 +114,12 @@ impl Check<'_> {
         self.inner(&schema["items"], context, &["items"])
     }
 
-    fn inner(&self, schema: &Value, context: &mut Vec<String>, names: &[&str]) -> Result<(), Problem> {
+    fn inner(
+        &self,
+        schema: &Value,
+        context: &mut Vec<String>,
+        names: &[&str],
+    ) -> Result<(), Problem> {
         let depth = context.len();
         context.extend(names.iter().map(|name| format!("'{name}'")));
         let checked = self.node(schema, context);
@@ -114,7 +140,10 @@ impl Check<'_> {
             )));
         }
         let required = list(&schema["required"]);
-        let mut names = schema["properties"].as_object().into_iter().flat_map(|members| members.keys());
+        let mut names = schema["properties"]
+            .as_object()
+            .into_iter()
+            .flat_map(|members| members.keys());
         match names.find(|name| !required.iter().any(|required| required == name.as_str())) {
             Some(name) => Err(self.refused(&format!(
                 "In context={place}, 'required' is required to be supplied and to be an array including every key in \

@@ -15,7 +15,9 @@ pub fn check(call: &Call<'_>, model: ChatModel) -> Result<(), Problem> {
     for name in ["tools", "functions"] {
         match call.given(name).map(list) {
             Some([]) => return Err(empty_array(name)),
-            Some(entries) if entries.len() > TOOLS_MAX => return Err(array_too_long(name, TOOLS_MAX, entries.len())),
+            Some(entries) if entries.len() > TOOLS_MAX => {
+                return Err(array_too_long(name, TOOLS_MAX, entries.len()));
+            }
             _ => {}
         }
     }
@@ -23,7 +25,11 @@ pub fn check(call: &Call<'_>, model: ChatModel) -> Result<(), Problem> {
         check_tool(&format!("tools[{index}]"), tool)?;
     }
     for (index, function) in list(&call.body["functions"]).iter().enumerate() {
-        check_function(&format!("functions[{index}]"), &format!("functions[{index}]"), function)?;
+        check_function(
+            &format!("functions[{index}]"),
+            &format!("functions[{index}]"),
+            function,
+        )?;
     }
     let is_function = |tool: &Value| tool["type"] == "function";
     let has_functions = list(&call.body["tools"]).iter().any(is_function);
@@ -35,9 +41,15 @@ pub fn check(call: &Call<'_>, model: ChatModel) -> Result<(), Problem> {
         );
         return Err(Problem::of_param(text, "reasoning_effort", None));
     }
-    for (name, needs) in [("tool_choice", "tools"), ("parallel_tool_calls", "tools"), ("function_call", "functions")] {
+    for (name, needs) in [
+        ("tool_choice", "tools"),
+        ("parallel_tool_calls", "tools"),
+        ("function_call", "functions"),
+    ] {
         if call.given(name).is_some() && call.given(needs).is_none() {
-            let text = format!("Invalid value for '{name}': '{name}' is only allowed when '{needs}' are specified.");
+            let text = format!(
+                "Invalid value for '{name}': '{name}' is only allowed when '{needs}' are specified."
+            );
             return Err(Problem::of_param(text, name, None));
         }
     }
@@ -50,23 +62,30 @@ fn check_tool(path: &str, tool: &Value) -> Result<(), Problem> {
             // Some agents that work with the vendor repeat the name here.
             only(path, tool, &["type", "function", "name"])?;
             match given(tool, "function") {
-                Some(function) => {
-                    check_function(&format!("{path}.function"), &format!("{path}.function.parameters"), function)
-                }
+                Some(function) => check_function(
+                    &format!("{path}.function"),
+                    &format!("{path}.function.parameters"),
+                    function,
+                ),
                 None => Err(missing(&format!("{path}.function"))),
             }
         }
         Some("custom") => check_name(&format!("{path}.custom.name"), &tool["custom"]["name"]),
         None => Err(missing(&format!("{path}.type"))),
         Some(kind) => {
-            let text = format!("Invalid value: '{kind}'. Supported values are: 'function' and 'custom'.");
+            let text =
+                format!("Invalid value: '{kind}'. Supported values are: 'function' and 'custom'.");
             Err(invalid(&format!("{path}.type"), text))
         }
     }
 }
 
 fn check_function(path: &str, param: &str, function: &Value) -> Result<(), Problem> {
-    only(path, function, &["name", "description", "parameters", "strict"])?;
+    only(
+        path,
+        function,
+        &["name", "description", "parameters", "strict"],
+    )?;
     check_name(&format!("{path}.name"), &function["name"])?;
     if given(function, "description").is_some_and(|description| !description.is_string()) {
         return Err(Problem::of_param(
@@ -78,7 +97,10 @@ fn check_function(path: &str, param: &str, function: &Value) -> Result<(), Probl
     let Some(schema) = given(function, "parameters") else {
         return Ok(());
     };
-    let of = format!("function '{}'", function["name"].as_str().unwrap_or_default());
+    let of = format!(
+        "function '{}'",
+        function["name"].as_str().unwrap_or_default()
+    );
     match function["strict"] == true {
         true => chat_schema::check_strict(&of, param, schema),
         false => chat_schema::check(&of, param, schema),
@@ -100,11 +122,14 @@ fn choice(call: &Call<'_>) -> Result<(), Problem> {
     let Some(name) = name else {
         return Err(missing("tool_choice.function"));
     };
-    let is_named = |tool: &Value| tool["function"]["name"] == name || tool["custom"]["name"] == name;
+    let is_named =
+        |tool: &Value| tool["function"]["name"] == name || tool["custom"]["name"] == name;
     match list(&call.body["tools"]).iter().any(is_named) {
         true => Ok(()),
         false => {
-            let text = format!("Invalid value for 'tool_choice': Tool choice '{name}' not found in 'tools' parameter.");
+            let text = format!(
+                "Invalid value for 'tool_choice': Tool choice '{name}' not found in 'tools' parameter."
+            );
             Err(Problem::of_param(text, "tool_choice", None))
         }
     }

@@ -40,13 +40,21 @@ pub fn check(call: &Call<'_>) -> Result<(), Problem> {
         }
         unanswered(index, &open)?;
         let calls = list(&message["tool_calls"]);
-        open = calls.iter().filter_map(|call| call["id"].as_str()).collect();
+        open = calls
+            .iter()
+            .filter_map(|call| call["id"].as_str())
+            .collect();
         caller = (!calls.is_empty()).then_some(calls);
     }
     unanswered(messages.len(), &open)
 }
 
-fn answer(index: usize, id: &str, caller: Option<&[Value]>, open: &mut Vec<&str>) -> Result<(), Problem> {
+fn answer(
+    index: usize,
+    id: &str,
+    caller: Option<&[Value]>,
+    open: &mut Vec<&str>,
+) -> Result<(), Problem> {
     let param = format!("messages.[{index}].role");
     let Some(calls) = caller else {
         let text = "Invalid parameter: messages with role 'tool' must be a response to a preceeding message with \
@@ -54,9 +62,14 @@ fn answer(index: usize, id: &str, caller: Option<&[Value]>, open: &mut Vec<&str>
         return Err(Problem::of_param(text, &param, None));
     };
     if !calls.iter().any(|call| call["id"] == id) {
-        let text =
-            format!("Invalid parameter: 'tool_call_id' of '{id}' not found in 'tool_calls' of previous message.");
-        return Err(Problem::of_param(text, &format!("messages.[{index}].tool_call_id"), None));
+        let text = format!(
+            "Invalid parameter: 'tool_call_id' of '{id}' not found in 'tool_calls' of previous message."
+        );
+        return Err(Problem::of_param(
+            text,
+            &format!("messages.[{index}].tool_call_id"),
+            None,
+        ));
     }
     open.retain(|waiting| *waiting != id);
     Ok(())
@@ -72,7 +85,11 @@ fn unanswered(index: usize, open: &[&str]) -> Result<(), Problem> {
          The following tool_call_ids did not have response messages: {}",
         open.join(", ")
     );
-    Err(Problem::of_param(text, &format!("messages.[{index}].role"), None))
+    Err(Problem::of_param(
+        text,
+        &format!("messages.[{index}].role"),
+        None,
+    ))
 }
 
 fn check_message(path: &str, message: &Value) -> Result<(), Problem> {
@@ -118,14 +135,20 @@ fn check_call(path: &str, call: &Value) -> Result<(), Problem> {
     match call["type"].as_str() {
         Some("function") => {
             let function = &call["function"];
-            only(&format!("{path}.function"), function, &["name", "arguments", "parsed_arguments"])?;
+            only(
+                &format!("{path}.function"),
+                function,
+                &["name", "arguments", "parsed_arguments"],
+            )?;
             check_name(&format!("{path}.function.name"), &function["name"])?;
             match &function["arguments"] {
                 Value::String(_) => Ok(()),
                 Value::Null => Err(missing(&format!("{path}.function.arguments"))),
                 _ => {
                     let path = format!("{path}.function.arguments");
-                    let text = format!("Invalid type for '{path}': expected a string, but got an object instead.");
+                    let text = format!(
+                        "Invalid type for '{path}': expected a string, but got an object instead."
+                    );
                     Err(Problem::of_param(text, &path, Some("invalid_type")))
                 }
             }
@@ -133,7 +156,8 @@ fn check_call(path: &str, call: &Value) -> Result<(), Problem> {
         Some("custom") => Ok(()),
         None => Err(missing(&format!("{path}.type"))),
         Some(kind) => {
-            let text = format!("Invalid value: '{kind}'. Supported values are: 'function' and 'custom'.");
+            let text =
+                format!("Invalid value: '{kind}'. Supported values are: 'function' and 'custom'.");
             Err(invalid(&format!("{path}.type"), text))
         }
     }
@@ -152,13 +176,24 @@ fn check_content(path: &str, message: &Value) -> Result<(), Problem> {
         }
         Value::Null => {
             let instead = ["tool_calls", "function_call", "refusal", "audio"];
-            let is_elsewhere = role == "assistant" && instead.iter().any(|name| given(message, name).is_some());
+            let is_elsewhere =
+                role == "assistant" && instead.iter().any(|name| given(message, name).is_some());
             let text = "Invalid value for 'content': expected a string, got null.";
-            if is_elsewhere { Ok(()) } else { Err(Problem::of_param(text, &format!("{path}.content"), None)) }
+            if is_elsewhere {
+                Ok(())
+            } else {
+                Err(Problem::of_param(text, &format!("{path}.content"), None))
+            }
         }
         _ => {
-            let text = format!("Invalid type for '{path}.content': expected one of a string or array of objects.");
-            Err(Problem::of_param(text, &format!("{path}.content"), Some("invalid_type")))
+            let text = format!(
+                "Invalid type for '{path}.content': expected one of a string or array of objects."
+            );
+            Err(Problem::of_param(
+                text,
+                &format!("{path}.content"),
+                Some("invalid_type"),
+            ))
         }
     }
 }
@@ -179,7 +214,10 @@ fn check_part(path: &str, part: &Value, role: &str) -> Result<(), Problem> {
     }
     if !allowed.contains(&kind) {
         let listed: Vec<String> = allowed.iter().map(|kind| format!("'{kind}'")).collect();
-        let text = format!("Invalid value: '{kind}'. Supported values are: {}.", listed.join(", "));
+        let text = format!(
+            "Invalid value: '{kind}'. Supported values are: {}.",
+            listed.join(", ")
+        );
         return Err(invalid(&format!("{path}.type"), text));
     }
     only(path, part, &["type", kind])?;
@@ -200,18 +238,33 @@ fn image(path: &str, image: &Value) -> Result<(), Problem> {
         return Ok(());
     }
     let url_path = format!("{path}.url");
-    let data = url.strip_prefix("data:").and_then(|rest| rest.split_once(";base64,"));
+    let data = url
+        .strip_prefix("data:")
+        .and_then(|rest| rest.split_once(";base64,"));
     match data {
         None => Err(invalid(
             &url_path,
-            format!("Invalid '{url_path}'. Expected a valid URL, but got a value with an invalid format."),
+            format!(
+                "Invalid '{url_path}'. Expected a valid URL, but got a value with an invalid format."
+            ),
         )),
         Some((kind, _)) if !IMAGE_TYPES.contains(&kind) => {
-            let text = format!("Invalid MIME type. Only image types are supported: {}.", IMAGE_TYPES.join(", "));
-            Err(Problem::of_param(text, &url_path, Some("invalid_image_format")))
+            let text = format!(
+                "Invalid MIME type. Only image types are supported: {}.",
+                IMAGE_TYPES.join(", ")
+            );
+            Err(Problem::of_param(
+                text,
+                &url_path,
+                Some("invalid_image_format"),
+            ))
         }
         Some((_, data)) if decode(data).is_none_or(|bytes| bytes.is_empty()) => {
-            Err(Problem::of_param("Invalid base64 image_url.", &url_path, Some("invalid_base64")))
+            Err(Problem::of_param(
+                "Invalid base64 image_url.",
+                &url_path,
+                Some("invalid_base64"),
+            ))
         }
         Some(_) => Ok(()),
     }
@@ -223,7 +276,9 @@ fn file(path: &str, file: &Value) -> Result<(), Problem> {
     match (data, given(file, "file_id")) {
         (None, Some(_)) => Ok(()),
         (None, None) => Err(missing(&format!("{path}.file_id"))),
-        (Some(_), _) if given(file, "filename").is_none() => Err(missing(&format!("{path}.filename"))),
+        (Some(_), _) if given(file, "filename").is_none() => {
+            Err(missing(&format!("{path}.filename")))
+        }
         (Some(data), _) => {
             let coded = data.strip_prefix("data:application/pdf;base64,");
             match coded.and_then(decode) {

@@ -41,8 +41,14 @@ const FIELDS: [&str; 29] = [
 ];
 
 pub fn check(call: &Call<'_>) -> Result<(), Problem> {
-    let extra = call.body.as_object().into_iter().flat_map(|body| body.keys());
-    let extra = extra.map(String::as_str).find(|name| !FIELDS.contains(name) && !call.spares(name));
+    let extra = call
+        .body
+        .as_object()
+        .into_iter()
+        .flat_map(|body| body.keys());
+    let extra = extra
+        .map(String::as_str)
+        .find(|name| !FIELDS.contains(name) && !call.spares(name));
     if let Some(name) = extra {
         return Err(extra_input(name));
     }
@@ -90,21 +96,35 @@ fn limit(call: &Call<'_>) -> Result<(), Problem> {
 
 fn sampling(call: &Call<'_>, model: MessagesModel) -> Result<(), Problem> {
     for name in ["temperature", "top_p"] {
-        let Some(value) = call.given(name) else { continue };
-        let is_in_range = value.as_f64().is_some_and(|number| (0.0..=1.0).contains(&number));
+        let Some(value) = call.given(name) else {
+            continue;
+        };
+        let is_in_range = value
+            .as_f64()
+            .is_some_and(|number| (0.0..=1.0).contains(&number));
         if !is_in_range {
             return Err(refused(format!("{name}: range: 0..1")));
         }
     }
-    if call.given("top_k").is_some_and(|value| value.as_u64().is_none()) {
+    if call
+        .given("top_k")
+        .is_some_and(|value| value.as_u64().is_none())
+    {
         return Err(refused("top_k: Input should be a valid integer"));
     }
     let both = call.given("temperature").is_some() && call.given("top_p").is_some();
     if model.samples_by_one() && both {
-        return Err(refused("`temperature` and `top_p` cannot both be specified for this model. Please use only one."));
+        return Err(refused(
+            "`temperature` and `top_p` cannot both be specified for this model. Please use only one.",
+        ));
     }
-    match ["temperature", "top_p", "top_k"].iter().find(|name| call.given(name).is_some()) {
-        Some(name) if model.has_fixed_sampling() => Err(refused(format!("`{name}` is deprecated for this model."))),
+    match ["temperature", "top_p", "top_k"]
+        .iter()
+        .find(|name| call.given(name).is_some())
+    {
+        Some(name) if model.has_fixed_sampling() => {
+            Err(refused(format!("`{name}` is deprecated for this model.")))
+        }
         _ => Ok(()),
     }
 }
@@ -118,9 +138,15 @@ fn stops(call: &Call<'_>) -> Result<(), Problem> {
     };
     for (index, stop) in stops.iter().enumerate() {
         match stop.as_str() {
-            None => return Err(refused(format!("stop_sequences.{index}: Input should be a valid string"))),
+            None => {
+                return Err(refused(format!(
+                    "stop_sequences.{index}: Input should be a valid string"
+                )));
+            }
             Some(stop) if stop.trim().is_empty() => {
-                return Err(refused("stop_sequences: each stop sequence must contain non-whitespace"));
+                return Err(refused(
+                    "stop_sequences: each stop sequence must contain non-whitespace",
+                ));
             }
             Some(_) => {}
         }
@@ -135,12 +161,17 @@ fn small_fields(call: &Call<'_>) -> Result<(), Problem> {
             return Err(refused("metadata.user_id: Input should be a valid string"));
         }
     }
-    if call.given("stream").is_some_and(|stream| !stream.is_boolean()) {
+    if call
+        .given("stream")
+        .is_some_and(|stream| !stream.is_boolean())
+    {
         return Err(refused("stream: Input should be a valid boolean"));
     }
     match call.given("service_tier").map(Value::as_str) {
         None | Some(Some("auto" | "standard_only")) => Ok(()),
-        Some(_) => Err(refused("service_tier: Input should be 'auto' or 'standard_only'")),
+        Some(_) => Err(refused(
+            "service_tier: Input should be 'auto' or 'standard_only'",
+        )),
     }
 }
 
@@ -149,12 +180,18 @@ fn output(call: &Call<'_>, model: MessagesModel) -> Result<(), Problem> {
     let Some(config) = call.given("output_config") else {
         return old.map_or(Ok(()), |format| output_format("output_format", format));
     };
-    only("output_config", config, &["effort", "format", "task_budget"])?;
+    only(
+        "output_config",
+        config,
+        &["effort", "format", "task_budget"],
+    )?;
     if let Some(effort) = given(config, "effort") {
         check_effort(effort, model)?;
     }
     match (given(config, "format"), old) {
-        (Some(_), Some(_)) => Err(refused("output_format and output_config.format cannot both be set.")),
+        (Some(_), Some(_)) => Err(refused(
+            "output_format and output_config.format cannot both be set.",
+        )),
         (Some(format), None) => output_format("output_config.format", format),
         (None, Some(format)) => output_format("output_format", format),
         (None, None) => Ok(()),
@@ -164,7 +201,9 @@ fn output(call: &Call<'_>, model: MessagesModel) -> Result<(), Problem> {
 fn check_effort(effort: &Value, model: MessagesModel) -> Result<(), Problem> {
     let known = ["low", "medium", "high", "xhigh", "max"];
     let Some(effort) = effort.as_str().filter(|effort| known.contains(effort)) else {
-        return Err(refused("output_config.effort: Input should be 'low', 'medium', 'high', 'xhigh' or 'max'"));
+        return Err(refused(
+            "output_config.effort: Input should be 'low', 'medium', 'high', 'xhigh' or 'max'",
+        ));
     };
     match model.efforts() {
         Some([]) => Err(refused("This model does not support the effort parameter.")),
@@ -178,7 +217,9 @@ fn check_effort(effort: &Value, model: MessagesModel) -> Result<(), Problem> {
 
 fn output_format(path: &str, format: &Value) -> Result<(), Problem> {
     if format["type"] != "json_schema" {
-        return Err(refused(format!("{path}.type: Input should be 'json_schema'")));
+        return Err(refused(format!(
+            "{path}.type: Input should be 'json_schema'"
+        )));
     }
     only(path, format, &["type", "schema"])?;
     match format.get("schema") {
@@ -196,9 +237,15 @@ fn system(call: &Call<'_>) -> Result<(), Problem> {
     }
     for (index, block) in list(system).iter().enumerate() {
         if block["type"] != "text" {
-            return Err(refused(format!("system.{index}.type: Input should be 'text'")));
+            return Err(refused(format!(
+                "system.{index}.type: Input should be 'text'"
+            )));
         }
-        only(&format!("system.{index}"), block, &["type", "text", "cache_control", "citations"])?;
+        only(
+            &format!("system.{index}"),
+            block,
+            &["type", "text", "cache_control", "citations"],
+        )?;
         turns::check_text("system", block)?;
     }
     Ok(())

@@ -33,12 +33,17 @@ pub fn check(call: &Call<'_>) -> Result<(), Problem> {
     let mut names = HashSet::new();
     for (index, tool) in tools.iter().enumerate() {
         check_tool(index, tool)?;
-        if tool["name"].as_str().is_some_and(|name| !names.insert(name)) {
+        if tool["name"]
+            .as_str()
+            .is_some_and(|name| !names.insert(name))
+        {
             return Err(refused("tools: Tool names must be unique."));
         }
     }
     if tools.is_empty() && has_calls(call) && call.given("thread").is_none() {
-        return Err(refused("Requests which include `tool_use` or `tool_result` blocks must define tools"));
+        return Err(refused(
+            "Requests which include `tool_use` or `tool_result` blocks must define tools",
+        ));
     }
     choice(call, &names)
 }
@@ -69,32 +74,52 @@ fn check_custom(path: &str, tool: &Value) -> Result<(), Problem> {
     match tool["name"].as_str() {
         None => return Err(refused(format!("{path}.name: Field required"))),
         Some(name) if !is_word(name, NAME_MAX) => {
-            return Err(refused(format!("{path}.name: String should match pattern '^[a-zA-Z0-9_-]{{1,{NAME_MAX}}}$'")));
+            return Err(refused(format!(
+                "{path}.name: String should match pattern '^[a-zA-Z0-9_-]{{1,{NAME_MAX}}}$'"
+            )));
         }
         Some(_) => {}
     }
-    if tool.get("description").is_some_and(|description| !description.is_string()) {
-        return Err(refused(format!("{path}.description: Input should be a valid string")));
+    if tool
+        .get("description")
+        .is_some_and(|description| !description.is_string())
+    {
+        return Err(refused(format!(
+            "{path}.description: Input should be a valid string"
+        )));
     }
     let Some(schema) = tool.get("input_schema") else {
         return Err(refused(format!("{path}.input_schema: Field required")));
     };
     let path = format!("{path}.input_schema");
     check_schema(&path, schema)?;
-    if tool["strict"] == true { structured::check(&path, schema) } else { Ok(()) }
+    if tool["strict"] == true {
+        structured::check(&path, schema)
+    } else {
+        Ok(())
+    }
 }
 
 fn check_schema(path: &str, schema: &Value) -> Result<(), Problem> {
     if !schema.is_object() {
-        return Err(refused(format!("{path}: Input should be a valid dictionary")));
+        return Err(refused(format!(
+            "{path}: Input should be a valid dictionary"
+        )));
     }
     match schema.get("type") {
         None => return Err(refused(format!("{path}.type: Field required"))),
-        Some(kind) if kind != "object" => return Err(refused(format!("{path}.type: Input should be 'object'"))),
+        Some(kind) if kind != "object" => {
+            return Err(refused(format!("{path}.type: Input should be 'object'")));
+        }
         Some(_) => {}
     }
-    if ["oneOf", "allOf", "anyOf"].iter().any(|name| schema.get(name).is_some()) {
-        return Err(refused(format!("{path}: input_schema does not support oneOf, allOf, or anyOf at the top level")));
+    if ["oneOf", "allOf", "anyOf"]
+        .iter()
+        .any(|name| schema.get(name).is_some())
+    {
+        return Err(refused(format!(
+            "{path}: input_schema does not support oneOf, allOf, or anyOf at the top level"
+        )));
     }
     match is_schema(schema) {
         true => Ok(()),
@@ -115,7 +140,9 @@ fn is_schema(schema: &Value) -> bool {
         "required" | "enum" => value.is_array(),
         "description" | "title" | "format" | "pattern" | "$ref" | "$schema" => value.is_string(),
         "type" => value.is_string() || value.is_array(),
-        "properties" | "$defs" => value.as_object().is_some_and(|members| members.values().all(is_schema)),
+        "properties" | "$defs" => value
+            .as_object()
+            .is_some_and(|members| members.values().all(is_schema)),
         "items" | "additionalProperties" | "not" => is_schema(value),
         "anyOf" | "oneOf" | "allOf" => !list(value).is_empty() && list(value).iter().all(is_schema),
         _ => true,
@@ -123,8 +150,12 @@ fn is_schema(schema: &Value) -> bool {
 }
 
 fn has_calls(call: &Call<'_>) -> bool {
-    let blocks = list(&call.body["messages"]).iter().flat_map(|message| list(&message["content"]));
-    blocks.into_iter().any(|block| block["type"] == "tool_use" || block["type"] == "tool_result")
+    let blocks = list(&call.body["messages"])
+        .iter()
+        .flat_map(|message| list(&message["content"]));
+    blocks
+        .into_iter()
+        .any(|block| block["type"] == "tool_use" || block["type"] == "tool_result")
 }
 
 fn choice(call: &Call<'_>, names: &HashSet<&str>) -> Result<(), Problem> {
@@ -145,14 +176,16 @@ fn choice(call: &Call<'_>, names: &HashSet<&str>) -> Result<(), Problem> {
     };
     only(&format!("tool_choice.{kind}"), choice, fields)?;
     if call.given("tools").is_none() {
-        return Err(refused("tool_choice: tool_choice may only be specified while providing tools"));
+        return Err(refused(
+            "tool_choice: tool_choice may only be specified while providing tools",
+        ));
     }
     let name = choice["name"].as_str();
     match (kind, name) {
         ("tool", None) => Err(refused("tool_choice.tool.name: Field required")),
-        ("tool", Some(name)) if !names.contains(name) => {
-            Err(refused(format!("Tool '{name}' not found in provided tools")))
-        }
+        ("tool", Some(name)) if !names.contains(name) => Err(refused(format!(
+            "Tool '{name}' not found in provided tools"
+        ))),
         _ => Ok(()),
     }
 }

@@ -4,7 +4,9 @@
 
 /// Major and minor number of the model's generation; none if its name has none.
 pub fn generation(model: &str) -> Option<(u32, u32)> {
-    let name = model.strip_prefix("claude-").or_else(|| model.strip_prefix("gpt-"))?;
+    let name = model
+        .strip_prefix("claude-")
+        .or_else(|| model.strip_prefix("gpt-"))?;
     let mut numbers = name.split(['-', '.']).filter_map(small).peekable();
     let major = numbers.next()?;
     Some((major, numbers.next().unwrap_or(0)))
@@ -34,7 +36,10 @@ pub struct MessagesModel {
 
 impl MessagesModel {
     pub fn of(model: &str) -> Self {
-        Self { generation: generation(model), is_small: model.contains("haiku") }
+        Self {
+            generation: generation(model),
+            is_small: model.contains("haiku"),
+        }
     }
 
     fn is_from(&self, generation: (u32, u32)) -> bool {
@@ -92,7 +97,9 @@ pub struct ChatModel {
 
 impl ChatModel {
     pub fn of(model: &str) -> Self {
-        Self { generation: generation(model) }
+        Self {
+            generation: generation(model),
+        }
     }
 
     pub fn reasons(&self) -> bool {

@@ -16,7 +16,9 @@ pub fn check(call: &Call<'_>, messages: &[Value]) -> Result<(), Problem> {
     for (turn, message) in messages.iter().enumerate() {
         for (index, id) in ids(message, "tool_use", "id").enumerate() {
             if !seen.insert(id) {
-                return Err(refused(format!("messages.{turn}.content.{index}: `tool_use` ids must be unique")));
+                return Err(refused(format!(
+                    "messages.{turn}.content.{index}: `tool_use` ids must be unique"
+                )));
             }
         }
     }
@@ -24,9 +26,17 @@ pub fn check(call: &Call<'_>, messages: &[Value]) -> Result<(), Problem> {
     // What a thread has kept is not in the request.
     let continues = call.body["thread"]["type"] == "continue";
     for (turn, message) in messages.iter().enumerate() {
-        let leading = list(&message["content"]).iter().take_while(|block| block["type"] == "tool_result");
-        let answered: HashSet<&str> = leading.filter_map(|block| block["tool_use_id"].as_str()).collect();
-        let missing: Vec<&str> = open.iter().filter(|id| !answered.contains(*id)).copied().collect();
+        let leading = list(&message["content"])
+            .iter()
+            .take_while(|block| block["type"] == "tool_result");
+        let answered: HashSet<&str> = leading
+            .filter_map(|block| block["tool_use_id"].as_str())
+            .collect();
+        let missing: Vec<&str> = open
+            .iter()
+            .filter(|id| !answered.contains(*id))
+            .copied()
+            .collect();
         if !missing.is_empty() {
             return Err(unanswered(turn - 1, &missing));
         }
@@ -41,15 +51,24 @@ pub fn check(call: &Call<'_>, messages: &[Value]) -> Result<(), Problem> {
     }
 }
 
-fn ids<'a>(message: &'a Value, kind: &'static str, field: &'static str) -> impl Iterator<Item = &'a str> {
-    let blocks = list(&message["content"]).iter().filter(move |block| block["type"] == kind);
+fn ids<'a>(
+    message: &'a Value,
+    kind: &'static str,
+    field: &'static str,
+) -> impl Iterator<Item = &'a str> {
+    let blocks = list(&message["content"])
+        .iter()
+        .filter(move |block| block["type"] == kind);
     blocks.filter_map(move |block| block[field].as_str())
 }
 
 fn check_results(turn: usize, message: &Value, open: &[&str]) -> Result<(), Problem> {
     let mut found = HashSet::new();
     for (index, block) in list(&message["content"]).iter().enumerate() {
-        let Some(id) = block["tool_use_id"].as_str().filter(|_| block["type"] == "tool_result") else {
+        let Some(id) = block["tool_use_id"]
+            .as_str()
+            .filter(|_| block["type"] == "tool_result")
+        else {
             continue;
         };
         if !open.contains(&id) {

@@ -1,4 +1,5 @@
-//! The responses vendor's checks of a whole request: its fields, limits, and what reasoning models refuse.
+//! The responses vendor's checks of a whole request: its fields, limits, and what reasoning models
+//! refuse.
 //!
 //! It must not look into items (`responses_items.rs`) or tools (`responses_tools.rs`).
 
@@ -60,17 +61,30 @@ const LABEL_MAX: usize = 64;
 const OUTPUT_LEAST: u64 = 16;
 
 pub fn check(call: &Call<'_>) -> Result<(), Problem> {
-    let extra = call.body.as_object().into_iter().flat_map(|body| body.keys());
-    let extra = extra.map(String::as_str).find(|name| !FIELDS.contains(name) && !call.spares(name));
+    let extra = call
+        .body
+        .as_object()
+        .into_iter()
+        .flat_map(|body| body.keys());
+    let extra = extra
+        .map(String::as_str)
+        .find(|name| !FIELDS.contains(name) && !call.spares(name));
     if let Some(name) = extra {
         return Err(unknown_parameter(name));
     }
-    if call.given("input").is_none() && call.given("instructions").is_none() && call.given("prompt").is_none() {
+    if call.given("input").is_none()
+        && call.given("instructions").is_none()
+        && call.given("prompt").is_none()
+    {
         return Err(missing("input"));
     }
     if let Some(id) = call.body["previous_response_id"].as_str() {
         let text = format!("Previous response with id '{id}' not found.");
-        return Err(Problem::of_param(text, "previous_response_id", Some("previous_response_not_found")));
+        return Err(Problem::of_param(
+            text,
+            "previous_response_id",
+            Some("previous_response_not_found"),
+        ));
     }
     let model = ChatModel::of(call.model);
     limits(call)?;
@@ -96,13 +110,19 @@ pub fn check(call: &Call<'_>) -> Result<(), Problem> {
 
 fn limits(call: &Call<'_>) -> Result<(), Problem> {
     let name = "max_output_tokens";
-    let Some(asked) = call.given(name) else { return Ok(()) };
+    let Some(asked) = call.given(name) else {
+        return Ok(());
+    };
     let Some(asked) = asked.as_u64().filter(|asked| *asked >= OUTPUT_LEAST) else {
         let text = format!(
             "Invalid '{name}': integer below minimum value. Expected a value >= {OUTPUT_LEAST}, but got {asked} \
              instead."
         );
-        return Err(Problem::of_param(text, name, Some("integer_below_min_value")));
+        return Err(Problem::of_param(
+            text,
+            name,
+            Some("integer_below_min_value"),
+        ));
     };
     match call.output_max().filter(|max| asked > *max) {
         Some(max) => {
@@ -118,7 +138,10 @@ fn limits(call: &Call<'_>) -> Result<(), Problem> {
 
 fn labels(call: &Call<'_>) -> Result<(), Problem> {
     for name in ["safety_identifier", "prompt_cache_key"] {
-        let length = call.given(name).and_then(Value::as_str).map_or(0, |label| label.chars().count());
+        let length = call
+            .given(name)
+            .and_then(Value::as_str)
+            .map_or(0, |label| label.chars().count());
         if length > LABEL_MAX {
             return Err(too_long(name, LABEL_MAX, length));
         }
@@ -126,7 +149,11 @@ fn labels(call: &Call<'_>) -> Result<(), Problem> {
     if call.given("stream_options").is_some() && call.body["stream"] != true {
         return Err(Problem::chat_stream_options());
     }
-    only("stream_options", &call.body["stream_options"], &["include_obfuscation"])
+    only(
+        "stream_options",
+        &call.body["stream_options"],
+        &["include_obfuscation"],
+    )
 }
 
 fn includes(call: &Call<'_>, model: ChatModel) -> Result<(), Problem> {
@@ -154,8 +181,14 @@ fn sampling(call: &Call<'_>, model: ChatModel) -> Result<(), Problem> {
             return Err(unsupported(name));
         }
     }
-    let wants_logprobs = call.body["top_logprobs"].as_u64().is_some_and(|count| count > 0);
-    if model.reasons() && wants_logprobs { Err(unsupported("top_logprobs")) } else { Ok(()) }
+    let wants_logprobs = call.body["top_logprobs"]
+        .as_u64()
+        .is_some_and(|count| count > 0);
+    if model.reasons() && wants_logprobs {
+        Err(unsupported("top_logprobs"))
+    } else {
+        Ok(())
+    }
 }
 
 fn unsupported(name: &str) -> Problem {
@@ -164,8 +197,14 @@ fn unsupported(name: &str) -> Problem {
 }
 
 fn reasoning(call: &Call<'_>, model: ChatModel) -> Result<(), Problem> {
-    let Some(reasoning) = call.given("reasoning") else { return Ok(()) };
-    only("reasoning", reasoning, &["effort", "summary", "generate_summary", "context", "mode"])?;
+    let Some(reasoning) = call.given("reasoning") else {
+        return Ok(());
+    };
+    only(
+        "reasoning",
+        reasoning,
+        &["effort", "summary", "generate_summary", "context", "mode"],
+    )?;
     if let Some(effort) = given(reasoning, "effort") {
         let effort = effort.as_str().unwrap_or_default();
         if model.never_reasons() {
@@ -177,7 +216,11 @@ fn reasoning(call: &Call<'_>, model: ChatModel) -> Result<(), Problem> {
                  'low', 'medium', 'high', and 'xhigh'.",
                 call.model
             );
-            return Err(Problem::of_param(text, "reasoning.effort", Some("unsupported_value")));
+            return Err(Problem::of_param(
+                text,
+                "reasoning.effort",
+                Some("unsupported_value"),
+            ));
         }
     }
     match given(reasoning, "summary").map(|summary| summary.as_str()) {
@@ -192,22 +235,37 @@ fn reasoning(call: &Call<'_>, model: ChatModel) -> Result<(), Problem> {
 }
 
 fn text(call: &Call<'_>) -> Result<(), Problem> {
-    let Some(text) = call.given("text") else { return Ok(()) };
+    let Some(text) = call.given("text") else {
+        return Ok(());
+    };
     only("text", text, &["format", "verbosity"])?;
-    if !matches!(text["verbosity"].as_str(), None | Some("low" | "medium" | "high")) {
-        let words = "Invalid value: 'text.verbosity'. Supported values are: 'low', 'medium', and 'high'.";
+    if !matches!(
+        text["verbosity"].as_str(),
+        None | Some("low" | "medium" | "high")
+    ) {
+        let words =
+            "Invalid value: 'text.verbosity'. Supported values are: 'low', 'medium', and 'high'.";
         return Err(invalid("text.verbosity", words));
     }
-    let Some(format) = given(text, "format") else { return Ok(()) };
+    let Some(format) = given(text, "format") else {
+        return Ok(());
+    };
     match format["type"].as_str() {
         Some("text" | "json_object") => only("text.format", format, &["type"]),
         Some("json_schema") => {
-            only("text.format", format, &["type", "name", "description", "schema", "strict"])?;
+            only(
+                "text.format",
+                format,
+                &["type", "name", "description", "schema", "strict"],
+            )?;
             check_name("text.format.name", &format["name"])?;
             let Some(schema) = given(format, "schema") else {
                 return Err(missing("text.format.schema"));
             };
-            let of = format!("response_format '{}'", format["name"].as_str().unwrap_or_default());
+            let of = format!(
+                "response_format '{}'",
+                format["name"].as_str().unwrap_or_default()
+            );
             match format["strict"] == false {
                 true => chat_schema::check(&of, "text.format.schema", schema),
                 false => chat_schema::check_strict(&of, "text.format.schema", schema),

@@ -12,7 +12,8 @@ use crate::simulator::signature::{Sealed, decode, is_ours};
 const CALL_ID_MAX: usize = 64;
 const IMAGE_TYPES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 const INPUTS: [&str; 3] = ["input_text", "input_image", "input_file"];
-/// Kinds of items that are taken as they come: what the vendor itself, or a client of its own, made.
+/// Kinds of items that are taken as they come: what the vendor itself, or a client of its own,
+/// made.
 const OTHERS: [&str; 16] = [
     "additional_tools",
     "agent_message",
@@ -45,14 +46,46 @@ fn check_item(path: &str, item: &Value) -> Result<(), Problem> {
         Some("reasoning") => reasoning(path, item),
         Some("function_call") => {
             call(path, item, "arguments", "fc")?;
-            only(path, item, &["type", "id", "call_id", "name", "namespace", "arguments", "status", "caller"])
+            only(
+                path,
+                item,
+                &[
+                    "type",
+                    "id",
+                    "call_id",
+                    "name",
+                    "namespace",
+                    "arguments",
+                    "status",
+                    "caller",
+                ],
+            )
         }
         Some("custom_tool_call") => {
             call(path, item, "input", "ctc")?;
-            only(path, item, &["type", "id", "call_id", "name", "namespace", "input", "status", "caller"])
+            only(
+                path,
+                item,
+                &[
+                    "type",
+                    "id",
+                    "call_id",
+                    "name",
+                    "namespace",
+                    "input",
+                    "status",
+                    "caller",
+                ],
+            )
         }
         Some("function_call_output" | "custom_tool_call_output") => {
-            only(path, item, &["type", "id", "call_id", "output", "status", "name", "caller"])?;
+            only(
+                path,
+                item,
+                &[
+                    "type", "id", "call_id", "output", "status", "name", "caller",
+                ],
+            )?;
             call_id(path, item)?;
             output(&format!("{path}.output"), &item["output"])
         }
@@ -87,9 +120,16 @@ fn message(path: &str, item: &Value) -> Result<(), Problem> {
         }
         None => return Err(missing(&format!("{path}.role"))),
     };
-    only(path, item, &["type", "id", "role", "content", "status", "phase"])?;
+    only(
+        path,
+        item,
+        &["type", "id", "role", "content", "status", "phase"],
+    )?;
     made_by_vendor(path, item, "msg")?;
-    if !matches!(item["phase"].as_str(), None | Some("commentary" | "final_answer")) {
+    if !matches!(
+        item["phase"].as_str(),
+        None | Some("commentary" | "final_answer")
+    ) {
         let text = "Invalid value: 'phase'. Supported values are: 'commentary' and 'final_answer'.";
         return Err(invalid(&format!("{path}.phase"), text));
     }
@@ -98,7 +138,9 @@ fn message(path: &str, item: &Value) -> Result<(), Problem> {
         Value::Array(content) => parts(&format!("{path}.content"), content, allowed),
         Value::Null => Err(missing(&format!("{path}.content"))),
         _ => Err(Problem::of_param(
-            format!("Invalid type for '{path}.content': expected one of an array of objects or string."),
+            format!(
+                "Invalid type for '{path}.content': expected one of an array of objects or string."
+            ),
             &format!("{path}.content"),
             Some("invalid_type"),
         )),
@@ -111,7 +153,10 @@ fn parts(path: &str, content: &[Value], allowed: &[&str]) -> Result<(), Problem>
         let kind = part["type"].as_str().unwrap_or_default();
         if !allowed.contains(&kind) {
             let listed: Vec<String> = allowed.iter().map(|kind| format!("'{kind}'")).collect();
-            let text = format!("Invalid value: '{kind}'. Supported values are: {}.", listed.join(", "));
+            let text = format!(
+                "Invalid value: '{kind}'. Supported values are: {}.",
+                listed.join(", ")
+            );
             return Err(invalid(&path, text));
         }
         match kind {
@@ -135,16 +180,34 @@ fn string(path: &str, value: &Value) -> Result<(), Problem> {
     match value {
         Value::String(_) => Ok(()),
         Value::Null => Err(missing(path)),
-        _ => {
-            Err(Problem::of_param(format!("Invalid type for '{path}': expected a string."), path, Some("invalid_type")))
-        }
+        _ => Err(Problem::of_param(
+            format!("Invalid type for '{path}': expected a string."),
+            path,
+            Some("invalid_type"),
+        )),
     }
 }
 
 fn image(path: &str, part: &Value) -> Result<(), Problem> {
-    only(path, part, &["type", "image_url", "file_id", "detail", "prompt_cache_breakpoint"])?;
-    if !matches!(part["detail"].as_str(), None | Some("auto" | "low" | "high" | "original")) {
-        return Err(invalid(&format!("{path}.detail"), "Invalid value: 'detail'."));
+    only(
+        path,
+        part,
+        &[
+            "type",
+            "image_url",
+            "file_id",
+            "detail",
+            "prompt_cache_breakpoint",
+        ],
+    )?;
+    if !matches!(
+        part["detail"].as_str(),
+        None | Some("auto" | "low" | "high" | "original")
+    ) {
+        return Err(invalid(
+            &format!("{path}.detail"),
+            "Invalid value: 'detail'.",
+        ));
     }
     let path = format!("{path}.image_url");
     let Some(url) = part["image_url"].as_str() else {
@@ -153,21 +216,42 @@ fn image(path: &str, part: &Value) -> Result<(), Problem> {
     if url.starts_with("https://") || url.starts_with("http://") {
         return Ok(());
     }
-    let data = url.strip_prefix("data:").and_then(|rest| rest.split_once(";base64,"));
+    let data = url
+        .strip_prefix("data:")
+        .and_then(|rest| rest.split_once(";base64,"));
     match data {
-        Some((kind, data)) if IMAGE_TYPES.contains(&kind) => match decode(data).is_none_or(|bytes| bytes.is_empty()) {
-            true => Err(Problem::of_param("Invalid base64 image_url.", &path, Some("invalid_base64"))),
-            false => Ok(()),
-        },
+        Some((kind, data)) if IMAGE_TYPES.contains(&kind) => {
+            match decode(data).is_none_or(|bytes| bytes.is_empty()) {
+                true => Err(Problem::of_param(
+                    "Invalid base64 image_url.",
+                    &path,
+                    Some("invalid_base64"),
+                )),
+                false => Ok(()),
+            }
+        }
         _ => Err(invalid(
             &path,
-            format!("Invalid '{path}'. Expected a valid URL, but got a value with an invalid format."),
+            format!(
+                "Invalid '{path}'. Expected a valid URL, but got a value with an invalid format."
+            ),
         )),
     }
 }
 
 fn file(path: &str, part: &Value) -> Result<(), Problem> {
-    only(path, part, &["type", "file_id", "filename", "file_data", "file_url", "detail"])?;
+    only(
+        path,
+        part,
+        &[
+            "type",
+            "file_id",
+            "filename",
+            "file_data",
+            "file_url",
+            "detail",
+        ],
+    )?;
     if given(part, "file_url").is_some() {
         return Ok(());
     }
@@ -177,7 +261,10 @@ fn file(path: &str, part: &Value) -> Result<(), Problem> {
     if given(part, "filename").is_none() {
         return Err(missing(&format!("{path}.filename")));
     }
-    match data.strip_prefix("data:application/pdf;base64,").and_then(decode) {
+    match data
+        .strip_prefix("data:application/pdf;base64,")
+        .and_then(decode)
+    {
         Some(_) => Ok(()),
         None => Err(invalid(
             &format!("{path}.file_data"),
@@ -196,7 +283,9 @@ fn call(path: &str, item: &Value, field: &str, prefix: &str) -> Result<(), Probl
 fn call_id(path: &str, item: &Value) -> Result<(), Problem> {
     let path = format!("{path}.call_id");
     match item["call_id"].as_str() {
-        Some(id) if id.chars().count() > CALL_ID_MAX => Err(too_long(&path, CALL_ID_MAX, id.chars().count())),
+        Some(id) if id.chars().count() > CALL_ID_MAX => {
+            Err(too_long(&path, CALL_ID_MAX, id.chars().count()))
+        }
         Some(id) if !id.is_empty() => Ok(()),
         _ => Err(missing(&path)),
     }
@@ -206,7 +295,8 @@ fn call_id(path: &str, item: &Value) -> Result<(), Problem> {
 fn made_by_vendor(path: &str, item: &Value, prefix: &str) -> Result<(), Problem> {
     match item["id"].as_str() {
         Some(id) if !id.starts_with(prefix) => {
-            let text = format!("Invalid '{path}.id': '{id}'. Expected an ID that begins with '{prefix}'.");
+            let text =
+                format!("Invalid '{path}.id': '{id}'. Expected an ID that begins with '{prefix}'.");
             Err(invalid(&format!("{path}.id"), text))
         }
         _ => Ok(()),
@@ -222,7 +312,18 @@ fn output(path: &str, output: &Value) -> Result<(), Problem> {
 }
 
 fn reasoning(path: &str, item: &Value) -> Result<(), Problem> {
-    only(path, item, &["type", "id", "summary", "content", "encrypted_content", "status"])?;
+    only(
+        path,
+        item,
+        &[
+            "type",
+            "id",
+            "summary",
+            "content",
+            "encrypted_content",
+            "status",
+        ],
+    )?;
     made_by_vendor(path, item, "rs")?;
     if !item["summary"].is_array() {
         return Err(missing(&format!("{path}.summary")));
@@ -239,7 +340,11 @@ fn reasoning(path: &str, item: &Value) -> Result<(), Problem> {
             let text = format!(
                 "The encrypted content {shown}... could not be verified. Reason: Encrypted content could not be decrypted or parsed."
             );
-            Err(Problem::of_param(text, path, Some("invalid_encrypted_content")))
+            Err(Problem::of_param(
+                text,
+                path,
+                Some("invalid_encrypted_content"),
+            ))
         }
         (None, Some(id)) => Err(not_found(path, id)),
         (None, None) => Ok(()),

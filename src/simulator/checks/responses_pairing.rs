@@ -1,4 +1,5 @@
-//! The responses vendor's checks of how items belong together: calls and outputs, reasoning and what it led to.
+//! The responses vendor's checks of how items belong together: calls and outputs, reasoning and
+//! what it led to.
 //!
 //! It must not look at what is in an item (`responses_items.rs`).
 
@@ -38,7 +39,9 @@ fn outputs(items: &[Value]) -> Result<(), Problem> {
             "function_call" | "custom_tool_call" => open.push(id),
             "function_call_output" | "custom_tool_call_output" => {
                 let Some(at) = open.iter().position(|call| *call == id) else {
-                    return Err(refused(format!("No tool call found for function call output with call_id {id}.")));
+                    return Err(refused(format!(
+                        "No tool call found for function call output with call_id {id}."
+                    )));
                 };
                 open.remove(at);
             }
@@ -46,7 +49,9 @@ fn outputs(items: &[Value]) -> Result<(), Problem> {
         }
     }
     match open.first() {
-        Some(id) => Err(refused(format!("No tool output found for function call {id}."))),
+        Some(id) => Err(refused(format!(
+            "No tool output found for function call {id}."
+        ))),
         None => Ok(()),
     }
 }
@@ -54,21 +59,30 @@ fn outputs(items: &[Value]) -> Result<(), Problem> {
 /// Reasoning is worth something only before what it led to.
 fn followed(reasoning: &Value, rest: &[Value]) -> Result<(), Problem> {
     let next = rest.iter().find(|item| item["type"] != "reasoning");
-    let leads = next.is_some_and(|item| is_call(item) || item["role"] == "assistant" || kind(item).ends_with("_call"));
+    let leads = next.is_some_and(|item| {
+        is_call(item) || item["role"] == "assistant" || kind(item).ends_with("_call")
+    });
     if leads {
         return Ok(());
     }
     let id = reasoning["id"].as_str().unwrap_or_default();
-    Err(refused(format!("Item '{id}' of type 'reasoning' was provided without its required following item.")))
+    Err(refused(format!(
+        "Item '{id}' of type 'reasoning' was provided without its required following item."
+    )))
 }
 
 /// An item of the vendor's own that followed reasoning wants it back, if it is named.
 fn thought_about(item: &Value, before: &[Value]) -> Result<(), Problem> {
-    let Some(id) = item["id"].as_str().filter(|id| id.ends_with('r')) else { return Ok(()) };
-    let serial = id.split_once('_').and_then(|(_, rest)| rest.get(..rest.len().saturating_sub(3)));
+    let Some(id) = item["id"].as_str().filter(|id| id.ends_with('r')) else {
+        return Ok(());
+    };
+    let serial = id
+        .split_once('_')
+        .and_then(|(_, rest)| rest.get(..rest.len().saturating_sub(3)));
     let Some(serial) = serial else { return Ok(()) };
-    let is_its =
-        |item: &&Value| item["type"] == "reasoning" && item["id"].as_str().is_some_and(|id| id.contains(serial));
+    let is_its = |item: &&Value| {
+        item["type"] == "reasoning" && item["id"].as_str().is_some_and(|id| id.contains(serial))
+    };
     match before.iter().find(is_its) {
         Some(_) => Ok(()),
         None => Err(refused(format!(

@@ -51,18 +51,38 @@ fn check_tool(path: &str, tool: &Value) -> Result<(), Problem> {
     match tool["type"].as_str() {
         Some("function") => check_function(path, tool),
         Some("custom") => {
-            only(path, tool, &["type", "name", "description", "format", "defer_loading", "allowed_callers"])?;
+            only(
+                path,
+                tool,
+                &[
+                    "type",
+                    "name",
+                    "description",
+                    "format",
+                    "defer_loading",
+                    "allowed_callers",
+                ],
+            )?;
             check_name(&format!("{path}.name"), &tool["name"])?;
             match tool["format"]["type"].as_str() {
                 None | Some("text") => Ok(()),
-                Some("grammar") => only(&format!("{path}.format"), &tool["format"], &["type", "syntax", "definition"]),
-                Some(kind) => Err(invalid(&format!("{path}.format.type"), format!("Invalid value: '{kind}'."))),
+                Some("grammar") => only(
+                    &format!("{path}.format"),
+                    &tool["format"],
+                    &["type", "syntax", "definition"],
+                ),
+                Some(kind) => Err(invalid(
+                    &format!("{path}.format.type"),
+                    format!("Invalid value: '{kind}'."),
+                )),
             }
         }
         Some("namespace") => {
             check_name(&format!("{path}.name"), &tool["name"])?;
             let mut members = list(&tool["tools"]).iter().enumerate();
-            members.try_for_each(|(index, member)| check_tool(&format!("{path}.tools[{index}]"), member))
+            members.try_for_each(|(index, member)| {
+                check_tool(&format!("{path}.tools[{index}]"), member)
+            })
         }
         Some(kind) if OTHERS.contains(&kind) => Ok(()),
         None => Err(missing(&format!("{path}.type"))),
@@ -82,8 +102,10 @@ fn check_function(path: &str, tool: &Value) -> Result<(), Problem> {
     let Some(schema) = given(tool, "parameters") else {
         return Ok(());
     };
-    let (of, param) =
-        (format!("function '{}'", tool["name"].as_str().unwrap_or_default()), format!("{path}.parameters"));
+    let (of, param) = (
+        format!("function '{}'", tool["name"].as_str().unwrap_or_default()),
+        format!("{path}.parameters"),
+    );
     match tool["strict"] == false {
         true => chat_schema::check(&of, &param, schema),
         false => chat_schema::check_strict(&of, &param, schema),

@@ -32,9 +32,14 @@ pub fn check(path: &str, schema: &Value) -> Result<(), Problem> {
     };
     let kind = schema["type"].as_str().unwrap_or("any");
     if let Some(name) = REFUSED.iter().find(|name| members.contains_key(**name)) {
-        return Err(refused(format!("{path}: For '{kind}' type, property '{name}' is not supported")));
+        return Err(refused(format!(
+            "{path}: For '{kind}' type, property '{name}' is not supported"
+        )));
     }
-    if members.get("minItems").is_some_and(|count| !matches!(count.as_u64(), Some(0 | 1))) {
+    if members
+        .get("minItems")
+        .is_some_and(|count| !matches!(count.as_u64(), Some(0 | 1)))
+    {
         return Err(refused(format!(
             "{path}: For 'array' type, 'minItems' values other than 0 or 1 are not supported"
         )));
@@ -45,7 +50,11 @@ pub fn check(path: &str, schema: &Value) -> Result<(), Problem> {
         )));
     }
     for name in ["properties", "$defs", "definitions"] {
-        for inner in schema[name].as_object().into_iter().flat_map(|members| members.values()) {
+        for inner in schema[name]
+            .as_object()
+            .into_iter()
+            .flat_map(|members| members.values())
+        {
             check(path, inner)?;
         }
     }

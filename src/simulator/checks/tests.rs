@@ -14,8 +14,16 @@ use crate::simulator::errors::Vendor;
 fn verdict(vendor: Vendor, body: &Value, marker: &str) -> String {
     let behaviour = Behaviour::read(&format!("[[sim {marker}]]")).unwrap();
     let model = body["model"].as_str().unwrap();
-    let call = Call { model, body, behaviour: &behaviour, previews: "" };
-    call.check(vendor).err().map(|problem| problem.message).unwrap_or_default()
+    let call = Call {
+        model,
+        body,
+        behaviour: &behaviour,
+        previews: "",
+    };
+    call.check(vendor)
+        .err()
+        .map(|problem| problem.message)
+        .unwrap_or_default()
 }
 
 /// `base` with the members of `change`; null takes one away.
@@ -37,7 +45,10 @@ fn check_all(vendor: Vendor, base: &Value, cases: &[(Value, &str)]) {
         let verdict = verdict(vendor, &changed(base, change), "");
         match words.is_empty() {
             true => assert_eq!(verdict, "", "{change}"),
-            false => assert!(verdict.contains(words), "{change}: {verdict:?} instead of {words:?}"),
+            false => assert!(
+                verdict.contains(words),
+                "{change}: {verdict:?} instead of {words:?}"
+            ),
         }
     }
 }

@@ -32,8 +32,13 @@ pub fn check(call: &Call<'_>, model: MessagesModel) -> Result<(), Problem> {
         }
     };
     only(&format!("thinking.{kind}"), thinking, fields)?;
-    if !matches!(thinking["display"].as_str(), None | Some("summarized" | "omitted")) {
-        return Err(refused(format!("thinking.{kind}.display: Input should be 'summarized' or 'omitted'")));
+    if !matches!(
+        thinking["display"].as_str(),
+        None | Some("summarized" | "omitted")
+    ) {
+        return Err(refused(format!(
+            "thinking.{kind}.display: Input should be 'summarized' or 'omitted'"
+        )));
     }
     if model.refuses_thinking(kind) {
         return Err(refused(match kind {
@@ -65,13 +70,20 @@ fn budget(call: &Call<'_>, thinking: &Value) -> Result<(), Problem> {
     let Some(budget) = given(thinking, "budget_tokens") else {
         return Err(refused(format!("{path}: Field required")));
     };
-    let Some(budget) = budget.as_u64().filter(|budget| *budget >= MANUAL_BUDGET_MIN) else {
-        return Err(refused(format!("{path}: Input should be greater than or equal to {MANUAL_BUDGET_MIN}")));
+    let Some(budget) = budget
+        .as_u64()
+        .filter(|budget| *budget >= MANUAL_BUDGET_MIN)
+    else {
+        return Err(refused(format!(
+            "{path}: Input should be greater than or equal to {MANUAL_BUDGET_MIN}"
+        )));
     };
     let max_tokens = call.body["max_tokens"].as_u64();
     let is_too_large = max_tokens.is_some_and(|max| budget >= max);
     if is_too_large && !call.has_preview("interleaved-thinking") {
-        return Err(refused(format!("`max_tokens` must be greater than `thinking.budget_tokens`. {DOCS}")));
+        return Err(refused(format!(
+            "`max_tokens` must be greater than `thinking.budget_tokens`. {DOCS}"
+        )));
     }
     Ok(())
 }
@@ -90,10 +102,17 @@ fn beside(call: &Call<'_>) -> Result<(), Problem> {
         )));
     }
     if call.given("top_k").is_some() {
-        return Err(refused(format!("`top_k` must be unset when thinking is enabled. {DOCS}")));
+        return Err(refused(format!(
+            "`top_k` must be unset when thinking is enabled. {DOCS}"
+        )));
     }
-    if matches!(call.body["tool_choice"]["type"].as_str(), Some("any" | "tool")) {
-        return Err(refused("Thinking may not be enabled when tool_choice forces tool use."));
+    if matches!(
+        call.body["tool_choice"]["type"].as_str(),
+        Some("any" | "tool")
+    ) {
+        return Err(refused(
+            "Thinking may not be enabled when tool_choice forces tool use.",
+        ));
     }
     Ok(())
 }

@@ -18,17 +18,29 @@ pub fn check(call: &Call<'_>, model: MessagesModel) -> Result<(), Problem> {
     for (index, message) in messages.iter().enumerate() {
         check_turn(index, message, messages.len(), model)?;
     }
-    if messages.first().is_some_and(|first| first["role"] != "user") {
-        return Err(refused("messages: first message must use the \"user\" role"));
+    if messages
+        .first()
+        .is_some_and(|first| first["role"] != "user")
+    {
+        return Err(refused(
+            "messages: first message must use the \"user\" role",
+        ));
     }
     pairing::check(call, messages)?;
     if thinking::is_manual(call) {
         check_manual(messages)?;
     }
-    messages.last().map_or(Ok(()), |last| check_last(last, model))
+    messages
+        .last()
+        .map_or(Ok(()), |last| check_last(last, model))
 }
 
-fn check_turn(index: usize, message: &Value, count: usize, model: MessagesModel) -> Result<(), Problem> {
+fn check_turn(
+    index: usize,
+    message: &Value,
+    count: usize,
+    model: MessagesModel,
+) -> Result<(), Problem> {
     let path = format!("messages.{index}");
     let role = message["role"].as_str().unwrap_or_default();
     let fields: &[&str] = match role {
@@ -40,7 +52,11 @@ fn check_turn(index: usize, message: &Value, count: usize, model: MessagesModel)
             ));
         }
         "system" => &["role", "content", "clear_at", "output_config"],
-        _ => return Err(refused(format!("{path}.role: Input should be 'user' or 'assistant'"))),
+        _ => {
+            return Err(refused(format!(
+                "{path}.role: Input should be 'user' or 'assistant'"
+            )));
+        }
     };
     only(&path, message, fields)?;
     let is_final_answer = index + 1 == count && role == "assistant";
@@ -55,36 +71,52 @@ fn check_turn(index: usize, message: &Value, count: usize, model: MessagesModel)
             }
             let thought = content.last().is_some_and(is_thinking);
             match role == "assistant" && thought {
-                true => Err(refused(format!("{path}: The final block in an assistant message cannot be `thinking`."))),
+                true => Err(refused(format!(
+                    "{path}: The final block in an assistant message cannot be `thinking`."
+                ))),
                 false => Ok(()),
             }
         }
         Value::Null => Err(refused(format!("{path}.content: Field required"))),
-        _ => Err(refused(format!("{path}.content: Input should be a valid list"))),
+        _ => Err(refused(format!(
+            "{path}.content: Input should be a valid list"
+        ))),
     }
 }
 
 /// Refuses a text block without text. `place` is as the vendor names it.
 pub fn check_text(place: &str, block: &Value) -> Result<(), Problem> {
     let Some(text) = block["text"].as_str() else {
-        return Err(refused(format!("{place}: text content blocks must have a `text` field")));
+        return Err(refused(format!(
+            "{place}: text content blocks must have a `text` field"
+        )));
     };
     if text.is_empty() {
-        let marked = block.get("cache_control").is_some_and(|mark| !mark.is_null());
+        let marked = block
+            .get("cache_control")
+            .is_some_and(|mark| !mark.is_null());
         return Err(refused(match marked {
             true => format!("{place}: cache_control cannot be set for empty text blocks"),
             false => format!("{place}: text content blocks must be non-empty"),
         }));
     }
-    if text.trim().is_empty() { Err(blank(place)) } else { Ok(()) }
+    if text.trim().is_empty() {
+        Err(blank(place))
+    } else {
+        Ok(())
+    }
 }
 
 fn blank(place: &str) -> Problem {
-    refused(format!("{place}: text content blocks must contain non-whitespace text"))
+    refused(format!(
+        "{place}: text content blocks must contain non-whitespace text"
+    ))
 }
 
 fn empty(path: &str) -> Problem {
-    refused(format!("{path}: all messages must have non-empty content except for the optional final assistant message"))
+    refused(format!(
+        "{path}: all messages must have non-empty content except for the optional final assistant message"
+    ))
 }
 
 fn is_thinking(block: &Value) -> bool {
@@ -93,7 +125,11 @@ fn is_thinking(block: &Value) -> bool {
 
 /// Manual thinking wants the turn that it goes on with to start with what was thought.
 fn check_manual(messages: &[Value]) -> Result<(), Problem> {
-    let is_result = |message: &Value| list(&message["content"]).iter().any(|block| block["type"] == "tool_result");
+    let is_result = |message: &Value| {
+        list(&message["content"])
+            .iter()
+            .any(|block| block["type"] == "tool_result")
+    };
     let last = messages.len().saturating_sub(1);
     let index = match messages.last() {
         Some(message) if message["role"] == "assistant" => last,
@@ -102,7 +138,10 @@ fn check_manual(messages: &[Value]) -> Result<(), Problem> {
     };
     let found = match &messages[index]["content"] {
         Value::Array(content) if content.first().is_some_and(is_thinking) => return Ok(()),
-        Value::Array(content) => content.first().and_then(|block| block["type"].as_str()).unwrap_or("text"),
+        Value::Array(content) => content
+            .first()
+            .and_then(|block| block["type"].as_str())
+            .unwrap_or("text"),
         _ => "text",
     };
     Err(refused(format!(
@@ -122,12 +161,15 @@ fn check_last(last: &Value, model: MessagesModel) -> Result<(), Problem> {
     }
     let text = match &last["content"] {
         Value::String(text) => Some(text.as_str()),
-        content => {
-            list(content).last().filter(|block| block["type"] == "text").and_then(|block| block["text"].as_str())
-        }
+        content => list(content)
+            .last()
+            .filter(|block| block["type"] == "text")
+            .and_then(|block| block["text"].as_str()),
     };
     match text.is_some_and(|text| text.ends_with(char::is_whitespace)) {
-        true => Err(refused("messages: final assistant content cannot end with trailing whitespace")),
+        true => Err(refused(
+            "messages: final assistant content cannot end with trailing whitespace",
+        )),
         false => Ok(()),
     }
 }

@@ -23,7 +23,9 @@ impl Reply {
                 self.call(index, call, if is_json { &call.args } else { "{}" })
             }
             (_, Part::Search(search)) => self.search(index, &search_input(search)),
-            (_, Part::Unknown(kind)) => format!(r#"{{"type":{},"data":{{"a":[1,null]}}}}"#, quote(kind)),
+            (_, Part::Unknown(kind)) => {
+                format!(r#"{{"type":{},"data":{{"a":[1,null]}}}}"#, quote(kind))
+            }
         }
     }
 
@@ -31,10 +33,14 @@ impl Reply {
     pub(super) fn empty_block(&self, index: usize) -> String {
         match (self.blocks[index], self.part(index)) {
             (Block::Part(_), Part::Thinking(_)) => self.thinking("", ""),
-            (_, Part::Text(text)) if text.sources.is_empty() => r#"{"type":"text","text":""}"#.to_owned(),
+            (_, Part::Text(text)) if text.sources.is_empty() => {
+                r#"{"type":"text","text":""}"#.to_owned()
+            }
             (_, Part::Text(_)) => r#"{"citations":[],"type":"text","text":""}"#.to_owned(),
             (_, Part::Refusal(_)) => r#"{"type":"text","text":""}"#.to_owned(),
-            (_, Part::Call(call)) if self.behaviour.calls != Calls::Whole => self.call(index, call, "{}"),
+            (_, Part::Call(call)) if self.behaviour.calls != Calls::Whole => {
+                self.call(index, call, "{}")
+            }
             (Block::Part(_), Part::Search(_)) => self.search(index, "{}"),
             _ => self.block(index),
         }
@@ -53,7 +59,11 @@ impl Reply {
     }
 
     pub(super) fn citation(&self, index: usize, source: &Source) -> String {
-        let (cited, url, title) = (quote(&source.cited), quote(&source.url), quote(&source.title));
+        let (cited, url, title) = (
+            quote(&source.cited),
+            quote(&source.url),
+            quote(&source.title),
+        );
         let place = sign(Sealed::Search, "", &self.seed(index));
         format!(
             r#"{{"type":"web_search_result_location","cited_text":{cited},"url":{url},"title":{title},"encrypted_index":"{place}"}}"#
@@ -61,7 +71,10 @@ impl Reply {
     }
 
     fn thinking(&self, text: &str, signature: &str) -> String {
-        format!(r#"{{"type":"thinking","thinking":{},"signature":"{signature}"}}"#, quote(text))
+        format!(
+            r#"{{"type":"thinking","thinking":{},"signature":"{signature}"}}"#,
+            quote(text)
+        )
     }
 
     fn redacted(&self, index: usize) -> String {
@@ -70,12 +83,19 @@ impl Reply {
     }
 
     fn text(&self, index: usize, text: &Text) -> String {
-        let sources: Vec<String> = text.sources.iter().map(|source| self.citation(index, source)).collect();
+        let sources: Vec<String> = text
+            .sources
+            .iter()
+            .map(|source| self.citation(index, source))
+            .collect();
         let citations = match sources.is_empty() {
             true => String::new(),
             false => format!(r#""citations":[{}],"#, sources.join(",")),
         };
-        format!(r#"{{{citations}"type":"text","text":{}}}"#, quote(&text.text))
+        format!(
+            r#"{{{citations}"type":"text","text":{}}}"#,
+            quote(&text.text)
+        )
     }
 
     fn call(&self, index: usize, call: &Call, input: &str) -> String {
@@ -94,9 +114,13 @@ impl Reply {
 
     fn result(&self, index: usize, search: &Search) -> String {
         let content = match &search.error {
-            Some(code) => format!(r#"{{"type":"web_search_tool_result_error","error_code":{}}}"#, quote(code)),
+            Some(code) => format!(
+                r#"{{"type":"web_search_tool_result_error","error_code":{}}}"#,
+                quote(code)
+            ),
             None => {
-                let hits: Vec<String> = search.hits.iter().map(|hit| self.hit(index, hit)).collect();
+                let hits: Vec<String> =
+                    search.hits.iter().map(|hit| self.hit(index, hit)).collect();
                 format!("[{}]", hits.join(","))
             }
         };
@@ -119,7 +143,9 @@ impl Reply {
 
     /// How many calls stand before the block.
     fn number(&self, index: usize) -> usize {
-        (0..index).filter(|before| matches!(self.part(*before), Part::Call(_))).count()
+        (0..index)
+            .filter(|before| matches!(self.part(*before), Part::Call(_)))
+            .count()
     }
 
     fn seed(&self, index: usize) -> String {

@@ -1,4 +1,5 @@
-//! The items of a response, as the vendor words them: whole, at their beginning, and the events in between.
+//! The items of a response, as the vendor words them: whole, at their beginning, and the events in
+//! between.
 //!
 //! It must not decide which items there are (`answer.rs`), nor in which order their events come.
 
@@ -26,9 +27,15 @@ impl Reply {
             }
             Part::Call(call) => self.call(item, call, &call.args, status),
             Part::Search(search) => {
-                format!(r#"{{"id":{id},"type":"web_search_call","status":"completed","action":{}}}"#, action(search))
+                format!(
+                    r#"{{"id":{id},"type":"web_search_call","status":"completed","action":{}}}"#,
+                    action(search)
+                )
             }
-            Part::Unknown(kind) => format!(r#"{{"id":{id},"type":{},"data":{{"a":[1,null]}}}}"#, quote(kind)),
+            Part::Unknown(kind) => format!(
+                r#"{{"id":{id},"type":{},"data":{{"a":[1,null]}}}}"#,
+                quote(kind)
+            ),
         }
     }
 
@@ -39,7 +46,9 @@ impl Reply {
             Part::Thinking(_) | Part::Redacted => self.reasoning(item, false),
             Part::Text(_) | Part::Refusal(_) => self.message(item, "in_progress", "[]"),
             Part::Call(call) => self.call(item, call, "", "in_progress"),
-            Part::Search(_) => format!(r#"{{"id":{id},"type":"web_search_call","status":"in_progress"}}"#),
+            Part::Search(_) => {
+                format!(r#"{{"id":{id},"type":"web_search_call","status":"in_progress"}}"#)
+            }
             Part::Unknown(_) => self.item(item),
         }
     }
@@ -47,11 +56,17 @@ impl Reply {
     /// One of the events between.
     pub(super) fn item_event(&self, step: &Step, index: usize) -> Option<(String, String)> {
         let (name, item, fields) = match step {
-            Step::Added(item) => return Some(self.item_edge("added", *item, &self.empty_item(*item))),
+            Step::Added(item) => {
+                return Some(self.item_edge("added", *item, &self.empty_item(*item)));
+            }
             Step::Done(item) => return Some(self.item_edge("done", *item, &self.item(*item))),
             Step::SummaryBegins(item, number) => {
                 let part = r#"{"type":"summary_text","text":""}"#;
-                ("reasoning_summary_part.added", item, format!(r#","summary_index":{number},"part":{part}"#))
+                (
+                    "reasoning_summary_part.added",
+                    item,
+                    format!(r#","summary_index":{number},"part":{part}"#),
+                )
             }
             Step::SummaryDelta(item, number, range) => {
                 let (text, padding) = (self.piece(*item, range), self.turn.padding(index));
@@ -60,73 +75,133 @@ impl Reply {
             }
             Step::SummaryText(item, number) => {
                 let text = self.summary_text(*item, *number);
-                ("reasoning_summary_text.done", item, format!(r#","summary_index":{number},"text":{text}"#))
+                (
+                    "reasoning_summary_text.done",
+                    item,
+                    format!(r#","summary_index":{number},"text":{text}"#),
+                )
             }
             Step::SummaryEnds(item, number) => {
                 let text = self.summary_text(*item, *number);
                 let part = format!(r#"{{"type":"summary_text","text":{text}}}"#);
-                ("reasoning_summary_part.done", item, format!(r#","summary_index":{number},"part":{part}"#))
+                (
+                    "reasoning_summary_part.done",
+                    item,
+                    format!(r#","summary_index":{number},"part":{part}"#),
+                )
             }
             Step::ContentBegins(item) => {
                 let part = match &self.answer.parts[*item] {
                     Part::Refusal(_) => r#"{"type":"refusal","refusal":""}"#.to_owned(),
                     _ => self.text_part(&Text::default()),
                 };
-                ("content_part.added", item, format!(r#","content_index":0,"part":{part}"#))
+                (
+                    "content_part.added",
+                    item,
+                    format!(r#","content_index":0,"part":{part}"#),
+                )
             }
             Step::ContentEnds(item) => {
                 let part = match &self.answer.parts[*item] {
                     Part::Text(text) => self.text_part(text),
                     part => format!(r#"{{"type":"refusal","refusal":{}}}"#, quote(part.output())),
                 };
-                ("content_part.done", item, format!(r#","content_index":0,"part":{part}"#))
+                (
+                    "content_part.done",
+                    item,
+                    format!(r#","content_index":0,"part":{part}"#),
+                )
             }
             Step::Delta(item, range) => self.delta(item, range, index),
             Step::Whole(item) => self.again(item),
             Step::Annotation(item, number) => {
-                let Part::Text(text) = &self.answer.parts[*item] else { return None };
+                let Part::Text(text) = &self.answer.parts[*item] else {
+                    return None;
+                };
                 let note = annotation(text.sources.get(*number)?, text);
-                let fields = format!(r#","content_index":0,"annotation_index":{number},"annotation":{note}"#);
+                let fields = format!(
+                    r#","content_index":0,"annotation_index":{number},"annotation":{note}"#
+                );
                 ("output_text.annotation.added", item, fields)
             }
-            Step::Search(item, phase) => return Some((format!("response.web_search_call.{phase}"), self.place(*item))),
+            Step::Search(item, phase) => {
+                return Some((
+                    format!("response.web_search_call.{phase}"),
+                    self.place(*item),
+                ));
+            }
             Step::Created | Step::InProgress | Step::Unknown | Step::Terminal => return None,
         };
-        Some((format!("response.{name}"), format!("{}{fields}", self.place(*item))))
+        Some((
+            format!("response.{name}"),
+            format!("{}{fields}", self.place(*item)),
+        ))
     }
 
     fn item_edge(&self, edge: &str, item: usize, json: &str) -> (String, String) {
-        (format!("response.output_item.{edge}"), format!(r#","output_index":{item},"item":{json}"#))
+        (
+            format!("response.output_item.{edge}"),
+            format!(r#","output_index":{item},"item":{json}"#),
+        )
     }
 
     fn place(&self, item: usize) -> String {
         format!(r#","item_id":{},"output_index":{item}"#, self.id(item))
     }
 
-    fn delta<'s>(&self, item: &'s usize, range: &Range<usize>, index: usize) -> (&'static str, &'s usize, String) {
+    fn delta<'s>(
+        &self,
+        item: &'s usize,
+        range: &Range<usize>,
+        index: usize,
+    ) -> (&'static str, &'s usize, String) {
         let (piece, padding) = (self.piece(*item, range), self.turn.padding(index));
         match &self.answer.parts[*item] {
-            Part::Refusal(_) => ("refusal.delta", item, format!(r#","content_index":0,"delta":{piece}{padding}"#)),
-            Part::Call(call) if self.is_custom(call) => {
-                ("custom_tool_call_input.delta", item, format!(r#","delta":{piece}{padding}"#))
-            }
-            Part::Call(_) => ("function_call_arguments.delta", item, format!(r#","delta":{piece}{padding}"#)),
-            _ => ("output_text.delta", item, format!(r#","content_index":0,"delta":{piece},"logprobs":[]{padding}"#)),
+            Part::Refusal(_) => (
+                "refusal.delta",
+                item,
+                format!(r#","content_index":0,"delta":{piece}{padding}"#),
+            ),
+            Part::Call(call) if self.is_custom(call) => (
+                "custom_tool_call_input.delta",
+                item,
+                format!(r#","delta":{piece}{padding}"#),
+            ),
+            Part::Call(_) => (
+                "function_call_arguments.delta",
+                item,
+                format!(r#","delta":{piece}{padding}"#),
+            ),
+            _ => (
+                "output_text.delta",
+                item,
+                format!(r#","content_index":0,"delta":{piece},"logprobs":[]{padding}"#),
+            ),
         }
     }
 
     fn again<'s>(&self, item: &'s usize) -> (&'static str, &'s usize, String) {
         let whole = quote(self.answer.parts[*item].output());
         match &self.answer.parts[*item] {
-            Part::Refusal(_) => ("refusal.done", item, format!(r#","content_index":0,"refusal":{whole}"#)),
-            Part::Call(call) if self.is_custom(call) => {
-                ("custom_tool_call_input.done", item, format!(r#","input":{whole}"#))
-            }
+            Part::Refusal(_) => (
+                "refusal.done",
+                item,
+                format!(r#","content_index":0,"refusal":{whole}"#),
+            ),
+            Part::Call(call) if self.is_custom(call) => (
+                "custom_tool_call_input.done",
+                item,
+                format!(r#","input":{whole}"#),
+            ),
             Part::Call(call) => {
                 let fields = format!(r#","name":{},"arguments":{whole}"#, quote(&call.name));
                 ("function_call_arguments.done", item, fields)
             }
-            _ => ("output_text.done", item, format!(r#","content_index":0,"text":{whole},"logprobs":[]"#)),
+            _ => (
+                "output_text.done",
+                item,
+                format!(r#","content_index":0,"text":{whole},"logprobs":[]"#),
+            ),
         }
     }
 
@@ -135,7 +210,9 @@ impl Reply {
     }
 
     fn message(&self, item: usize, status: &str, content: &str) -> String {
-        let calls = self.answer.parts[item..].iter().any(|part| matches!(part, Part::Call(_)));
+        let calls = self.answer.parts[item..]
+            .iter()
+            .any(|part| matches!(part, Part::Call(_)));
         let phase = if calls { "commentary" } else { "final_answer" };
         format!(
             r#"{{"id":{},"type":"message","status":"{status}","content":{content},"phase":"{phase}","role":"assistant"}}"#,
@@ -144,22 +221,39 @@ impl Reply {
     }
 
     fn text_part(&self, text: &Text) -> String {
-        let notes: Vec<String> = text.sources.iter().map(|source| annotation(source, text)).collect();
+        let notes: Vec<String> = text
+            .sources
+            .iter()
+            .map(|source| annotation(source, text))
+            .collect();
         let (notes, text) = (notes.join(","), quote(&text.text));
         format!(r#"{{"type":"output_text","annotations":[{notes}],"logprobs":[],"text":{text}}}"#)
     }
 
     fn call(&self, item: usize, call: &Call, args: &str, status: &str) -> String {
         let (id, name, args) = (self.id(item), quote(&call.name), quote(args));
-        let number = self.answer.parts[..item].iter().filter(|part| matches!(part, Part::Call(_))).count();
+        let number = self.answer.parts[..item]
+            .iter()
+            .filter(|part| matches!(part, Part::Call(_)))
+            .count();
         let call_id = match &call.id {
             Some(id) => quote(id),
             None => format!(r#""call_{}{number:02}""#, self.serial),
         };
-        let member = self.turn.offered.members.iter().find(|(member, _)| *member == call.name);
-        let namespace = member.map(|(_, space)| format!(r#","namespace":{}"#, quote(space))).unwrap_or_default();
-        let (kind, field) =
-            if self.is_custom(call) { ("custom_tool_call", "input") } else { ("function_call", "arguments") };
+        let member = self
+            .turn
+            .offered
+            .members
+            .iter()
+            .find(|(member, _)| *member == call.name);
+        let namespace = member
+            .map(|(_, space)| format!(r#","namespace":{}"#, quote(space)))
+            .unwrap_or_default();
+        let (kind, field) = if self.is_custom(call) {
+            ("custom_tool_call", "input")
+        } else {
+            ("function_call", "arguments")
+        };
         format!(
             r#"{{"id":{id},"type":"{kind}","status":"{status}","{field}":{args},"call_id":{call_id},"name":{name}{namespace}}}"#
         )
@@ -167,22 +261,37 @@ impl Reply {
 
     /// With what it came to, or as it begins.
     fn reasoning(&self, item: usize, is_whole: bool) -> String {
-        let count = if is_whole { self.summary(item).len() } else { 0 };
+        let count = if is_whole {
+            self.summary(item).len()
+        } else {
+            0
+        };
         let parts = (0..count).map(|number| self.summary_text(item, number));
-        let parts: Vec<String> = parts.map(|text| format!(r#"{{"type":"summary_text","text":{text}}}"#)).collect();
+        let parts: Vec<String> = parts
+            .map(|text| format!(r#"{{"type":"summary_text","text":{text}}}"#))
+            .collect();
         let sealed = match is_whole && self.turn.offered.encrypted {
             true => {
                 let seed = format!("{}/{item}", self.serial);
-                format!(r#","encrypted_content":"{}""#, sign(Sealed::Reasoning, "", &seed))
+                format!(
+                    r#","encrypted_content":"{}""#,
+                    sign(Sealed::Reasoning, "", &seed)
+                )
             }
             false => String::new(),
         };
-        format!(r#"{{"id":{},"type":"reasoning"{sealed},"summary":[{}]}}"#, self.id(item), parts.join(","))
+        format!(
+            r#"{{"id":{},"type":"reasoning"{sealed},"summary":[{}]}}"#,
+            self.id(item),
+            parts.join(",")
+        )
     }
 
     /// The parts of what is shown of a thought: a blank line is between them.
     pub(super) fn summary(&self, item: usize) -> Vec<Range<usize>> {
-        let Part::Thinking(thought) = &self.answer.parts[item] else { return Vec::new() };
+        let Part::Thinking(thought) = &self.answer.parts[item] else {
+            return Vec::new();
+        };
         if thought.omitted {
             return Vec::new();
         }
@@ -196,7 +305,10 @@ impl Reply {
     }
 
     fn summary_text(&self, item: usize, number: usize) -> String {
-        self.summary(item).get(number).map(|range| self.piece(item, range)).unwrap_or_default()
+        self.summary(item)
+            .get(number)
+            .map(|range| self.piece(item, range))
+            .unwrap_or_default()
     }
 
     fn is_custom(&self, call: &Call) -> bool {
@@ -208,7 +320,8 @@ impl Reply {
         if is_cut { "incomplete" } else { "completed" }
     }
 
-    /// An item that was thought about before it was said has an `r` at its end: the vendor wants both back, or neither.
+    /// An item that was thought about before it was said has an `r` at its end: the vendor wants
+    /// both back, or neither.
     fn id(&self, item: usize) -> String {
         let parts = &self.answer.parts;
         let is_thought = |part: &Part| matches!(part, Part::Thinking(_) | Part::Redacted);
@@ -228,12 +341,24 @@ impl Reply {
 
 fn action(search: &Search) -> String {
     let query = quote(&search.query);
-    let sources: Vec<String> =
-        search.hits.iter().map(|hit| format!(r#"{{"type":"url","url":{}}}"#, quote(&hit.url))).collect();
-    format!(r#"{{"type":"search","query":{query},"queries":[{query}],"sources":[{}]}}"#, sources.join(","))
+    let sources: Vec<String> = search
+        .hits
+        .iter()
+        .map(|hit| format!(r#"{{"type":"url","url":{}}}"#, quote(&hit.url)))
+        .collect();
+    format!(
+        r#"{{"type":"search","query":{query},"queries":[{query}],"sources":[{}]}}"#,
+        sources.join(",")
+    )
 }
 
 fn annotation(source: &Source, text: &Text) -> String {
-    let (title, url, end) = (quote(&source.title), quote(&source.url), text.text.chars().count());
-    format!(r#"{{"type":"url_citation","end_index":{end},"start_index":0,"title":{title},"url":{url}}}"#)
+    let (title, url, end) = (
+        quote(&source.title),
+        quote(&source.url),
+        text.text.chars().count(),
+    );
+    format!(
+        r#"{{"type":"url_citation","end_index":{end},"start_index":0,"title":{title},"url":{url}}}"#
+    )
 }

@@ -28,7 +28,10 @@ impl Simulator {
         let address = listener.local_addr().unwrap();
         let mut server = JoinSet::new();
         server.spawn(serve(listener, options));
-        Self { address, _server: server }
+        Self {
+            address,
+            _server: server,
+        }
     }
 
     pub async fn connect(&self) -> TcpStream {
@@ -41,13 +44,19 @@ impl Simulator {
             body["stream"] = true.into();
             body["stream_options"] = json!({"include_usage": true});
         }
-        self.call("/v1/chat/completions", "authorization: Bearer sk-1\r\n", &body.to_string()).await
+        self.call(
+            "/v1/chat/completions",
+            "authorization: Bearer sk-1\r\n",
+            &body.to_string(),
+        )
+        .await
     }
 
     pub async fn messages(&self, stream: bool, text: &str) -> Answer {
         let turn = json!({"role": "user", "content": [{"type": "text", "text": text}]});
         let body = json!({"model": "m", "max_tokens": 1000, "stream": stream, "messages": [turn]});
-        self.call("/v1/messages", MESSAGES_HEAD, &body.to_string()).await
+        self.call("/v1/messages", MESSAGES_HEAD, &body.to_string())
+            .await
     }
 
     /// With reasoning shown and sealed, and a function and a custom tool on offer.
@@ -60,18 +69,29 @@ impl Simulator {
             "model": "m", "store": false, "stream": stream, "tools": tools, "reasoning": {"summary": "auto"},
             "include": ["reasoning.encrypted_content"], "input": [{"role": "user", "content": text}]
         });
-        self.call("/v1/responses", "authorization: Bearer sk-1\r\n", &body.to_string()).await
+        self.call(
+            "/v1/responses",
+            "authorization: Bearer sk-1\r\n",
+            &body.to_string(),
+        )
+        .await
     }
 
     pub async fn call(&self, path: &str, head: &str, body: &str) -> Answer {
         let mut stream = self.connect().await;
-        stream.write_all(post(path, head, body).as_bytes()).await.unwrap();
+        stream
+            .write_all(post(path, head, body).as_bytes())
+            .await
+            .unwrap();
         read_answer(&mut stream).await
     }
 
     pub async fn get(&self, path: &str) -> Value {
         let mut stream = self.connect().await;
-        stream.write_all(format!("GET {path} HTTP/1.1\r\n\r\n").as_bytes()).await.unwrap();
+        stream
+            .write_all(format!("GET {path} HTTP/1.1\r\n\r\n").as_bytes())
+            .await
+            .unwrap();
         read_answer(&mut stream).await.json()
     }
 }
@@ -79,7 +99,10 @@ impl Simulator {
 pub const MESSAGES_HEAD: &str = "x-api-key: k\r\nanthropic-version: 2023-06-01\r\n";
 
 pub fn post(path: &str, head: &str, body: &str) -> String {
-    format!("POST {path} HTTP/1.1\r\nhost: x\r\n{head}content-length: {}\r\n\r\n{body}", body.len())
+    format!(
+        "POST {path} HTTP/1.1\r\nhost: x\r\n{head}content-length: {}\r\n\r\n{body}",
+        body.len()
+    )
 }
 
 impl Answer {
@@ -94,19 +117,31 @@ impl Answer {
     /// The data of each event.
     pub fn data(&self) -> Vec<String> {
         let text = self.text();
-        text.lines().filter_map(|line| line.strip_prefix("data: ")).map(str::to_owned).collect()
+        text.lines()
+            .filter_map(|line| line.strip_prefix("data: "))
+            .map(str::to_owned)
+            .collect()
     }
 
     pub fn events(&self) -> Vec<Value> {
         let data = self.data();
         let is_done = |text: &&String| text.as_str() != "[DONE]";
-        data.iter().filter(is_done).map(|text| serde_json::from_str(text).unwrap()).collect()
+        data.iter()
+            .filter(is_done)
+            .map(|text| serde_json::from_str(text).unwrap())
+            .collect()
     }
 }
 
 /// Reads one answer; a body that breaks off is returned as far as it came.
 pub async fn read_answer(stream: &mut TcpStream) -> Answer {
-    let mut answer = Answer { status: 0, head: String::new(), body: Vec::new(), chunks: 0, ended: false };
+    let mut answer = Answer {
+        status: 0,
+        head: String::new(),
+        body: Vec::new(),
+        chunks: 0,
+        ended: false,
+    };
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         match stream.read_u8().await {

@@ -1,7 +1,9 @@
-//! The audit log, as rows of `app.db`: one line per act in an administrator's name, each with the hash of the one before.
+//! The audit log, as rows of `app.db`: one line per act in an administrator's name, each with the
+//! hash of the one before.
 //!
-//! A line is written in the transaction of the act it tells of, where the act is in this file. Lines are never changed or
-//! deleted (triggers), and `verify` shows where that was done all the same. Must not be handed a secret.
+//! A line is written in the transaction of the act it tells of, where the act is in this file.
+//! Lines are never changed or deleted (triggers), and `verify` shows where that was done all the
+//! same. Must not be handed a secret.
 
 use super::{AppDb, first};
 use crate::store::StoreError;
@@ -38,20 +40,49 @@ pub struct AuditRow {
 }
 
 impl AuditRow {
-    /// What the line's hash must be: of the hash before it, and of its members with the byte 1F between them.
+    /// What the line's hash must be: of the hash before it, and of its members with the byte 1F
+    /// between them.
     pub fn expected_hash(&self) -> [u8; 32] {
-        let Self { seq, at_ms, actor, address, act, object, before, after, prev, .. } = self;
-        let text = [&seq.to_string(), &at_ms.to_string(), actor, address, act, object, before, after]
-            .map(String::as_str)
-            .join("\u{1f}");
-        Sha256::new().chain_update(prev).chain_update(text).finalize().into()
+        let Self {
+            seq,
+            at_ms,
+            actor,
+            address,
+            act,
+            object,
+            before,
+            after,
+            prev,
+            ..
+        } = self;
+        let text = [
+            &seq.to_string(),
+            &at_ms.to_string(),
+            actor,
+            address,
+            act,
+            object,
+            before,
+            after,
+        ]
+        .map(String::as_str)
+        .join("\u{1f}");
+        Sha256::new()
+            .chain_update(prev)
+            .chain_update(text)
+            .finalize()
+            .into()
     }
 }
 
 /// Adds a line, in the transaction of what it tells of.
 pub(super) fn append(transaction: &Transaction<'_>, act: &Act<'_>) -> rusqlite::Result<()> {
     let last: Option<(i64, Vec<u8>)> = transaction
-        .query_row("SELECT seq, hash FROM audit ORDER BY seq DESC LIMIT 1", [], |row| Ok((row.get(0)?, row.get(1)?)))
+        .query_row(
+            "SELECT seq, hash FROM audit ORDER BY seq DESC LIMIT 1",
+            [],
+            |row| Ok((row.get(0)?, row.get(1)?)),
+        )
         .optional()?;
     let (last_seq, prev) = last.unwrap_or_else(|| (0, vec![0; 32]));
     let row = AuditRow {
@@ -90,7 +121,9 @@ pub(super) fn append(transaction: &Transaction<'_>, act: &Act<'_>) -> rusqlite::
 impl AppDb {
     /// Adds a line of its own: of an act that is not in this file.
     pub fn append_audit(&self, act: &Act<'_>) -> Result<(), StoreError> {
-        self.write("write a line of the audit log", |transaction| append(transaction, act))
+        self.write("write a line of the audit log", |transaction| {
+            append(transaction, act)
+        })
     }
 
     /// The newest first: at most `limit`, before the line `before`.

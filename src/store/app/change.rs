@@ -29,8 +29,8 @@ pub struct ChangeAt {
 }
 
 impl AppDb {
-    /// The latest change of every key that changed after `after`, in order. Those revoked long ago are among them:
-    /// whoever was told that they are good must hear it once.
+    /// The latest change of every key that changed after `after`, in order. Those revoked long ago
+    /// are among them: whoever was told that they are good must hear it once.
     ///
     /// # Errors
     /// The store failed.

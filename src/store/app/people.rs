@@ -1,4 +1,5 @@
-//! Opening and ending accounts, and invitations, as rows of `app.db`: each one transaction that does all of it or nothing.
+//! Opening and ending accounts, and invitations, as rows of `app.db`: each one transaction that
+//! does all of it or nothing.
 //!
 //! Must not see a password or an invitation's code.
 
@@ -100,12 +101,14 @@ impl AppDb {
     /// What the hashes of mailboxes are keyed with.
     pub fn past_trial_key(&self) -> Result<[u8; 32], StoreError> {
         self.read("read the key of past trials", |connection| {
-            connection.prepare_cached("SELECT key FROM past_trial_key")?.query_row([], first)
+            connection
+                .prepare_cached("SELECT key FROM past_trial_key")?
+                .query_row([], first)
         })
     }
 
-    /// Ends an account for ever: its keys, its sessions, its sign-in. Its e-mail becomes `pseudonym` and is free again;
-    /// where it had a trial, `mailbox` (a hash) is kept.
+    /// Ends an account for ever: its keys, its sessions, its sign-in. Its e-mail becomes
+    /// `pseudonym` and is free again; where it had a trial, `mailbox` (a hash) is kept.
     pub fn delete_account(
         &self,
         id: &str,
@@ -151,7 +154,8 @@ impl AppDb {
             if is_last_administrator(transaction, id)? {
                 return Ok(Closed::LastAdministrator);
             }
-            let sql = "UPDATE account SET status = 'suspended' WHERE id = ?1 AND deleted_at_ms IS NULL";
+            let sql =
+                "UPDATE account SET status = 'suspended' WHERE id = ?1 AND deleted_at_ms IS NULL";
             if transaction.execute(sql, [id])? == 0 {
                 return Ok(Closed::NoAccount);
             }
@@ -160,10 +164,17 @@ impl AppDb {
         })
     }
 
-    /// Accounts whose id or e-mail begins with `prefix`, in the order of their ids: at most `limit`, after `after`.
-    pub fn accounts_like(&self, prefix: &str, after: &str, limit: u32) -> Result<Vec<AccountRow>, StoreError> {
+    /// Accounts whose id or e-mail begins with `prefix`, in the order of their ids: at most
+    /// `limit`, after `after`.
+    pub fn accounts_like(
+        &self,
+        prefix: &str,
+        after: &str,
+        limit: u32,
+    ) -> Result<Vec<AccountRow>, StoreError> {
         self.read("find accounts", |connection| {
-            // Prefixes as ranges, which the two indexes serve; U+10FFFF sorts behind whatever a name may have.
+            // Prefixes as ranges, which the two indexes serve; U+10FFFF sorts behind whatever a
+            // name may have.
             let last = format!("{prefix}\u{10ffff}");
             connection
                 .prepare_cached(&format!(
@@ -179,7 +190,12 @@ impl AppDb {
     }
 
     /// Keeps invitations, unless more than `most` would be open then.
-    pub fn insert_invites(&self, rows: &[InviteRow], most: i64, told: &Act<'_>) -> Result<bool, StoreError> {
+    pub fn insert_invites(
+        &self,
+        rows: &[InviteRow],
+        most: i64,
+        told: &Act<'_>,
+    ) -> Result<bool, StoreError> {
         self.write("insert invitations", |transaction| {
             let now_ms = rows.first().map_or(0, |row| row.created_at_ms);
             let open: i64 = transaction.query_row(
@@ -201,8 +217,14 @@ impl AppDb {
         })
     }
 
-    /// Withdraws the open invitation whose hash begins with `start`. False where there is no such one.
-    pub fn withdraw_invite(&self, start: &[u8; 8], now_ms: i64, told: &Act<'_>) -> Result<bool, StoreError> {
+    /// Withdraws the open invitation whose hash begins with `start`. False where there is no such
+    /// one.
+    pub fn withdraw_invite(
+        &self,
+        start: &[u8; 8],
+        now_ms: i64,
+        told: &Act<'_>,
+    ) -> Result<bool, StoreError> {
         self.write("withdraw an invitation", |transaction| {
             let rows = transaction.execute(
                 "UPDATE invite SET withdrawn_at_ms = ?3, expires_at_ms = ?3
@@ -217,7 +239,11 @@ impl AppDb {
     }
 
     /// Invitations, the newest first; `before`: those behind the one whose hash begins so.
-    pub fn invites(&self, before: Option<&[u8; 8]>, limit: u32) -> Result<Vec<InviteRow>, StoreError> {
+    pub fn invites(
+        &self,
+        before: Option<&[u8; 8]>,
+        limit: u32,
+    ) -> Result<Vec<InviteRow>, StoreError> {
         self.read("list invitations", |connection| {
             // Those that were made at once are of one time.
             let place: Option<(i64, Vec<u8>)> = match before {
@@ -253,8 +279,8 @@ fn last_with(start: &[u8; 8]) -> Vec<u8> {
     [&start[..], &[0xff; 24]].concat()
 }
 
-/// Whether the account is an administrator's and no other active one is left who can do as much: who has no password
-/// cannot sign in, and so stands in for nobody who can.
+/// Whether the account is an administrator's and no other active one is left who can do as much:
+/// who has no password cannot sign in, and so stands in for nobody who can.
 fn is_last_administrator(transaction: &Transaction<'_>, id: &str) -> rusqlite::Result<bool> {
     transaction.query_row(
         "SELECT EXISTS(
@@ -267,11 +293,18 @@ fn is_last_administrator(transaction: &Transaction<'_>, id: &str) -> rusqlite::R
 }
 
 fn had_trial(transaction: &Transaction<'_>, terms: &Terms<'_>) -> rusqlite::Result<bool> {
-    let Some(mailbox) = terms.past_trial else { return Ok(false) };
-    transaction.query_row("SELECT EXISTS(SELECT 1 FROM past_trial WHERE mailbox = ?1)", [mailbox], first)
+    let Some(mailbox) = terms.past_trial else {
+        return Ok(false);
+    };
+    transaction.query_row(
+        "SELECT EXISTS(SELECT 1 FROM past_trial WHERE mailbox = ?1)",
+        [mailbox],
+        first,
+    )
 }
 
-/// Why an account is not opened. The invitation is judged first: who has none learns nothing of e-mails.
+/// Why an account is not opened. The invitation is judged first: who has none learns nothing of
+/// e-mails.
 fn refused(
     transaction: &Transaction<'_>,
     row: &AccountRow,

@@ -1,6 +1,7 @@
 //! Dashboard sessions, as rows of `app.db`, each under the hash of its token.
 //!
-//! Whether a session is still good is decided here, in the query, from the times passed in. Must not see a token.
+//! Whether a session is still good is decided here, in the query, from the times passed in. Must
+//! not see a token.
 
 use super::audit::{self, Act};
 use super::{AppDb, first};
@@ -47,8 +48,14 @@ pub struct SessionListed {
 }
 
 impl AppDb {
-    /// Inserts a session, and deletes the dead ones of everybody and the oldest of this account past `most`.
-    pub fn insert_session(&self, row: &SessionRow<'_>, lifetime: Lifetime, most: i64) -> Result<(), StoreError> {
+    /// Inserts a session, and deletes the dead ones of everybody and the oldest of this account
+    /// past `most`.
+    pub fn insert_session(
+        &self,
+        row: &SessionRow<'_>,
+        lifetime: Lifetime,
+        most: i64,
+    ) -> Result<(), StoreError> {
         self.write("insert a session", |transaction| {
             let SessionRow { hash, account, created_at_ms: now_ms, confirmed_at_ms, address, browser } = *row;
             transaction.execute(
@@ -78,9 +85,20 @@ impl AppDb {
                     "SELECT account, used_at_ms, confirmed_at_ms FROM session
                      WHERE hash = ?1 AND used_at_ms > ?2 AND created_at_ms > ?3",
                 )?
-                .query_row(params![hash, now_ms - lifetime.idle_ms, now_ms - lifetime.absolute_ms], |row| {
-                    Ok(SessionFound { account: first(row)?, used_at_ms: row.get(1)?, confirmed_at_ms: row.get(2)? })
-                })
+                .query_row(
+                    params![
+                        hash,
+                        now_ms - lifetime.idle_ms,
+                        now_ms - lifetime.absolute_ms
+                    ],
+                    |row| {
+                        Ok(SessionFound {
+                            account: first(row)?,
+                            used_at_ms: row.get(1)?,
+                            confirmed_at_ms: row.get(2)?,
+                        })
+                    },
+                )
                 .optional()
         })
     }
@@ -94,12 +112,19 @@ impl AppDb {
 
     pub fn end_session(&self, hash: &[u8; 32]) -> Result<(), StoreError> {
         self.write("end a session", |transaction| {
-            transaction.execute("DELETE FROM session WHERE hash = ?1", [hash]).map(drop)
+            transaction
+                .execute("DELETE FROM session WHERE hash = ?1", [hash])
+                .map(drop)
         })
     }
 
     /// The live sessions of an account, the last used first.
-    pub fn sessions(&self, account: &str, now_ms: i64, lifetime: Lifetime) -> Result<Vec<SessionListed>, StoreError> {
+    pub fn sessions(
+        &self,
+        account: &str,
+        now_ms: i64,
+        lifetime: Lifetime,
+    ) -> Result<Vec<SessionListed>, StoreError> {
         self.read("list an account's sessions", |connection| {
             connection
                 .prepare_cached(
@@ -107,15 +132,22 @@ impl AppDb {
                      WHERE account = ?1 AND used_at_ms > ?2 AND created_at_ms > ?3
                      ORDER BY used_at_ms DESC, created_at_ms DESC, hash",
                 )?
-                .query_map(params![account, now_ms - lifetime.idle_ms, now_ms - lifetime.absolute_ms], |row| {
-                    Ok(SessionListed {
-                        hash: first(row)?,
-                        created_at_ms: row.get(1)?,
-                        used_at_ms: row.get(2)?,
-                        address: row.get(3)?,
-                        browser: row.get(4)?,
-                    })
-                })?
+                .query_map(
+                    params![
+                        account,
+                        now_ms - lifetime.idle_ms,
+                        now_ms - lifetime.absolute_ms
+                    ],
+                    |row| {
+                        Ok(SessionListed {
+                            hash: first(row)?,
+                            created_at_ms: row.get(1)?,
+                            used_at_ms: row.get(2)?,
+                            address: row.get(3)?,
+                            browser: row.get(4)?,
+                        })
+                    },
+                )?
                 .collect()
         })
     }
@@ -123,7 +155,10 @@ impl AppDb {
     /// Ends the sessions of an account but the one with the hash `but`; says how many there were.
     pub fn end_other_sessions(&self, account: &str, but: &[u8; 32]) -> Result<usize, StoreError> {
         self.write("end an account's other sessions", |transaction| {
-            transaction.execute("DELETE FROM session WHERE account = ?1 AND hash <> ?2", params![account, but])
+            transaction.execute(
+                "DELETE FROM session WHERE account = ?1 AND hash <> ?2",
+                params![account, but],
+            )
         })
     }
 
@@ -132,7 +167,11 @@ impl AppDb {
         self.write("end one session", |transaction| {
             let rows = transaction.execute(
                 "DELETE FROM session WHERE account = ?1 AND substr(hash, 1, ?3) = ?2",
-                params![account, start, i64::try_from(start.len()).unwrap_or(i64::MAX)],
+                params![
+                    account,
+                    start,
+                    i64::try_from(start.len()).unwrap_or(i64::MAX)
+                ],
             )?;
             Ok(rows > 0)
         })
@@ -141,20 +180,27 @@ impl AppDb {
     /// Writes down that the session's holder has just typed the password.
     pub fn confirm_session(&self, hash: &[u8; 32], now_ms: i64) -> Result<(), StoreError> {
         self.write("confirm a session", |transaction| {
-            let sql = "UPDATE session SET confirmed_at_ms = max(confirmed_at_ms, ?2) WHERE hash = ?1";
+            let sql =
+                "UPDATE session SET confirmed_at_ms = max(confirmed_at_ms, ?2) WHERE hash = ?1";
             transaction.execute(sql, params![hash, now_ms]).map(drop)
         })
     }
 
     /// Gives an account a new password, and ends all its sessions, in one step.
     /// Returns whether there is such an account.
-    pub fn replace_password(&self, account: &str, password: &str, act: Option<&Act<'_>>) -> Result<bool, StoreError> {
+    pub fn replace_password(
+        &self,
+        account: &str,
+        password: &str,
+        act: Option<&Act<'_>>,
+    ) -> Result<bool, StoreError> {
         self.write("replace a password", |transaction| {
             let sql = "UPDATE account SET password = ?2 WHERE id = ?1 AND deleted_at_ms IS NULL";
             let is_set = transaction.execute(sql, params![account, password])? == 1;
             transaction.execute("DELETE FROM session WHERE account = ?1", [account])?;
             if is_set {
-                act.into_iter().try_for_each(|act| audit::append(transaction, act))?;
+                act.into_iter()
+                    .try_for_each(|act| audit::append(transaction, act))?;
             }
             Ok(is_set)
         })
@@ -170,7 +216,10 @@ impl AppDb {
     /// Deletes the dead sessions of everybody; says how many there were.
     pub fn purge_sessions(&self, now_ms: i64, lifetime: Lifetime) -> Result<usize, StoreError> {
         self.write("purge dead sessions", |transaction| {
-            transaction.execute(PURGE, params![now_ms - lifetime.idle_ms, now_ms - lifetime.absolute_ms])
+            transaction.execute(
+                PURGE,
+                params![now_ms - lifetime.idle_ms, now_ms - lifetime.absolute_ms],
+            )
         })
     }
 }

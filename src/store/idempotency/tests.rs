@@ -4,18 +4,35 @@ use super::*;
 
 const NOW: i64 = 1_800_000_000_000;
 const DAY: i64 = 86_400_000;
-const ALL: Room = Room { entries: u64::MAX, bytes: u64::MAX };
+const ALL: Room = Room {
+    entries: u64::MAX,
+    bytes: u64::MAX,
+};
 
 fn ask<'a>(key: &'a str, hash: &'a [u8; 32], request_id: &'a str) -> Ask<'a> {
-    Ask { account: "acct_1", path: "/v1/messages", key, hash, request_id, boot: "boot_1" }
+    Ask {
+        account: "acct_1",
+        path: "/v1/messages",
+        key,
+        hash,
+        request_id,
+        boot: "boot_1",
+    }
 }
 
 fn answer(body: &str) -> Kept {
-    Kept { headers: vec![("content-type".into(), "application/json".into())], body: body.into() }
+    Kept {
+        headers: vec![("content-type".into(), "application/json".into())],
+        body: body.into(),
+    }
 }
 
 fn rows(db: &IdempotencyDb, table: &str) -> i64 {
-    lock(&db.writer).query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0)).unwrap()
+    lock(&db.writer)
+        .query_row(&format!("SELECT count(*) FROM {table}"), [], |row| {
+            row.get(0)
+        })
+        .unwrap()
 }
 
 #[test]
@@ -23,15 +40,35 @@ fn a_key_is_running_then_done_and_another_body_conflicts_at_any_time() {
     let dir = tempfile::tempdir().unwrap();
     let db = IdempotencyDb::open(dir.path()).unwrap();
     let (one, two) = ([1; 32], [2; 32]);
-    assert_eq!(db.begin(&ask("k", &one, "req_1"), NOW).unwrap(), Found::Nothing);
-    assert_eq!(db.begin(&ask("k", &one, "req_2"), NOW + 2 * DAY).unwrap(), Found::Running, "what runs never expires");
-    assert_eq!(db.begin(&ask("k", &two, "req_2"), NOW).unwrap(), Found::OtherBody);
+    assert_eq!(
+        db.begin(&ask("k", &one, "req_1"), NOW).unwrap(),
+        Found::Nothing
+    );
+    assert_eq!(
+        db.begin(&ask("k", &one, "req_2"), NOW + 2 * DAY).unwrap(),
+        Found::Running,
+        "what runs never expires"
+    );
+    assert_eq!(
+        db.begin(&ask("k", &two, "req_2"), NOW).unwrap(),
+        Found::OtherBody
+    );
     let kept = answer("hello");
     db.done("req_1", Some(&kept), NOW + DAY).unwrap();
     db.free("req_1").unwrap();
-    let found = Found::Done { request_id: "req_1".into(), kept: Some(kept) };
-    assert_eq!(db.begin(&ask("k", &one, "req_2"), NOW).unwrap(), found, "what is done is not freed");
-    assert_eq!(db.begin(&ask("k", &two, "req_2"), NOW).unwrap(), Found::OtherBody);
+    let found = Found::Done {
+        request_id: "req_1".into(),
+        kept: Some(kept),
+    };
+    assert_eq!(
+        db.begin(&ask("k", &one, "req_2"), NOW).unwrap(),
+        found,
+        "what is done is not freed"
+    );
+    assert_eq!(
+        db.begin(&ask("k", &two, "req_2"), NOW).unwrap(),
+        Found::OtherBody
+    );
 }
 
 #[test]
@@ -41,15 +78,38 @@ fn the_scope_is_account_path_and_key() {
     let hash = [1; 32];
     let base = ask("k", &hash, "req_1");
     let others = [
-        Ask { account: "acct_2", request_id: "req_2", ..base },
-        Ask { path: "/v1/chat/completions", request_id: "req_3", ..base },
-        Ask { key: "K", request_id: "req_4", ..base },
+        Ask {
+            account: "acct_2",
+            request_id: "req_2",
+            ..base
+        },
+        Ask {
+            path: "/v1/chat/completions",
+            request_id: "req_3",
+            ..base
+        },
+        Ask {
+            key: "K",
+            request_id: "req_4",
+            ..base
+        },
     ];
     for ask in [base].iter().chain(&others) {
         assert_eq!(db.begin(ask, NOW).unwrap(), Found::Nothing, "{ask:?}");
     }
     for ask in [base].iter().chain(&others) {
-        assert_eq!(db.begin(&Ask { request_id: "req_5", ..*ask }, NOW).unwrap(), Found::Running, "{ask:?}");
+        assert_eq!(
+            db.begin(
+                &Ask {
+                    request_id: "req_5",
+                    ..*ask
+                },
+                NOW
+            )
+            .unwrap(),
+            Found::Running,
+            "{ask:?}"
+        );
     }
 }
 
@@ -58,11 +118,20 @@ fn a_freed_key_is_as_if_never_used_and_a_spent_one_has_nothing_to_give() {
     let dir = tempfile::tempdir().unwrap();
     let db = IdempotencyDb::open(dir.path()).unwrap();
     let (one, two) = ([1; 32], [2; 32]);
-    assert_eq!(db.begin(&ask("k", &one, "req_1"), NOW).unwrap(), Found::Nothing);
+    assert_eq!(
+        db.begin(&ask("k", &one, "req_1"), NOW).unwrap(),
+        Found::Nothing
+    );
     db.free("req_1").unwrap();
-    assert_eq!(db.begin(&ask("k", &two, "req_2"), NOW).unwrap(), Found::Nothing);
+    assert_eq!(
+        db.begin(&ask("k", &two, "req_2"), NOW).unwrap(),
+        Found::Nothing
+    );
     db.done("req_2", None, NOW + DAY).unwrap();
-    let spent = Found::Done { request_id: "req_2".into(), kept: None };
+    let spent = Found::Done {
+        request_id: "req_2".into(),
+        kept: None,
+    };
     assert_eq!(db.begin(&ask("k", &two, "req_3"), NOW).unwrap(), spent);
     // A request whose key went to another while it was not looked at changes nothing.
     db.done("req_1", Some(&answer("late")), NOW + DAY).unwrap();
@@ -78,13 +147,28 @@ fn a_key_is_forgotten_when_its_time_is_over_and_not_a_moment_before() {
     db.done("req_1", Some(&answer("hello")), NOW + DAY).unwrap();
     db.begin(&ask("running", &one, "req_r"), NOW).unwrap();
     db.clean(NOW + DAY - 1, ALL).unwrap();
-    assert!(matches!(db.begin(&ask("k", &one, "req_2"), NOW + DAY - 1).unwrap(), Found::Done { kept: Some(_), .. }));
+    assert!(matches!(
+        db.begin(&ask("k", &one, "req_2"), NOW + DAY - 1).unwrap(),
+        Found::Done { kept: Some(_), .. }
+    ));
     // Also where nobody has cleaned up.
-    assert_eq!(db.begin(&ask("k", &two, "req_2"), NOW + DAY).unwrap(), Found::Nothing);
-    assert_eq!((rows(&db, "asked"), rows(&db, "answer")), (2, 0), "its answer went with it");
-    db.done("req_2", Some(&answer("hello")), NOW + 2 * DAY).unwrap();
+    assert_eq!(
+        db.begin(&ask("k", &two, "req_2"), NOW + DAY).unwrap(),
+        Found::Nothing
+    );
+    assert_eq!(
+        (rows(&db, "asked"), rows(&db, "answer")),
+        (2, 0),
+        "its answer went with it"
+    );
+    db.done("req_2", Some(&answer("hello")), NOW + 2 * DAY)
+        .unwrap();
     db.clean(NOW + 2 * DAY, ALL).unwrap();
-    assert_eq!((rows(&db, "asked"), rows(&db, "answer")), (1, 0), "what runs stays");
+    assert_eq!(
+        (rows(&db, "asked"), rows(&db, "answer")),
+        (1, 0),
+        "what runs stays"
+    );
 }
 
 #[test]
@@ -93,25 +177,62 @@ fn past_its_room_the_oldest_answers_go_first_and_then_the_oldest_keys() {
     let db = IdempotencyDb::open(dir.path()).unwrap();
     let hash = [1; 32];
     let found = |db: &IdempotencyDb, index: i64| {
-        db.begin(&ask(&format!("k{index}"), &hash, &format!("req_again_{index}")), NOW).unwrap()
+        db.begin(
+            &ask(&format!("k{index}"), &hash, &format!("req_again_{index}")),
+            NOW,
+        )
+        .unwrap()
     };
     for index in 0..50_i64 {
         let id = format!("req_{index}");
-        db.begin(&ask(&format!("k{index}"), &hash, &id), NOW).unwrap();
-        db.done(&id, Some(&answer("0123456789")), NOW + DAY + index).unwrap();
+        db.begin(&ask(&format!("k{index}"), &hash, &id), NOW)
+            .unwrap();
+        db.done(&id, Some(&answer("0123456789")), NOW + DAY + index)
+            .unwrap();
     }
     db.begin(&ask("running", &hash, "req_r"), NOW).unwrap();
-    db.clean(NOW, Room { entries: 50, bytes: 500 }).unwrap();
-    assert_eq!((rows(&db, "asked"), rows(&db, "answer")), (51, 50), "all fits");
-    db.clean(NOW, Room { entries: 50, bytes: 105 }).unwrap();
+    db.clean(
+        NOW,
+        Room {
+            entries: 50,
+            bytes: 500,
+        },
+    )
+    .unwrap();
+    assert_eq!(
+        (rows(&db, "asked"), rows(&db, "answer")),
+        (51, 50),
+        "all fits"
+    );
+    db.clean(
+        NOW,
+        Room {
+            entries: 50,
+            bytes: 105,
+        },
+    )
+    .unwrap();
     assert_eq!((rows(&db, "asked"), rows(&db, "answer")), (51, 10));
-    assert!(matches!(found(&db, 39), Found::Done { kept: None, .. }), "the key outlives its answer");
+    assert!(
+        matches!(found(&db, 39), Found::Done { kept: None, .. }),
+        "the key outlives its answer"
+    );
     assert!(matches!(found(&db, 40), Found::Done { kept: Some(_), .. }));
-    db.clean(NOW, Room { entries: 5, bytes: 0 }).unwrap();
+    db.clean(
+        NOW,
+        Room {
+            entries: 5,
+            bytes: 0,
+        },
+    )
+    .unwrap();
     assert_eq!((rows(&db, "asked"), rows(&db, "answer")), (6, 0));
     assert!(matches!(found(&db, 45), Found::Done { .. }));
     assert_eq!(found(&db, 44), Found::Nothing);
-    assert_eq!(db.begin(&ask("running", &hash, "req_x"), NOW).unwrap(), Found::Running);
+    assert_eq!(
+        db.begin(&ask("running", &hash, "req_x"), NOW).unwrap(),
+        Found::Running
+    );
 }
 
 #[test]
@@ -123,9 +244,16 @@ fn many_who_ask_at_once_are_one() {
     std::thread::scope(|scope| {
         for index in 0..20 {
             let (db, hash, begun) = (&db, &hash, &begun);
-            scope.spawn(move || match db.begin(&ask("k", hash, &format!("req_{index}")), NOW).unwrap() {
-                Found::Nothing => drop(begun.fetch_add(1, std::sync::atomic::Ordering::Relaxed)),
-                found => assert_eq!(found, Found::Running),
+            scope.spawn(move || {
+                match db
+                    .begin(&ask("k", hash, &format!("req_{index}")), NOW)
+                    .unwrap()
+                {
+                    Found::Nothing => {
+                        begun.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    }
+                    found => assert_eq!(found, Found::Running),
+                }
             });
         }
     });
@@ -143,16 +271,31 @@ fn what_was_committed_is_there_for_the_next_process_also_after_checkpoints() {
     db.begin(&ask("running", &hash, "req_2"), NOW).unwrap();
     let next = IdempotencyDb::open(dir.path()).unwrap();
     assert_eq!(next.left_running(&["boot_1".into()]).unwrap(), []);
-    assert_eq!(next.left_running(&["boot_2".into()]).unwrap(), [("acct_1".to_owned(), "req_2".to_owned())]);
+    assert_eq!(
+        next.left_running(&["boot_2".into()]).unwrap(),
+        [("acct_1".to_owned(), "req_2".to_owned())]
+    );
     let found = next.begin(&ask("done", &hash, "req_3"), NOW).unwrap();
-    assert_eq!(found, Found::Done { request_id: "req_1".into(), kept: Some(answer("hello")) });
+    assert_eq!(
+        found,
+        Found::Done {
+            request_id: "req_1".into(),
+            kept: Some(answer("hello"))
+        }
+    );
 }
 
 #[test]
 fn the_log_stays_short_under_checkpoints() {
     let dir = tempfile::tempdir().unwrap();
     let db = IdempotencyDb::open(dir.path()).unwrap();
-    let (hash, body) = ([1; 32], Kept { headers: Vec::new(), body: vec![b'x'; 1_000_000] });
+    let (hash, body) = (
+        [1; 32],
+        Kept {
+            headers: Vec::new(),
+            body: vec![b'x'; 1_000_000],
+        },
+    );
     for index in 0..60 {
         let id = format!("req_{index}");
         db.begin(&ask(&id, &hash, &id), NOW).unwrap();
@@ -161,6 +304,8 @@ fn the_log_stays_short_under_checkpoints() {
             db.checkpoint().unwrap();
         }
     }
-    let bytes = std::fs::metadata(dir.path().join("idempotency.db-wal")).unwrap().len();
+    let bytes = std::fs::metadata(dir.path().join("idempotency.db-wal"))
+        .unwrap()
+        .len();
     assert!(bytes < 30_000_000, "a log of {bytes} bytes");
 }

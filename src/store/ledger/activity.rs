@@ -1,7 +1,9 @@
-//! What account holders look their spending up by: ends of requests by filter, sums by the hour and by conversation.
+//! What account holders look their spending up by: ends of requests by filter, sums by the hour and
+//! by conversation.
 //!
-//! The sums stand beside the entries and move in the transaction that enters a debit, so no page adds a ledger up. Every
-//! question is answered by an index of its account. Must not price anything.
+//! The sums stand beside the entries and move in the transaction that enters a debit, so no page
+//! adds a ledger up. Every question is answered by an index of its account. Must not price
+//! anything.
 
 #[cfg(test)]
 mod tests;
@@ -14,8 +16,8 @@ use std::collections::BTreeMap;
 
 pub const HOUR_MS: i64 = 3_600_000;
 
-/// What is counted of one response, of each class: a vendor that tells nonsense must not make the sums overflow, which
-/// SQLite would refuse.
+/// What is counted of one response, of each class: a vendor that tells nonsense must not make the
+/// sums overflow, which SQLite would refuse.
 pub(super) const TOKENS_COUNTED_MAX: u64 = 1 << 40;
 
 /// What a sum of tokens stops at, and one of credits (in µc).
@@ -87,7 +89,8 @@ impl Sum {
 
     /// Responses, input, cache reads and output, as SQLite counts.
     fn counts(self) -> [i64; 4] {
-        [self.responses, self.input, self.cache_read, self.output].map(|count| i64::try_from(count).unwrap_or(i64::MAX))
+        [self.responses, self.input, self.cache_read, self.output]
+            .map(|count| i64::try_from(count).unwrap_or(i64::MAX))
     }
 }
 
@@ -105,12 +108,15 @@ impl Ledger {
     ) -> Result<Vec<Entry>, StoreError> {
         let (sql, values) = endings_sql(account, filter, before, limit);
         self.read("list an account's responses", |connection| {
-            connection.prepare_cached(&sql)?.query_map(params_from_iter(values), entry)?.collect()
+            connection
+                .prepare_cached(&sql)?
+                .query_map(params_from_iter(values), entry)?
+                .collect()
         })
     }
 
-    /// Debits of any account whose vendor counted more than the request can use, the latest first: of the last
-    /// [`SEARCHED_ENTRIES`] entries at most `limit`.
+    /// Debits of any account whose vendor counted more than the request can use, the latest first:
+    /// of the last [`SEARCHED_ENTRIES`] entries at most `limit`.
     ///
     /// # Errors
     /// The ledger cannot be read.
@@ -120,7 +126,10 @@ impl Ledger {
              AND instr(detail, '\"implausible\":true') > 0 ORDER BY seq DESC LIMIT ?2"
         );
         self.read("list debits of implausible usage", |connection| {
-            connection.prepare_cached(&sql)?.query_map(params![SEARCHED_ENTRIES, limit], entry)?.collect()
+            connection
+                .prepare_cached(&sql)?
+                .query_map(params![SEARCHED_ENTRIES, limit], entry)?
+                .collect()
         })
     }
 
@@ -130,7 +139,10 @@ impl Ledger {
     /// The ledger cannot be read.
     pub fn last_ending(&self, account: &str) -> Result<i64, StoreError> {
         let last = self.read("look for an account's last response", |connection| {
-            connection.prepare_cached(LAST_ENDING)?.query_row([account], |row| row.get(0)).optional()
+            connection
+                .prepare_cached(LAST_ENDING)?
+                .query_row([account], |row| row.get(0))
+                .optional()
         })?;
         Ok(last.unwrap_or(0))
     }
@@ -141,11 +153,15 @@ impl Ledger {
     /// The ledger cannot be read.
     pub fn spent(&self, account: &str, from_hour: i64) -> Result<Vec<Spent>, StoreError> {
         self.read("add up an account's debits", |connection| {
-            connection.prepare_cached(SPENT)?.query_map(params![account, from_hour], spent)?.collect()
+            connection
+                .prepare_cached(SPENT)?
+                .query_map(params![account, from_hour], spent)?
+                .collect()
         })
     }
 
-    /// Conversations, the one that was spoken in last first, below `before`: when that was, and whose.
+    /// Conversations, the one that was spoken in last first, below `before`: when that was, and
+    /// whose.
     ///
     /// # Errors
     /// The ledger cannot be read.
@@ -168,9 +184,16 @@ impl Ledger {
     ///
     /// # Errors
     /// The ledger cannot be read.
-    pub fn conversation(&self, account: &str, id: &str) -> Result<Option<Conversation>, StoreError> {
+    pub fn conversation(
+        &self,
+        account: &str,
+        id: &str,
+    ) -> Result<Option<Conversation>, StoreError> {
         self.read("read a conversation", |connection| {
-            connection.prepare_cached(CONVERSATION)?.query_row([account, id], conversation).optional()
+            connection
+                .prepare_cached(CONVERSATION)?
+                .query_row([account, id], conversation)
+                .optional()
         })
     }
 
@@ -180,35 +203,64 @@ impl Ledger {
     /// The ledger cannot be read.
     pub fn trial_granted(&self, account: &str) -> Result<Option<Micro>, StoreError> {
         self.read("read a trial's credit", |connection| {
-            connection.prepare_cached(TRIAL)?.query_row([format!("trial:{account}")], |row| row.get(0)).optional()
+            connection
+                .prepare_cached(TRIAL)?
+                .query_row([format!("trial:{account}")], |row| row.get(0))
+                .optional()
         })
     }
 }
 
-const LAST_ENDING: &str =
-    "SELECT seq FROM entry WHERE account = ?1 AND kind IN ('debit', 'void') ORDER BY seq DESC LIMIT 1";
+const LAST_ENDING: &str = "SELECT seq FROM entry WHERE account = ?1 AND kind IN ('debit', 'void') ORDER BY seq DESC LIMIT 1";
 
 const SPENT: &str = "SELECT hour, model, responses, credits, input, cache_read, output FROM spent
                      WHERE account = ?1 AND hour >= ?2 ORDER BY hour, model";
 
-const CONVERSATIONS: &str = "SELECT id, began_at, last_at, turns, credits, input, cache_read, output FROM conversation
+const CONVERSATIONS: &str =
+    "SELECT id, began_at, last_at, turns, credits, input, cache_read, output FROM conversation
      WHERE account = ?1 AND (last_at, id) < (?2, ?3) ORDER BY last_at DESC, id DESC LIMIT ?4";
 
-const CONVERSATION: &str = "SELECT id, began_at, last_at, turns, credits, input, cache_read, output FROM conversation
+const CONVERSATION: &str =
+    "SELECT id, began_at, last_at, turns, credits, input, cache_read, output FROM conversation
                             WHERE account = ?1 AND id = ?2";
 
 const TRIAL: &str = "SELECT d_trial FROM entry WHERE kind = 'trial' AND ref = ?1";
 
-/// The question, with a term for every member of the filter that is given: each shape has its index.
-fn endings_sql(account: &str, filter: &Filter, before: Option<Place>, limit: u32) -> (String, Vec<Box<dyn ToSql>>) {
-    let Filter { model, key_id, outcome, conversation, from_ms, to_ms } = filter;
+/// The question, with a term for every member of the filter that is given: each shape has its
+/// index.
+fn endings_sql(
+    account: &str,
+    filter: &Filter,
+    before: Option<Place>,
+    limit: u32,
+) -> (String, Vec<Box<dyn ToSql>>) {
+    let Filter {
+        model,
+        key_id,
+        outcome,
+        conversation,
+        from_ms,
+        to_ms,
+    } = filter;
     // Everything before a moment is everything below that moment's first place.
-    let end = to_ms.map(|at_ms| Place { at_ms, seq: i64::MIN });
-    let below = [before, end].into_iter().flatten().min().unwrap_or(Place { at_ms: i64::MAX, seq: i64::MAX });
-    let mut sql = format!("SELECT {COLUMNS} FROM entry WHERE account = ? AND kind IN ('debit', 'void')");
+    let end = to_ms.map(|at_ms| Place {
+        at_ms,
+        seq: i64::MIN,
+    });
+    let below = [before, end].into_iter().flatten().min().unwrap_or(Place {
+        at_ms: i64::MAX,
+        seq: i64::MAX,
+    });
+    let mut sql =
+        format!("SELECT {COLUMNS} FROM entry WHERE account = ? AND kind IN ('debit', 'void')");
     let mut values: Vec<Box<dyn ToSql>> = vec![Box::new(account.to_owned())];
     let outcome_name = outcome.map(|outcome| outcome.as_str().to_owned());
-    let terms = [("model", model), ("key_id", key_id), ("outcome", &outcome_name), ("conversation", conversation)];
+    let terms = [
+        ("model", model),
+        ("key_id", key_id),
+        ("outcome", &outcome_name),
+        ("conversation", conversation),
+    ];
     for (column, value) in terms {
         let Some(value) = value else { continue };
         sql.push_str(&format!(" AND {column} = ?"));
@@ -223,7 +275,11 @@ fn endings_sql(account: &str, filter: &Filter, before: Option<Place>, limit: u32
         values.push(Box::new(*from_ms));
     }
     sql.push_str(" AND (at, seq) < (?, ?) ORDER BY at DESC, seq DESC LIMIT ?");
-    values.extend([Box::new(below.at_ms) as Box<dyn ToSql>, Box::new(below.seq), Box::new(limit)]);
+    values.extend([
+        Box::new(below.at_ms) as Box<dyn ToSql>,
+        Box::new(below.seq),
+        Box::new(limit),
+    ]);
     (sql, values)
 }
 
@@ -250,16 +306,35 @@ impl<'a> Sums<'a> {
         }
         let (detail, usage) = (&ending.detail, &ending.detail.usage);
         let [input, cache_read, output] =
-            [usage.input_total(), usage.cache_read, usage.output_total()].map(|tokens| tokens.min(TOKENS_COUNTED_MAX));
-        let one = Sum { responses: 1, credits, input, cache_read, output };
-        let hour = self.hours.entry((&ending.account, ending.at_ms.div_euclid(HOUR_MS), &detail.model)).or_default();
+            [usage.input_total(), usage.cache_read, usage.output_total()]
+                .map(|tokens| tokens.min(TOKENS_COUNTED_MAX));
+        let one = Sum {
+            responses: 1,
+            credits,
+            input,
+            cache_read,
+            output,
+        };
+        let hour = self
+            .hours
+            .entry((
+                &ending.account,
+                ending.at_ms.div_euclid(HOUR_MS),
+                &detail.model,
+            ))
+            .or_default();
         *hour = hour.plus(one);
-        let Some(conversation) = &detail.conversation else { return };
-        let turns = self.turns.entry((&ending.account, conversation)).or_insert(Turns {
-            began_ms: ending.at_ms,
-            last_ms: ending.at_ms,
-            sum: Sum::default(),
-        });
+        let Some(conversation) = &detail.conversation else {
+            return;
+        };
+        let turns = self
+            .turns
+            .entry((&ending.account, conversation))
+            .or_insert(Turns {
+                began_ms: ending.at_ms,
+                last_ms: ending.at_ms,
+                sum: Sum::default(),
+            });
         turns.began_ms = turns.began_ms.min(ending.at_ms);
         turns.last_ms = turns.last_ms.max(ending.at_ms);
         turns.sum = turns.sum.plus(one);
@@ -269,13 +344,39 @@ impl<'a> Sums<'a> {
     pub(super) fn write(self, transaction: &Transaction<'_>) -> rusqlite::Result<()> {
         for ((account, hour, model), sum) in &self.hours {
             let [responses, input, cache_read, output] = sum.counts();
-            let values = params![account, hour, model, responses, sum.credits, input, cache_read, output];
+            let values = params![
+                account,
+                hour,
+                model,
+                responses,
+                sum.credits,
+                input,
+                cache_read,
+                output
+            ];
             transaction.prepare_cached(COUNT_HOUR)?.execute(values)?;
         }
-        for ((account, conversation), Turns { began_ms, last_ms, sum }) in &self.turns {
+        for (
+            (account, conversation),
+            Turns {
+                began_ms,
+                last_ms,
+                sum,
+            },
+        ) in &self.turns
+        {
             let [turns, input, cache_read, output] = sum.counts();
-            let values =
-                params![account, conversation, began_ms, last_ms, turns, sum.credits, input, cache_read, output];
+            let values = params![
+                account,
+                conversation,
+                began_ms,
+                last_ms,
+                turns,
+                sum.credits,
+                input,
+                cache_read,
+                output
+            ];
             transaction.prepare_cached(COUNT_TURN)?.execute(values)?;
         }
         Ok(())
@@ -297,11 +398,20 @@ const COUNT_TURN: &str =
        cache_read = min(cache_read + excluded.cache_read, 1 << 62), output = min(output + excluded.output, 1 << 62)";
 
 fn spent(row: &Row<'_>) -> rusqlite::Result<Spent> {
-    Ok(Spent { hour: row.get(0)?, model: row.get(1)?, sum: sum(row, 2)? })
+    Ok(Spent {
+        hour: row.get(0)?,
+        model: row.get(1)?,
+        sum: sum(row, 2)?,
+    })
 }
 
 fn conversation(row: &Row<'_>) -> rusqlite::Result<Conversation> {
-    Ok(Conversation { id: row.get(0)?, began_ms: row.get(1)?, last_ms: row.get(2)?, sum: sum(row, 3)? })
+    Ok(Conversation {
+        id: row.get(0)?,
+        began_ms: row.get(1)?,
+        last_ms: row.get(2)?,
+        sum: sum(row, 3)?,
+    })
 }
 
 fn sum(row: &Row<'_>, first: usize) -> rusqlite::Result<Sum> {

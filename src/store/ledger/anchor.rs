@@ -1,10 +1,11 @@
 //! The ledger's anchor: a file beside `ledger.db` that names the last entry that was committed.
 //!
-//! Written after each commit that adds entries, before the commit is reported as done; never synced, for the ledger is
-//! synced before it. So after any crash the anchor is at most behind: its entry is in the ledger. Where it is not, the
-//! ledger is an older or another one. The ledger itself knows since when it has one (table `anchored`): the first is on disk
-//! before that row is, so an anchor that is missing or empty beside such a ledger was lost. Must not be read back into the
-//! ledger.
+//! Written after each commit that adds entries, before the commit is reported as done; never
+//! synced, for the ledger is synced before it. So after any crash the anchor is at most behind: its
+//! entry is in the ledger. Where it is not, the ledger is an older or another one. The ledger
+//! itself knows since when it has one (table `anchored`): the first is on disk before that row is,
+//! so an anchor that is missing or empty beside such a ledger was lost. Must not be read back into
+//! the ledger.
 
 use super::{Ledger, batch};
 use crate::clock;
@@ -32,14 +33,22 @@ pub struct Head {
 impl Head {
     /// Of an empty ledger.
     pub fn none() -> Self {
-        Self { seq: 0, hash: vec![0; HASH_BYTES] }
+        Self {
+            seq: 0,
+            hash: vec![0; HASH_BYTES],
+        }
     }
 }
 
 impl fmt::Display for Head {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let hash = hex(&self.hash);
-        write!(f, "entry {} (#{})", self.seq, hash.get(..16).unwrap_or(&hash))
+        write!(
+            f,
+            "entry {} (#{})",
+            self.seq,
+            hash.get(..16).unwrap_or(&hash)
+        )
     }
 }
 
@@ -71,11 +80,17 @@ pub enum Fault {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Missing => write!(f, "{FILE} is missing: an older ledger.db would not be noticed"),
+            Self::Missing => write!(
+                f,
+                "{FILE} is missing: an older ledger.db would not be noticed"
+            ),
             Self::Empty => write!(f, "{FILE} is empty: it is damaged"),
             Self::Unreadable => write!(f, "{FILE} cannot be read: it is damaged"),
             Self::Older { anchor, ledger } => {
-                write!(f, "ledger.db is older than it was: it ends with {ledger}, {FILE} names {anchor}")
+                write!(
+                    f,
+                    "ledger.db is older than it was: it ends with {ledger}, {FILE} names {anchor}"
+                )
             }
             Self::Other { anchor, ledger } => {
                 write!(
@@ -104,8 +119,15 @@ impl Anchor {
     /// The file cannot be made or opened.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
         let mut options = OpenOptions::new();
-        let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(dir.join(FILE));
-        file.map(Self).map_err(|source| StoreError::io("open the ledger's anchor", source))
+        let file = options
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(dir.join(FILE));
+        file.map(Self)
+            .map_err(|source| StoreError::io("open the ledger's anchor", source))
     }
 
     /// Names `head`. Where that fails, what it said before stands, which is not wrong.
@@ -119,9 +141,13 @@ impl Anchor {
 
 /// When the anchor in `dir` was last written, ms since 1970; 0 where that is not known.
 pub(super) fn written_ms(dir: &Path) -> i64 {
-    let since = std::fs::metadata(dir.join(FILE)).and_then(|metadata| metadata.modified()).ok();
+    let since = std::fs::metadata(dir.join(FILE))
+        .and_then(|metadata| metadata.modified())
+        .ok();
     let since = since.and_then(|at| at.duration_since(std::time::UNIX_EPOCH).ok());
-    since.and_then(|since| i64::try_from(since.as_millis()).ok()).unwrap_or_default()
+    since
+        .and_then(|since| i64::try_from(since.as_millis()).ok())
+        .unwrap_or_default()
 }
 
 /// What the anchor in `dir` says.
@@ -133,7 +159,11 @@ pub fn read(dir: &Path) -> Result<Named, StoreError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Named::Nothing),
         bytes => bytes.map_err(|source| StoreError::io("read the ledger's anchor", source))?,
     };
-    Ok(if bytes.is_empty() { Named::Empty } else { parse(&bytes).map_or(Named::Garbage, Named::Head) })
+    Ok(if bytes.is_empty() {
+        Named::Empty
+    } else {
+        parse(&bytes).map_or(Named::Garbage, Named::Head)
+    })
 }
 
 /// Copies the anchor of `from` to the new folder `to`, where it can be read.
@@ -144,25 +174,37 @@ pub fn copy(from: &Path, to: &Path) -> Result<(), StoreError> {
     if let Named::Head(head) = read(from)? {
         let copy = Anchor::open(to)?;
         copy.write(&head);
-        copy.0.sync_all().map_err(|source| StoreError::io("copy the ledger's anchor", source))?;
+        copy.0
+            .sync_all()
+            .map_err(|source| StoreError::io("copy the ledger's anchor", source))?;
     }
     Ok(())
 }
 
 fn parse(bytes: &[u8]) -> Option<Head> {
-    let line = std::str::from_utf8(bytes.get(..bytes.len().min(READ_MAX))?).ok()?.strip_suffix('\n')?;
+    let line = std::str::from_utf8(bytes.get(..bytes.len().min(READ_MAX))?)
+        .ok()?
+        .strip_suffix('\n')?;
     let (text, crc) = line.rsplit_once(' ')?;
     if crc != format!("{:08x}", crc32fast::hash(text.as_bytes())) {
         return None;
     }
     let (seq, hash) = text.split_once(' ')?;
-    let digits = (0..hash.len()).step_by(2).map(|at| u8::from_str_radix(hash.get(at..at + 2)?, 16).ok());
+    let digits = (0..hash.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(hash.get(at..at + 2)?, 16).ok());
     let hash: Vec<u8> = digits.collect::<Option<_>>()?;
-    Some(Head { seq: seq.parse().ok()?, hash }).filter(|head| head.hash.len() == HASH_BYTES)
+    Some(Head {
+        seq: seq.parse().ok()?,
+        hash,
+    })
+    .filter(|head| head.hash.len() == HASH_BYTES)
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
+    bytes
+        .iter()
+        .fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
 /// How far a ledger is believed that is opened.
@@ -189,8 +231,13 @@ pub(super) fn judge(connection: &Connection, named: Named) -> rusqlite::Result<O
     if anchor.seq == 0 {
         return Ok(None);
     }
-    let known: Option<Vec<u8>> =
-        connection.query_row("SELECT hash FROM entry WHERE seq = ?1", [anchor.seq], |row| row.get(0)).optional()?;
+    let known: Option<Vec<u8>> = connection
+        .query_row(
+            "SELECT hash FROM entry WHERE seq = ?1",
+            [anchor.seq],
+            |row| row.get(0),
+        )
+        .optional()?;
     Ok(match known {
         Some(hash) if hash == anchor.hash => None,
         None if ledger.seq < anchor.seq => Some(Fault::Older { anchor, ledger }),
@@ -231,7 +278,9 @@ pub(super) fn begin(
     match &fault {
         None => {}
         Some(Fault::Missing) if !is_anchored(connection).map_err(sql)? => {
-            log::warn!("{FILE} is missing beside a ledger from before anchors; made from the ledger as it is");
+            log::warn!(
+                "{FILE} is missing beside a ledger from before anchors; made from the ledger as it is"
+            );
         }
         Some(fault) if trust == Trust::Accepted => log::warn!("{fault}; accepted as it is"),
         Some(fault) => return Err(StoreError::Unusable(format!("{fault}. {}", fault.remedy()))),
@@ -246,18 +295,21 @@ pub(super) fn begin(
 
 /// The ledger had an anchor before.
 fn is_anchored(connection: &Connection) -> rusqlite::Result<bool> {
-    connection.query_row("SELECT EXISTS (SELECT 1 FROM anchored)", [], |row| row.get(0))
+    connection.query_row("SELECT EXISTS (SELECT 1 FROM anchored)", [], |row| {
+        row.get(0)
+    })
 }
 
-/// Makes the anchor where none can be read, and has the ledger remember that there is one. Under the ledger's lock: of
-/// several processes that begin at one time, one makes it.
+/// Makes the anchor where none can be read, and has the ledger remember that there is one. Under
+/// the ledger's lock: of several processes that begin at one time, one makes it.
 fn establish(dir: &Path, connection: &Connection) -> Result<(), StoreError> {
     let sql = |source| StoreError::sqlite("begin the ledger's anchor", source);
     let is_there = || Ok::<_, StoreError>(matches!(read(dir)?, Named::Head(_)));
     if is_there()? && is_anchored(connection).map_err(sql)? {
         return Ok(());
     }
-    let transaction = Transaction::new_unchecked(connection, TransactionBehavior::Immediate).map_err(sql)?;
+    let transaction =
+        Transaction::new_unchecked(connection, TransactionBehavior::Immediate).map_err(sql)?;
     if !is_there()? {
         create(dir, &head(&transaction).map_err(sql)?)
             .map_err(|source| StoreError::io("begin the ledger's anchor", source))?;
@@ -267,11 +319,17 @@ fn establish(dir: &Path, connection: &Connection) -> Result<(), StoreError> {
     transaction.commit().map_err(sql)
 }
 
-/// Puts a whole anchor in the place of none, or of one that cannot be read; on disk once this returns.
+/// Puts a whole anchor in the place of none, or of one that cannot be read; on disk once this
+/// returns.
 fn create(dir: &Path, head: &Head) -> io::Result<()> {
     let path = dir.join(format!("{FILE}.new"));
     let mut options = OpenOptions::new();
-    let file = options.write(true).create(true).truncate(true).mode(0o600).open(&path)?;
+    let file = options
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&path)?;
     file.write_all_at(line(head).as_bytes(), 0)?;
     file.sync_all()?;
     std::fs::rename(path, dir.join(FILE))?;
@@ -288,7 +346,8 @@ fn head(connection: &Connection) -> rusqlite::Result<Head> {
 }
 
 impl Ledger {
-    /// As [`Ledger::open`], without asking whether it is the one that its anchor names: for whoever only looks.
+    /// As [`Ledger::open`], without asking whether it is the one that its anchor names: for whoever
+    /// only looks.
     ///
     /// # Errors
     /// The file cannot be opened or migrated.
@@ -310,11 +369,18 @@ impl Ledger {
     /// One of the two cannot be read.
     pub fn anchor_fault(&self, dir: &Path) -> Result<Option<Fault>, StoreError> {
         let named = read(dir)?;
-        self.read("compare the ledger with its anchor", |connection| judge(connection, named))
+        self.read("compare the ledger with its anchor", |connection| {
+            judge(connection, named)
+        })
     }
 
-    /// Commits what may have added entries, then names the last of them; `between` is for a process that is to die there.
-    pub(super) fn commit(&self, transaction: Transaction<'_>, between: impl FnOnce()) -> rusqlite::Result<()> {
+    /// Commits what may have added entries, then names the last of them; `between` is for a process
+    /// that is to die there.
+    pub(super) fn commit(
+        &self,
+        transaction: Transaction<'_>,
+        between: impl FnOnce(),
+    ) -> rusqlite::Result<()> {
         let head = head(&transaction)?;
         transaction.commit()?;
         between();
@@ -324,13 +390,20 @@ impl Ledger {
         Ok(())
     }
 
-    /// The latest moment that the ledger knows of, ms since 1970: of its last entry, or of the anchor as it was found.
+    /// The latest moment that the ledger knows of, ms since 1970: of its last entry, or of the
+    /// anchor as it was found.
     ///
     /// # Errors
     /// The ledger cannot be read.
     pub fn last_known_ms(&self) -> Result<Option<i64>, StoreError> {
         let entered = self.read("look at the ledger's last entry", |connection| {
-            connection.query_row("SELECT at FROM entry ORDER BY seq DESC LIMIT 1", [], |row| row.get(0)).optional()
+            connection
+                .query_row(
+                    "SELECT at FROM entry ORDER BY seq DESC LIMIT 1",
+                    [],
+                    |row| row.get(0),
+                )
+                .optional()
         })?;
         Ok(entered.max((self.anchored_ms > 0).then_some(self.anchored_ms)))
     }
@@ -341,7 +414,8 @@ impl Ledger {
     /// The ledger cannot be read.
     pub fn renew_anchor(&self) -> Result<(), StoreError> {
         let writer = self.writer();
-        let head = head(&writer).map_err(|source| StoreError::sqlite("look at the ledger's last entry", source))?;
+        let head = head(&writer)
+            .map_err(|source| StoreError::sqlite("look at the ledger's last entry", source))?;
         if let Some(anchor) = &self.anchor {
             anchor.write(&head);
         }
@@ -358,7 +432,14 @@ mod tests {
 
     fn grant(ledger: &Ledger, reference: &str) {
         let (d_paid, d_trial) = (Micro::new(5), Micro::ZERO);
-        let post = Post { kind: "grant", reference, account: "acct", d_paid, d_trial, at_ms: 1 };
+        let post = Post {
+            kind: "grant",
+            reference,
+            account: "acct",
+            d_paid,
+            d_trial,
+            at_ms: 1,
+        };
         assert!(ledger.post(&post).unwrap());
     }
 
@@ -377,8 +458,11 @@ mod tests {
 
     #[test]
     fn an_older_or_another_ledger_is_refused_by_name_until_it_is_accepted() {
-        let (dir, older, other) =
-            (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (dir, older, other) = (
+            tempfile::tempdir().unwrap(),
+            tempfile::tempdir().unwrap(),
+            tempfile::tempdir().unwrap(),
+        );
         let ledger = opened(dir.path());
         grant(&ledger, "first");
         ledger.checkpoint().unwrap();
@@ -389,7 +473,11 @@ mod tests {
         let last = ledger.entries_after(2, 1).unwrap().remove(0);
         drop(ledger);
         let ledger = opened(dir.path());
-        assert_eq!(ledger.anchor_fault(dir.path()).unwrap(), None, "the newest is taken");
+        assert_eq!(
+            ledger.anchor_fault(dir.path()).unwrap(),
+            None,
+            "the newest is taken"
+        );
         drop(ledger);
         // Copied without its anchor.
         Ledger::accept(other.path()).unwrap();
@@ -399,14 +487,29 @@ mod tests {
         }
         beside.checkpoint().unwrap();
         drop(beside);
-        for (from, name, ends) in [(older.path(), "older", "entry 1 (#"), (other.path(), "not the one", "entry 4 (#")] {
+        for (from, name, ends) in [
+            (older.path(), "older", "entry 1 (#"),
+            (other.path(), "not the one", "entry 4 (#"),
+        ] {
             copy(from, dir.path());
             let refused = Ledger::open(dir.path()).err().unwrap().to_string();
-            let anchor = Head { seq: 3, hash: last.hash.clone() }.to_string();
-            let names_all = [name, ends, &anchor, "--accept-older-ledger"].iter().all(|part| refused.contains(part));
+            let anchor = Head {
+                seq: 3,
+                hash: last.hash.clone(),
+            }
+            .to_string();
+            let names_all = [name, ends, &anchor, "--accept-older-ledger"]
+                .iter()
+                .all(|part| refused.contains(part));
             assert!(names_all, "{refused}");
-            let fault = Ledger::open_to_audit(dir.path()).unwrap().anchor_fault(dir.path()).unwrap();
-            assert!(fault.is_some_and(|fault| refused.contains(&fault.to_string())), "and an audit finds it");
+            let fault = Ledger::open_to_audit(dir.path())
+                .unwrap()
+                .anchor_fault(dir.path())
+                .unwrap();
+            assert!(
+                fault.is_some_and(|fault| refused.contains(&fault.to_string())),
+                "and an audit finds it"
+            );
         }
         Ledger::accept(dir.path()).unwrap();
         let ledger = opened(dir.path());
@@ -425,7 +528,14 @@ mod tests {
         // Died between the commit and the anchor.
         fs::write(dir.path().join(FILE), behind).unwrap();
         grant(&opened(dir.path()), "third");
-        let third = Head { seq: 3, hash: opened(dir.path()).entries_after(2, 1).unwrap().remove(0).hash };
+        let third = Head {
+            seq: 3,
+            hash: opened(dir.path())
+                .entries_after(2, 1)
+                .unwrap()
+                .remove(0)
+                .hash,
+        };
         assert_eq!(read(dir.path()).unwrap(), Named::Head(third));
     }
 
@@ -434,11 +544,26 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(FILE);
         assert_eq!(opened(dir.path()).anchor_fault(dir.path()).unwrap(), None);
-        assert_eq!(read(dir.path()).unwrap(), Named::Head(Head::none()), "there from the first moment on");
+        assert_eq!(
+            read(dir.path()).unwrap(),
+            Named::Head(Head::none()),
+            "there from the first moment on"
+        );
         grant(&opened(dir.path()), "first");
-        let first = Head { seq: 1, hash: opened(dir.path()).entries_after(0, 1).unwrap().remove(0).hash };
+        let first = Head {
+            seq: 1,
+            hash: opened(dir.path())
+                .entries_after(0, 1)
+                .unwrap()
+                .remove(0)
+                .hash,
+        };
         let sound = fs::read(&path).unwrap();
-        let flipped: Vec<u8> = sound.iter().enumerate().map(|(at, byte)| byte ^ u8::from(at == 30)).collect();
+        let flipped: Vec<u8> = sound
+            .iter()
+            .enumerate()
+            .map(|(at, byte)| byte ^ u8::from(at == 30))
+            .collect();
         let damages = [
             (None, Fault::Missing, "is missing"),
             (Some(Vec::new()), Fault::Empty, "is empty"),
@@ -451,11 +576,21 @@ mod tests {
                 None => fs::remove_file(&path).unwrap(),
             }
             let refused = Ledger::open(dir.path()).err().unwrap().to_string();
-            assert!(refused.contains(name) && refused.contains("--accept-older-ledger"), "{refused}");
-            let found = Ledger::open_to_audit(dir.path()).unwrap().anchor_fault(dir.path()).unwrap();
+            assert!(
+                refused.contains(name) && refused.contains("--accept-older-ledger"),
+                "{refused}"
+            );
+            let found = Ledger::open_to_audit(dir.path())
+                .unwrap()
+                .anchor_fault(dir.path())
+                .unwrap();
             assert_eq!(found, Some(fault));
             Ledger::accept(dir.path()).unwrap();
-            assert_eq!(read(dir.path()).unwrap(), Named::Head(first.clone()), "{name}");
+            assert_eq!(
+                read(dir.path()).unwrap(),
+                Named::Head(first.clone()),
+                "{name}"
+            );
             opened(dir.path());
         }
     }
@@ -470,7 +605,10 @@ mod tests {
         fs::remove_file(dir.path().join(FILE)).unwrap();
         let ledger = opened(dir.path());
         assert_eq!(ledger.anchor_fault(dir.path()).unwrap(), None);
-        assert!(is_anchored(&ledger.writer()).unwrap(), "from now on it is missed");
+        assert!(
+            is_anchored(&ledger.writer()).unwrap(),
+            "from now on it is missed"
+        );
         // One without entries, whose anchor was made and not written: as a version before left it.
         let new = tempfile::tempdir().unwrap();
         let ledger = opened(new.path());
@@ -494,7 +632,9 @@ mod tests {
         assert_eq!(ledger.anchor_fault(dir.path()).unwrap(), None);
         let last = ledger.entries_after(5, 1).unwrap().remove(0);
         // The last who wrote may have committed before another did.
-        let Named::Head(head) = read(dir.path()).unwrap() else { panic!("no anchor") };
+        let Named::Head(head) = read(dir.path()).unwrap() else {
+            panic!("no anchor")
+        };
         assert!(head.seq > 0 && head.seq <= last.seq, "{head}");
     }
 }

@@ -1,8 +1,10 @@
-//! Endings of requests, entered together: an entry each, and everything that is added up once for all of them.
+//! Endings of requests, entered together: an entry each, and everything that is added up once for
+//! all of them.
 //!
-//! Under load a commit has many endings of few accounts and keys. So a row that each of them would move (a balance, what a
-//! key has spent, a sum that pages read) is read once and written once. Whoever begins a batch must close it in the same
-//! transaction, and write nothing else to the ledger in between. Must not decide what an ending costs.
+//! Under load a commit has many endings of few accounts and keys. So a row that each of them would
+//! move (a balance, what a key has spent, a sum that pages read) is read once and written once.
+//! Whoever begins a batch must close it in the same transaction, and write nothing else to the
+//! ledger in between. Must not decide what an ending costs.
 
 use super::{COLUMNS, Ending, Entry, activity, balances, entry_hash, key};
 use crate::money::{Micro, Parts};
@@ -36,25 +38,52 @@ impl<'a> Batch<'a> {
         })
     }
 
-    /// Enters one ending; false where the request had ended before. The balance is the last word: a bucket that lacks
-    /// credit is helped out by the other, and what both together cannot bear becomes a write-off, whatever the process
-    /// that settled believed.
+    /// Enters one ending; false where the request had ended before. The balance is the last word: a
+    /// bucket that lacks credit is helped out by the other, and what both together cannot bear
+    /// becomes a write-off, whatever the process that settled believed.
     pub(super) fn end(&mut self, ending: &'a Ending, detail: String) -> rusqlite::Result<bool> {
         let had = self.balance(&ending.account)?;
-        let taken = Parts { paid: ending.paid, trial: ending.trial }.borne_by(had);
+        let taken = Parts {
+            paid: ending.paid,
+            trial: ending.trial,
+        }
+        .borne_by(had);
         let left = had.minus(taken);
-        let change = (Micro::ZERO.minus(taken.paid), Micro::ZERO.minus(taken.trial));
-        let entry = Entry::new(ending.kind(), &ending.request_id, &ending.account, ending.at_ms, change, detail);
+        let change = (
+            Micro::ZERO.minus(taken.paid),
+            Micro::ZERO.minus(taken.trial),
+        );
+        let entry = Entry::new(
+            ending.kind(),
+            &ending.request_id,
+            &ending.account,
+            ending.at_ms,
+            change,
+            detail,
+        );
         let (bal_paid, bal_trial) = (left.paid, left.trial);
         let writeoff = ending.cost().minus(taken.total());
         let (seq, prev) = (self.last.0 + 1, self.last.1.clone());
-        let mut entry = Entry { seq, prev, bal_paid, bal_trial, writeoff, ..entry };
+        let mut entry = Entry {
+            seq,
+            prev,
+            bal_paid,
+            bal_trial,
+            writeoff,
+            ..entry
+        };
         entry.hash = entry_hash(&entry);
         if !insert(self.transaction, &entry, IF_NEW)? {
             return Ok(false);
         }
         self.last = (entry.seq, entry.hash);
-        self.accounts.insert(&ending.account, Balance { parts: left, is_changed: true });
+        self.accounts.insert(
+            &ending.account,
+            Balance {
+                parts: left,
+                is_changed: true,
+            },
+        );
         self.keys.count(ending, taken.total());
         self.sums.count(ending, taken.total());
         Ok(true)
@@ -66,7 +95,13 @@ impl<'a> Batch<'a> {
         }
         let (paid, trial) = balances(self.transaction, account)?;
         let parts = Parts { paid, trial };
-        self.accounts.insert(account, Balance { parts, is_changed: false });
+        self.accounts.insert(
+            account,
+            Balance {
+                parts,
+                is_changed: false,
+            },
+        );
         Ok(parts)
     }
 
@@ -91,7 +126,14 @@ pub(super) fn append(transaction: &Transaction<'_>, mut entry: Entry) -> rusqlit
     (entry.seq, entry.prev) = (seq + 1, hash);
     entry.hash = entry_hash(&entry);
     insert(transaction, &entry, "")?;
-    set_balance(transaction, &entry.account, Parts { paid: entry.bal_paid, trial: entry.bal_trial })
+    set_balance(
+        transaction,
+        &entry.account,
+        Parts {
+            paid: entry.bal_paid,
+            trial: entry.bal_trial,
+        },
+    )
 }
 
 pub(super) fn last(connection: &Connection) -> rusqlite::Result<(i64, Vec<u8>)> {
@@ -103,7 +145,9 @@ pub(super) fn last(connection: &Connection) -> rusqlite::Result<(i64, Vec<u8>)> 
 }
 
 fn insert(transaction: &Transaction<'_>, entry: &Entry, otherwise: &str) -> rusqlite::Result<bool> {
-    let sql = format!("INSERT INTO entry ({COLUMNS}) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13){otherwise}");
+    let sql = format!(
+        "INSERT INTO entry ({COLUMNS}) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13){otherwise}"
+    );
     let inserted = transaction.prepare_cached(&sql)?.execute(params![
         entry.seq,
         entry.kind,
@@ -124,7 +168,9 @@ fn insert(transaction: &Transaction<'_>, entry: &Entry, otherwise: &str) -> rusq
 
 fn set_balance(transaction: &Transaction<'_>, account: &str, parts: Parts) -> rusqlite::Result<()> {
     let sql = "UPDATE account SET paid = ?2, trial = ?3 WHERE id = ?1";
-    transaction.prepare_cached(sql)?.execute(params![account, parts.paid, parts.trial])?;
+    transaction
+        .prepare_cached(sql)?
+        .execute(params![account, parts.paid, parts.trial])?;
     Ok(())
 }
 
@@ -141,9 +187,20 @@ mod tests {
     fn opened(dir: &Path) -> Ledger {
         let ledger = Ledger::open(dir).unwrap();
         for (account, paid, trial) in [("acct_a", 900_000, 50_000), ("acct_b", 10_000_000, 0)] {
-            ledger.open_account(account, Some(NOW + DAY_MS), NOW).unwrap();
+            ledger
+                .open_account(account, Some(NOW + DAY_MS), NOW)
+                .unwrap();
             let (d_paid, d_trial) = (Micro::new(paid), Micro::new(trial));
-            ledger.post(&Post { kind: "grant", reference: account, account, d_paid, d_trial, at_ms: NOW }).unwrap();
+            ledger
+                .post(&Post {
+                    kind: "grant",
+                    reference: account,
+                    account,
+                    d_paid,
+                    d_trial,
+                    at_ms: NOW,
+                })
+                .unwrap();
         }
         ledger
     }
@@ -153,11 +210,20 @@ mod tests {
         let plain = Ending::in_test(&format!("req_{number}"), account, at_ms, outcome);
         Ending {
             paid: Micro::new(if costs { 250_000 } else { 0 }),
-            trial: Micro::new(if costs && number.is_multiple_of(2) { 30_000 } else { 0 }),
+            trial: Micro::new(if costs && number.is_multiple_of(2) {
+                30_000
+            } else {
+                0
+            }),
             detail: Detail {
                 key_id: format!("key_{}", number % 2),
                 model: ["beta-5.2", "alpha-haiku"][number % 2].into(),
-                usage: Usage { input: 10, cache_read: 3, output: 5, ..Usage::default() },
+                usage: Usage {
+                    input: 10,
+                    cache_read: 3,
+                    output: 5,
+                    ..Usage::default()
+                },
                 conversation: (!number.is_multiple_of(3)).then(|| format!("c{}", number % 4)),
                 ..plain.detail
             },
@@ -168,15 +234,30 @@ mod tests {
     /// Every row of every table that an ending moves.
     fn rows(dir: &Path) -> Vec<String> {
         let connection = rusqlite::Connection::open(dir.join("ledger.db")).unwrap();
-        let tables = ["entry", "account", "key_spend", "spent", "conversation", "applied", "applied_key"];
+        let tables = [
+            "entry",
+            "account",
+            "key_spend",
+            "spent",
+            "conversation",
+            "applied",
+            "applied_key",
+        ];
         let of = |table: &str| -> Vec<String> {
-            let mut statement = connection.prepare(&format!("SELECT * FROM {table} ORDER BY 1, 2, 3")).unwrap();
+            let mut statement = connection
+                .prepare(&format!("SELECT * FROM {table} ORDER BY 1, 2, 3"))
+                .unwrap();
             let count = statement.column_count();
             let row = |row: &rusqlite::Row<'_>| {
-                let values: Vec<rusqlite::types::Value> = (0..count).map(|index| row.get(index).unwrap()).collect();
+                let values: Vec<rusqlite::types::Value> =
+                    (0..count).map(|index| row.get(index).unwrap()).collect();
                 Ok(format!("{table} {values:?}"))
             };
-            statement.query_map([], row).unwrap().map(Result::unwrap).collect()
+            statement
+                .query_map([], row)
+                .unwrap()
+                .map(Result::unwrap)
+                .collect()
         };
         tables.into_iter().flat_map(of).collect()
     }
@@ -186,22 +267,49 @@ mod tests {
         let (together, apart) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let mut endings: Vec<_> = (0..24)
             .map(|number: usize| {
-                let account = if number.is_multiple_of(5) { "acct_b" } else { "acct_a" };
-                let outcome = if number.is_multiple_of(7) { Outcome::VendorCut } else { Outcome::Completed };
-                // Some come late, and some an hour later; the first account has nothing left half way.
+                let account = if number.is_multiple_of(5) {
+                    "acct_b"
+                } else {
+                    "acct_a"
+                };
+                let outcome = if number.is_multiple_of(7) {
+                    Outcome::VendorCut
+                } else {
+                    Outcome::Completed
+                };
+                // Some come late, and some an hour later; the first account has nothing left half
+                // way.
                 let at_ms = NOW + [0, 3_600_000, -2 * DAY_MS][number % 3];
                 ending(number, account, at_ms, outcome)
             })
             .collect();
         // A request that has ended in this very commit.
-        endings.push(Ending { paid: Micro::new(1), ..endings[1].clone() });
+        endings.push(Ending {
+            paid: Micro::new(1),
+            ..endings[1].clone()
+        });
         let given: Vec<_> = endings.iter().map(|ending| (ending, Parts::ZERO)).collect();
-        assert_eq!(opened(together.path()).end_requests(&given, "boot").unwrap(), 24);
+        assert_eq!(
+            opened(together.path())
+                .end_requests(&given, "boot")
+                .unwrap(),
+            24
+        );
         let ledger = opened(apart.path());
-        let new: usize = given.iter().map(|one| ledger.end_requests(&[*one], "boot").unwrap()).sum();
+        let new: usize = given
+            .iter()
+            .map(|one| ledger.end_requests(&[*one], "boot").unwrap())
+            .sum();
         assert_eq!(new, 24);
         let (expected, found) = (rows(apart.path()), rows(together.path()));
-        assert!(expected.iter().filter(|row| row.starts_with("entry")).count() == 26, "two grants and 24 ends");
+        assert!(
+            expected
+                .iter()
+                .filter(|row| row.starts_with("entry"))
+                .count()
+                == 26,
+            "two grants and 24 ends"
+        );
         assert!(expected.iter().any(|row| row.starts_with("conversation")));
         assert_eq!(found, expected);
     }

@@ -1,8 +1,10 @@
-//! Credit that is set aside by others than the process that admits: rows that it reads in the same snapshot as a balance.
+//! Credit that is set aside by others than the process that admits: rows that it reads in the same
+//! snapshot as a balance.
 //!
-//! One process admits requests, and holds in memory (`billing/holds.rs`). A command that is about to take, and a gateway
-//! that drains after it has handed over, claim here instead; what the one that admits has held they learn of its mirror
-//! (`store/holds.rs`). Must not decide who may have what.
+//! One process admits requests, and holds in memory (`billing/holds.rs`). A command that is about
+//! to take, and a gateway that drains after it has handed over, claim here instead; what the one
+//! that admits has held they learn of its mirror (`store/holds.rs`). Must not decide who may have
+//! what.
 
 use super::{Account, Ledger, account_row};
 use crate::money::Parts;
@@ -11,7 +13,8 @@ use crate::store::sqlite;
 use rusqlite::{OptionalExtension, Transaction, params};
 use std::sync::atomic::Ordering;
 
-/// What the process that admits holds of an account, and what it has settled since it began, as it tells.
+/// What the process that admits holds of an account, and what it has settled since it began, as it
+/// tells.
 #[derive(Debug, Clone)]
 pub struct Claim {
     pub boot: String,
@@ -25,8 +28,8 @@ impl Ledger {
         self.guest.load(Ordering::Acquire)
     }
 
-    /// Turns all that a process holds into claims, as one step; from then on it is a guest. Whoever calls this sees to it
-    /// that nothing is held or resolved meanwhile.
+    /// Turns all that a process holds into claims, as one step; from then on it is a guest. Whoever
+    /// calls this sees to it that nothing is held or resolved meanwhile.
     ///
     /// # Errors
     /// The ledger cannot be written; nothing has changed then.
@@ -44,11 +47,13 @@ impl Ledger {
         Ok(())
     }
 
-    /// Claims for `boot` what `decide` makes of the account as it stands, all claims and `told` (what the process that
-    /// admits last told) counted as claimed. From then on that process admits nothing against it.
+    /// Claims for `boot` what `decide` makes of the account as it stands, all claims and `told`
+    /// (what the process that admits last told) counted as claimed. From then on that process
+    /// admits nothing against it.
     ///
     /// # Errors
-    /// `decide` refused, the account is not open, or the ledger cannot be read or written; nothing is claimed then.
+    /// `decide` refused, the account is not open, or the ledger cannot be read or written; nothing
+    /// is claimed then.
     pub fn set_aside<E: From<StoreError>>(
         &self,
         boot: &str,
@@ -104,7 +109,11 @@ impl Ledger {
 }
 
 /// The account with all that others claim of it.
-fn standing(transaction: &Transaction<'_>, account: &str, told: &[Claim]) -> Result<Account, StoreError> {
+fn standing(
+    transaction: &Transaction<'_>,
+    account: &str,
+    told: &[Claim],
+) -> Result<Account, StoreError> {
     let sql = |source| StoreError::sqlite("read an account's claims", source);
     let row = transaction
         .prepare_cached(
@@ -115,27 +124,43 @@ fn standing(transaction: &Transaction<'_>, account: &str, told: &[Claim]) -> Res
         )
         .and_then(|mut statement| statement.query_row([account], account_row).optional())
         .map_err(sql)?;
-    let mut row = row.ok_or_else(|| StoreError::Refused(format!("account {account} is not in the ledger")))?;
+    let mut row =
+        row.ok_or_else(|| StoreError::Refused(format!("account {account} is not in the ledger")))?;
     for claim in told {
-        let claimed = claim.held.plus(outstanding(transaction, account, claim).map_err(sql)?);
+        let claimed = claim
+            .held
+            .plus(outstanding(transaction, account, claim).map_err(sql)?);
         row.claimed_paid = row.claimed_paid.plus(claimed.paid);
         row.claimed_trial = row.claimed_trial.plus(claimed.trial);
     }
     Ok(row)
 }
 
-/// What is settled and still on its way to the ledger. What the mirror has not yet heard of being settled may be applied
-/// already: nothing is on its way then.
-pub(super) fn outstanding(transaction: &Transaction<'_>, account: &str, claim: &Claim) -> rusqlite::Result<Parts> {
+/// What is settled and still on its way to the ledger. What the mirror has not yet heard of being
+/// settled may be applied already: nothing is on its way then.
+pub(super) fn outstanding(
+    transaction: &Transaction<'_>,
+    account: &str,
+    claim: &Claim,
+) -> rusqlite::Result<Parts> {
     let applied = transaction
         .prepare_cached("SELECT paid, trial FROM applied WHERE boot = ?1 AND account = ?2")?
-        .query_row([&claim.boot, account], |row| Ok(Parts { paid: row.get(0)?, trial: row.get(1)? }))
+        .query_row([&claim.boot, account], |row| {
+            Ok(Parts {
+                paid: row.get(0)?,
+                trial: row.get(1)?,
+            })
+        })
         .optional()?;
     Ok(claim.settled.minus(applied.unwrap_or_default()).or_zero())
 }
 
 /// All that boots other than `boot` claim of the account.
-pub(super) fn claimed_by_others(transaction: &Transaction<'_>, account: &str, boot: &str) -> rusqlite::Result<Parts> {
+pub(super) fn claimed_by_others(
+    transaction: &Transaction<'_>,
+    account: &str,
+    boot: &str,
+) -> rusqlite::Result<Parts> {
     transaction
         .prepare_cached(
             "SELECT ifnull(sum(paid), 0), ifnull(sum(trial), 0) FROM claim WHERE account = ?1 AND boot <> ?2",
@@ -143,7 +168,12 @@ pub(super) fn claimed_by_others(transaction: &Transaction<'_>, account: &str, bo
         .query_row([account, boot], |row| Ok(Parts { paid: row.get(0)?, trial: row.get(1)? }))
 }
 
-fn add_claim(transaction: &Transaction<'_>, boot: &str, account: &str, parts: Parts) -> rusqlite::Result<()> {
+fn add_claim(
+    transaction: &Transaction<'_>,
+    boot: &str,
+    account: &str,
+    parts: Parts,
+) -> rusqlite::Result<()> {
     transaction
         .prepare_cached(
             "INSERT INTO claim (boot, account, paid, trial) VALUES (?1, ?2, ?3, ?4)

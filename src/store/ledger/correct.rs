@@ -1,8 +1,9 @@
-//! What an operator posts: grants, top-ups, refunds of a debit, adjustments. Each counts once by its own reference.
+//! What an operator posts: grants, top-ups, refunds of a debit, adjustments. Each counts once by
+//! its own reference.
 //!
-//! The same reference again with the same content changes nothing; with other content it is refused, because one of the
-//! two would be lost. Every check stands in the transaction that posts. Must not change an entry: a mistake is corrected
-//! by another one.
+//! The same reference again with the same content changes nothing; with other content it is
+//! refused, because one of the two would be lost. Every check stands in the transaction that posts.
+//! Must not change an entry: a mistake is corrected by another one.
 
 use super::claim::{self, Claim};
 use super::{COLUMNS, Entry, Ledger, append, balances, entry};
@@ -65,7 +66,11 @@ impl Change<'_> {
             ChangeKind::Adjust { reason } => Some(reason.into()),
             ChangeKind::Grant | ChangeKind::TopUp => None,
         };
-        PostedDetail { reason, actor: self.actor.map(Into::into), ..PostedDetail::default() }
+        PostedDetail {
+            reason,
+            actor: self.actor.map(Into::into),
+            ..PostedDetail::default()
+        }
     }
 }
 
@@ -101,28 +106,40 @@ impl PostedDetail {
     /// # Errors
     /// The text is no such detail.
     pub fn read(text: &str) -> Result<Self, serde_json::Error> {
-        if text.is_empty() { Ok(Self::default()) } else { serde_json::from_str(text) }
+        if text.is_empty() {
+            Ok(Self::default())
+        } else {
+            serde_json::from_str(text)
+        }
     }
 
     fn write(&self) -> Result<String, StoreError> {
-        let Self { request_id, reason, actor, trial_ends_at_ms } = self;
-        if request_id.is_none() && reason.is_none() && actor.is_none() && trial_ends_at_ms.is_none() {
+        let Self {
+            request_id,
+            reason,
+            actor,
+            trial_ends_at_ms,
+        } = self;
+        if request_id.is_none() && reason.is_none() && actor.is_none() && trial_ends_at_ms.is_none()
+        {
             return Ok(String::new());
         }
-        serde_json::to_string(self).map_err(|error| StoreError::Unusable(format!("write an entry's detail: {error}")))
+        serde_json::to_string(self)
+            .map_err(|error| StoreError::Unusable(format!("write an entry's detail: {error}")))
     }
 
     /// The same was asked for, by whomever.
     fn is_same(&self, entry: &Entry) -> bool {
-        Self::read(&entry.detail)
-            .is_ok_and(|known| (known.request_id, known.reason) == (self.request_id.clone(), self.reason.clone()))
+        Self::read(&entry.detail).is_ok_and(|known| {
+            (known.request_id, known.reason) == (self.request_id.clone(), self.reason.clone())
+        })
     }
 }
 
 impl Ledger {
-    /// Gives back what a debit took, or a part of it; all refunds of a debit together never pass it. What the paid
-    /// credit bore comes back first; what the trial bore comes back to a trial that runs, and as paid credit after it:
-    /// in a trial that is over it would be gone at once.
+    /// Gives back what a debit took, or a part of it; all refunds of a debit together never pass
+    /// it. What the paid credit bore comes back first; what the trial bore comes back to a trial
+    /// that runs, and as paid credit after it: in a trial that is over it would be gone at once.
     ///
     /// # Errors
     /// The rules forbid it, or the ledger cannot be written.
@@ -170,9 +187,10 @@ impl Ledger {
         })
     }
 
-    /// Grants, tops up, or adjusts. What is taken never touches what running processes hold nor goes below zero: the paid
-    /// credit bears it first, then a trial that runs. `told` is asked inside the transaction, so that what it says and the
-    /// balance are of one moment. What `boot` has claimed of the account is given up with it.
+    /// Grants, tops up, or adjusts. What is taken never touches what running processes hold nor
+    /// goes below zero: the paid credit bears it first, then a trial that runs. `told` is asked
+    /// inside the transaction, so that what it says and the balance are of one moment. What `boot`
+    /// has claimed of the account is given up with it.
     ///
     /// # Errors
     /// The rules forbid it, or the ledger cannot be written.
@@ -183,11 +201,18 @@ impl Ledger {
         told: impl FnOnce() -> Result<Vec<Claim>, StoreError>,
     ) -> Result<Posted, StoreError> {
         let sql = |source| StoreError::sqlite("change a balance", source);
-        let Change { reference, account, amount, at_ms, .. } = *change;
+        let Change {
+            reference,
+            account,
+            amount,
+            at_ms,
+            ..
+        } = *change;
         let (kind, detail) = (change.kind.name(), change.detail());
         self.correct(sql, |transaction| {
             if let Some(known) = find(transaction, kind, reference).map_err(sql)? {
-                let is_same = known.account == account && known.change() == amount && detail.is_same(&known);
+                let is_same =
+                    known.account == account && known.change() == amount && detail.is_same(&known);
                 return already(transaction, is_same, &known).map_err(sql)?;
             }
             let mut parts = (amount, Micro::ZERO);
@@ -215,10 +240,17 @@ impl Ledger {
     /// Adjusts by what a store that edges share has taken already.
     ///
     /// # Errors
-    /// The reference was used for something else, or the ledger does not have that much yet, or cannot be written.
+    /// The reference was used for something else, or the ledger does not have that much yet, or
+    /// cannot be written.
     pub fn take(&self, change: &Change<'_>, taken: Parts) -> Result<Posted, StoreError> {
         let sql = |source| StoreError::sqlite("change a balance", source);
-        let Change { reference, account, amount, at_ms, .. } = *change;
+        let Change {
+            reference,
+            account,
+            amount,
+            at_ms,
+            ..
+        } = *change;
         let (kind, detail) = (change.kind.name(), change.detail());
         self.correct(sql, |transaction| {
             if let Some(known) = find(transaction, kind, reference).map_err(sql)? {
@@ -253,9 +285,15 @@ impl Ledger {
     }
 }
 
-fn find(transaction: &Transaction<'_>, kind: &str, reference: &str) -> rusqlite::Result<Option<Entry>> {
+fn find(
+    transaction: &Transaction<'_>,
+    kind: &str,
+    reference: &str,
+) -> rusqlite::Result<Option<Entry>> {
     transaction
-        .prepare_cached(&format!("SELECT {COLUMNS} FROM entry WHERE kind = ?1 AND ref = ?2"))?
+        .prepare_cached(&format!(
+            "SELECT {COLUMNS} FROM entry WHERE kind = ?1 AND ref = ?2"
+        ))?
         .query_row([kind, reference], entry)
         .optional()
 }
@@ -279,7 +317,12 @@ fn already(
         ))));
     }
     let (account, change, balance) = (known.account.clone(), known.change(), paid.plus(trial));
-    Ok(Ok(Posted { account, is_new: false, change, balance }))
+    Ok(Ok(Posted {
+        account,
+        is_new: false,
+        change,
+        balance,
+    }))
 }
 
 /// Posts `entry`, whose balances are yet to be filled in.
@@ -288,24 +331,39 @@ fn post(
     mut entry: Entry,
     sql: impl Fn(rusqlite::Error) -> StoreError,
 ) -> Result<Posted, StoreError> {
-    let known = balances(transaction, &entry.account).optional().map_err(&sql)?;
-    let (paid, trial) =
-        known.ok_or_else(|| StoreError::Unknown(format!("account {} is not in the ledger", entry.account)))?;
+    let known = balances(transaction, &entry.account)
+        .optional()
+        .map_err(&sql)?;
+    let (paid, trial) = known.ok_or_else(|| {
+        StoreError::Unknown(format!("account {} is not in the ledger", entry.account))
+    })?;
     // Amounts are held within their bounds; here that would lose money unseen.
     if paid.get().saturating_add(entry.d_paid.get()) > MICRO_MAX {
         let (largest, change) = (Micro::new(MICRO_MAX), entry.change());
-        let message = format!("add {change} to account {}: a balance is at most {largest}", entry.account);
+        let message = format!(
+            "add {change} to account {}: a balance is at most {largest}",
+            entry.account
+        );
         return Err(StoreError::Refused(message));
     }
     (entry.bal_paid, entry.bal_trial) = (paid.plus(entry.d_paid), trial.plus(entry.d_trial));
     let (account, change) = (entry.account.clone(), entry.change());
     let balance = entry.bal_paid.plus(entry.bal_trial);
     append(transaction, entry).map_err(&sql)?;
-    Ok(Posted { account, is_new: true, change, balance })
+    Ok(Posted {
+        account,
+        is_new: true,
+        change,
+        balance,
+    })
 }
 
 /// What was refunded of a debit so far.
-fn refunded(transaction: &Transaction<'_>, account: &str, request_id: &str) -> rusqlite::Result<Micro> {
+fn refunded(
+    transaction: &Transaction<'_>,
+    account: &str,
+    request_id: &str,
+) -> rusqlite::Result<Micro> {
     transaction
         .prepare_cached(
             "SELECT ifnull(sum(d_paid + d_trial), 0) FROM entry
@@ -314,7 +372,10 @@ fn refunded(transaction: &Transaction<'_>, account: &str, request_id: &str) -> r
         .query_row([account, request_id], |row| row.get(0))
 }
 
-pub(super) fn trial_ends(transaction: &Transaction<'_>, account: &str) -> rusqlite::Result<Option<i64>> {
+pub(super) fn trial_ends(
+    transaction: &Transaction<'_>,
+    account: &str,
+) -> rusqlite::Result<Option<i64>> {
     transaction
         .prepare_cached("SELECT trial_ends_at FROM account WHERE id = ?1")?
         .query_row([account], |row| row.get(0))
@@ -330,13 +391,22 @@ fn free(
     told: &[Claim],
     at_ms: i64,
 ) -> rusqlite::Result<Parts> {
-    let (paid, trial) = balances(transaction, account).optional()?.unwrap_or_default();
-    let mut free = Parts { paid, trial }.minus(claim::claimed_by_others(transaction, account, boot)?);
+    let (paid, trial) = balances(transaction, account)
+        .optional()?
+        .unwrap_or_default();
+    let mut free =
+        Parts { paid, trial }.minus(claim::claimed_by_others(transaction, account, boot)?);
     for claim in told {
-        free = free.minus(claim.held).minus(claim::outstanding(transaction, account, claim)?);
+        free = free
+            .minus(claim.held)
+            .minus(claim::outstanding(transaction, account, claim)?);
     }
     let runs = trial_ends(transaction, account)?.is_some_and(|ends| at_ms < ends);
-    Ok(Parts { trial: if runs { free.trial } else { Micro::ZERO }, ..free }.or_zero())
+    Ok(Parts {
+        trial: if runs { free.trial } else { Micro::ZERO },
+        ..free
+    }
+    .or_zero())
 }
 
 /// What of a taking falls on which bucket, of what is free in them.

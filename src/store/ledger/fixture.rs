@@ -1,4 +1,5 @@
-//! The ending that tests begin with. What a test counts on it says itself: here is only what must be there.
+//! The ending that tests begin with. What a test counts on it says itself: here is only what must
+//! be there.
 
 use super::{Detail, Ending, Outcome};
 use crate::money::Micro;

@@ -1,4 +1,5 @@
-//! What keys have spent, day by day: counted in the transaction that enters a debit, so that no admission adds entries up.
+//! What keys have spent, day by day: counted in the transaction that enters a debit, so that no
+//! admission adds entries up.
 //!
 //! Must not know what a key may spend.
 
@@ -22,7 +23,8 @@ pub struct KeySpend {
 }
 
 impl Ledger {
-    /// What a key has spent from `first_day` on (days since 1970), and how much of it `boot` has settled. A point read.
+    /// What a key has spent from `first_day` on (days since 1970), and how much of it `boot` has
+    /// settled. A point read.
     ///
     /// # Errors
     /// The ledger cannot be read.
@@ -45,11 +47,16 @@ impl Ledger {
 }
 
 impl Ledger {
-    /// What a key has spent from each of `first_days` on, and the ledger's last entry: as of one moment.
+    /// What a key has spent from each of `first_days` on, and the ledger's last entry: as of one
+    /// moment.
     ///
     /// # Errors
     /// The ledger cannot be read.
-    pub fn key_spend_as_of(&self, key: &str, first_days: [i64; 4]) -> Result<([Micro; 4], i64), StoreError> {
+    pub fn key_spend_as_of(
+        &self,
+        key: &str,
+        first_days: [i64; 4],
+    ) -> Result<([Micro; 4], i64), StoreError> {
         let before = |index: u8| {
             format!(
                 "ifnull((SELECT total FROM key_spend WHERE key = ?1 AND day < ?{index} ORDER BY day DESC LIMIT 1), 0)"
@@ -65,11 +72,15 @@ impl Ledger {
         );
         let [first, second, third, fourth] = first_days;
         self.read("read a key's spending to seed", |connection| {
-            connection.prepare_cached(&sql)?.query_row(params![key, first, second, third, fourth], |row| {
-                let total: Micro = row.get(0)?;
-                let since = |index| row.get::<_, Micro>(index).map(|before| total.minus(before));
-                Ok(([since(1)?, since(2)?, since(3)?, since(4)?], row.get(5)?))
-            })
+            connection.prepare_cached(&sql)?.query_row(
+                params![key, first, second, third, fourth],
+                |row| {
+                    let total: Micro = row.get(0)?;
+                    let since =
+                        |index| row.get::<_, Micro>(index).map(|before| total.minus(before));
+                    Ok(([since(1)?, since(2)?, since(3)?, since(4)?], row.get(5)?))
+                },
+            )
         })
     }
 }
@@ -85,17 +96,25 @@ struct Spent {
 }
 
 impl<'a> Spending<'a> {
-    /// Counts what was taken for an ending. One that comes late is counted on its own day, and so on every day after it.
+    /// Counts what was taken for an ending. One that comes late is counted on its own day, and so
+    /// on every day after it.
     pub(super) fn count(&mut self, ending: &'a Ending, taken: Micro) {
-        let spent = self.0.entry((&ending.detail.key_id, bounds::day(ending.at_ms))).or_default();
+        let spent = self
+            .0
+            .entry((&ending.detail.key_id, bounds::day(ending.at_ms)))
+            .or_default();
         spent.taken = spent.taken.plus(taken);
         spent.used_at_ms = spent.used_at_ms.max(ending.at_ms);
     }
 
     pub(super) fn write(self, transaction: &Transaction<'_>) -> rusqlite::Result<()> {
         for ((key, day), Spent { taken, used_at_ms }) in &self.0 {
-            transaction.prepare_cached(COUNT)?.execute(params![key, day, taken, used_at_ms])?;
-            transaction.prepare_cached(COUNT_LATER)?.execute(params![key, day, taken])?;
+            transaction
+                .prepare_cached(COUNT)?
+                .execute(params![key, day, taken, used_at_ms])?;
+            transaction
+                .prepare_cached(COUNT_LATER)?
+                .execute(params![key, day, taken])?;
         }
         Ok(())
     }
@@ -108,7 +127,8 @@ const COUNT: &str = "INSERT INTO key_spend (key, day, total, used_at)
 
 const COUNT_LATER: &str = "UPDATE key_spend SET total = total + ?3 WHERE key = ?1 AND day > ?2";
 
-/// What `boot` has settled, by account and by key, added up before it is counted as being in the ledger.
+/// What `boot` has settled, by account and by key, added up before it is counted as being in the
+/// ledger.
 #[derive(Default)]
 pub(super) struct Applied<'a> {
     accounts: BTreeMap<&'a str, Parts>,
@@ -117,7 +137,10 @@ pub(super) struct Applied<'a> {
 
 impl<'a> Applied<'a> {
     pub(super) fn count(&mut self, ending: &'a Ending) {
-        let parts = Parts { paid: ending.paid, trial: ending.trial };
+        let parts = Parts {
+            paid: ending.paid,
+            trial: ending.trial,
+        };
         if !ending.paid.is_positive() && !ending.trial.is_positive() {
             return;
         }
@@ -129,10 +152,14 @@ impl<'a> Applied<'a> {
 
     pub(super) fn write(self, transaction: &Transaction<'_>, boot: &str) -> rusqlite::Result<()> {
         for (account, Parts { paid, trial }) in &self.accounts {
-            transaction.prepare_cached(APPLY)?.execute(params![boot, account, paid, trial])?;
+            transaction
+                .prepare_cached(APPLY)?
+                .execute(params![boot, account, paid, trial])?;
         }
         for (key, spent) in &self.keys {
-            transaction.prepare_cached(APPLY_KEY)?.execute(params![boot, key, spent])?;
+            transaction
+                .prepare_cached(APPLY_KEY)?
+                .execute(params![boot, key, spent])?;
         }
         Ok(())
     }

@@ -1,4 +1,5 @@
-//! Whether `ledger.db` still has the triggers and indexes that protect it, and what it remembers of processes.
+//! Whether `ledger.db` still has the triggers and indexes that protect it, and what it remembers of
+//! processes.
 //!
 //! Must not write.
 
@@ -8,8 +9,10 @@ use crate::store::sqlite;
 use rusqlite::Connection;
 use std::collections::BTreeMap;
 
-/// Tables by name alone: SQLite rewrites their text when they are renamed. Triggers and indexes by their text.
-const OBJECTS: &str = "SELECT type || ' ' || name, iif(type = 'table', '', ifnull(sql, '')) FROM sqlite_schema
+/// Tables by name alone: SQLite rewrites their text when they are renamed. Triggers and indexes by
+/// their text.
+const OBJECTS: &str =
+    "SELECT type || ' ' || name, iif(type = 'table', '', ifnull(sql, '')) FROM sqlite_schema
   WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'";
 
 impl Ledger {
@@ -24,16 +27,21 @@ impl Ledger {
         sqlite::migrate(&mut fresh, MIGRATIONS, operation)?;
         let expected = objects(&fresh).map_err(sql)?;
         let found = self.read(operation, objects)?;
-        let missing = expected.iter().filter_map(|(name, text)| match found.get(name) {
-            None => Some(format!("{name} is missing")),
-            Some(known) if known != text => Some(format!("{name} was changed")),
-            Some(_) => None,
-        });
+        let missing = expected
+            .iter()
+            .filter_map(|(name, text)| match found.get(name) {
+                None => Some(format!("{name} is missing")),
+                Some(known) if known != text => Some(format!("{name} was changed")),
+                Some(_) => None,
+            });
         let strange = found.keys().filter(|name| !expected.contains_key(*name));
-        Ok(missing.chain(strange.map(|name| format!("{name} does not belong there"))).collect())
+        Ok(missing
+            .chain(strange.map(|name| format!("{name} does not belong there")))
+            .collect())
     }
 
-    /// What is set aside or counted as applied in the name of processes that `known` does not have, one line each.
+    /// What is set aside or counted as applied in the name of processes that `known` does not have,
+    /// one line each.
     ///
     /// # Errors
     /// The ledger cannot be read.
@@ -57,5 +65,8 @@ impl Ledger {
 }
 
 fn objects(connection: &Connection) -> rusqlite::Result<BTreeMap<String, String>> {
-    connection.prepare(OBJECTS)?.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
+    connection
+        .prepare(OBJECTS)?
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect()
 }

@@ -1,8 +1,11 @@
-//! The ledger beside a store that many edges share: enters its events, and remembers how far that store was told.
+//! The ledger beside a store that many edges share: enters its events, and remembers how far that
+//! store was told.
 //!
 //! Must not ask the store.
 
-use super::{Batch, COLUMNS, Detail, Ending, Entry, LATE, Ledger, Post, account_row, detail, entry, post_in};
+use super::{
+    Batch, COLUMNS, Detail, Ending, Entry, LATE, Ledger, Post, account_row, detail, entry, post_in,
+};
 use crate::catalog::Price;
 use crate::money::{Micro, Parts};
 use crate::store::StoreError;
@@ -35,8 +38,9 @@ pub struct Found {
 }
 
 impl Ledger {
-    /// Enters what the store has done, each once for ever, in one commit. Returns for each what the ledger took for it,
-    /// now or before; `None` where its account is not open, and nothing can be entered.
+    /// Enters what the store has done, each once for ever, in one commit. Returns for each what the
+    /// ledger took for it, now or before; `None` where its account is not open, and nothing can be
+    /// entered.
     ///
     /// # Errors
     /// Nothing was entered.
@@ -44,7 +48,11 @@ impl Ledger {
         let sql = |source| StoreError::sqlite("enter the shared store's events", source);
         let mut writer = self.writer();
         let transaction = sqlite::write(&mut writer).map_err(sql)?;
-        let taken = done.iter().map(|done| enter(&transaction, done)).collect::<Result<_, _>>().map_err(sql)?;
+        let taken = done
+            .iter()
+            .map(|done| enter(&transaction, done))
+            .collect::<Result<_, _>>()
+            .map_err(sql)?;
         self.commit(transaction, || {}).map_err(sql)?;
         Ok(taken)
     }
@@ -53,7 +61,10 @@ impl Ledger {
     ///
     /// # Errors
     /// The ledger cannot be read.
-    pub fn account_as_of(&self, account: &str) -> Result<Option<(super::Account, i64)>, StoreError> {
+    pub fn account_as_of(
+        &self,
+        account: &str,
+    ) -> Result<Option<(super::Account, i64)>, StoreError> {
         self.read("read an account to seed", |connection| {
             connection
                 .prepare_cached(
@@ -71,7 +82,10 @@ impl Ledger {
     /// The ledger cannot be read.
     pub fn account_ids(&self) -> Result<Vec<String>, StoreError> {
         self.read("list the ledger's accounts", |connection| {
-            connection.prepare_cached("SELECT id FROM account ORDER BY id")?.query_map([], |row| row.get(0))?.collect()
+            connection
+                .prepare_cached("SELECT id FROM account ORDER BY id")?
+                .query_map([], |row| row.get(0))?
+                .collect()
         })
     }
 
@@ -82,7 +96,9 @@ impl Ledger {
     pub fn entries_after(&self, seq: i64, most: u32) -> Result<Vec<Entry>, StoreError> {
         self.read("read the ledger's entries", |connection| {
             connection
-                .prepare_cached(&format!("SELECT {COLUMNS} FROM entry WHERE seq > ?1 ORDER BY seq LIMIT ?2"))?
+                .prepare_cached(&format!(
+                    "SELECT {COLUMNS} FROM entry WHERE seq > ?1 ORDER BY seq LIMIT ?2"
+                ))?
                 .query_map(params![seq, most], entry)?
                 .collect()
         })
@@ -94,7 +110,9 @@ impl Ledger {
     /// The ledger cannot be read.
     pub fn pushed(&self) -> Result<i64, StoreError> {
         self.read("read how far the shared store was told", |connection| {
-            connection.prepare_cached("SELECT seq FROM shared_pushed")?.query_row([], |row| row.get(0))
+            connection
+                .prepare_cached("SELECT seq FROM shared_pushed")?
+                .query_row([], |row| row.get(0))
         })
     }
 
@@ -104,7 +122,9 @@ impl Ledger {
         self.writer()
             .execute("UPDATE shared_pushed SET seq = ?1", [seq])
             .map(drop)
-            .map_err(|source| StoreError::sqlite("remember how far the shared store was told", source))
+            .map_err(|source| {
+                StoreError::sqlite("remember how far the shared store was told", source)
+            })
     }
 
     /// Where a partition was last found; `None` before the first time.
@@ -114,9 +134,15 @@ impl Ledger {
     pub fn found(&self, partition: u32) -> Result<Option<Found>, StoreError> {
         self.read("read where a partition was", |connection| {
             connection
-                .prepare_cached("SELECT server, epoch, seen_at FROM shared_partition WHERE partition = ?1")?
+                .prepare_cached(
+                    "SELECT server, epoch, seen_at FROM shared_partition WHERE partition = ?1",
+                )?
                 .query_row([partition], |row| {
-                    Ok(Found { server: row.get(0)?, epoch: row.get(1)?, seen_ms: row.get(2)? })
+                    Ok(Found {
+                        server: row.get(0)?,
+                        epoch: row.get(1)?,
+                        seen_ms: row.get(2)?,
+                    })
                 })
                 .optional()
         })
@@ -130,10 +156,20 @@ impl Ledger {
         let sql = |source| StoreError::sqlite("remember where a partition was", source);
         let mut writer = self.writer();
         let transaction = sqlite::write(&mut writer).map_err(sql)?;
-        for (partition, Found { server, epoch, seen_ms }) in found {
+        for (
+            partition,
+            Found {
+                server,
+                epoch,
+                seen_ms,
+            },
+        ) in found
+        {
             transaction
                 .prepare_cached("INSERT OR REPLACE INTO shared_partition VALUES (?1, ?2, ?3, ?4)")
-                .and_then(|mut statement| statement.execute(params![partition, server, epoch, seen_ms]))
+                .and_then(|mut statement| {
+                    statement.execute(params![partition, server, epoch, seen_ms])
+                })
                 .map_err(sql)?;
         }
         transaction.commit().map_err(sql)
@@ -158,8 +194,8 @@ impl Ledger {
         transaction.commit().map_err(sql)
     }
 
-    /// The entry after which all is that the store was told of since `at_ms`. Before the first mark it was told nothing,
-    /// and nothing came from it.
+    /// The entry after which all is that the store was told of since `at_ms`. Before the first mark
+    /// it was told nothing, and nothing came from it.
     ///
     /// # Errors
     /// The ledger cannot be read.
@@ -184,16 +220,26 @@ fn enter(transaction: &Transaction<'_>, done: &Done) -> rusqlite::Result<Option<
         .prepare_cached("SELECT trial, trial_ends_at FROM account WHERE id = ?1")?
         .query_row([account], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
-    let Some((left, ends_at_ms)) = row else { return Ok(None) };
+    let Some((left, ends_at_ms)) = row else {
+        return Ok(None);
+    };
     match done {
         Done::Ended(ending, price) => {
             keep_own_price(transaction, ending, price.as_deref())?;
             end(transaction, ending, detail(ending)?)?;
-            // Of what was entered late, all that the store took besides what it is told of is too much.
+            // Of what was entered late, all that the store took besides what it is told of is too
+            // much.
             let sql = "SELECT iif(detail LIKE '%' || ?2, 0, -d_paid), iif(detail LIKE '%' || ?2, 0, -d_trial)
                        FROM entry WHERE ref = ?1 AND kind IN ('debit', 'void')";
-            let taken = |row: &Row<'_>| Ok(Some(Parts { paid: row.get(0)?, trial: row.get(1)? }));
-            transaction.prepare_cached(sql)?.query_row([ending.request_id.as_str(), LATE], taken)
+            let taken = |row: &Row<'_>| {
+                Ok(Some(Parts {
+                    paid: row.get(0)?,
+                    trial: row.get(1)?,
+                }))
+            };
+            transaction
+                .prepare_cached(sql)?
+                .query_row([ending.request_id.as_str(), LATE], taken)
         }
         Done::EndedLate(ending, price) => {
             keep_own_price(transaction, ending, price.as_deref())?;
@@ -215,10 +261,16 @@ fn enter(transaction: &Transaction<'_>, done: &Done) -> rusqlite::Result<Option<
                     at_ms: ends_at_ms.map_or(*at_ms, |ends| ends.max(*at_ms)),
                 },
             )?;
-            // Now, or before: as for requests, what is read again is levelled by what was taken then.
+            // Now, or before: as for requests, what is read again is levelled by what was taken
+            // then.
             transaction
                 .prepare_cached("SELECT 0, -d_trial FROM entry WHERE ref = ?1 AND kind = 'lapse'")?
-                .query_row([reference], |row| Ok(Some(Parts { paid: row.get(0)?, trial: row.get(1)? })))
+                .query_row([reference], |row| {
+                    Ok(Some(Parts {
+                        paid: row.get(0)?,
+                        trial: row.get(1)?,
+                    }))
+                })
         }
     }
 }
@@ -241,7 +293,11 @@ fn unwritable(error: serde_json::Error) -> rusqlite::Error {
 }
 
 /// Keeps the price that came with an ending, where it is the one of its detail.
-fn keep_own_price(transaction: &Transaction<'_>, ending: &Ending, price: Option<&Price>) -> rusqlite::Result<()> {
+fn keep_own_price(
+    transaction: &Transaction<'_>,
+    ending: &Ending,
+    price: Option<&Price>,
+) -> rusqlite::Result<()> {
     match price.filter(|price| price.is_version(&ending.detail.price_version)) {
         Some(price) => keep_price(transaction, price, ending.at_ms),
         None => Ok(()),

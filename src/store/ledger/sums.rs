@@ -1,8 +1,8 @@
-//! The sums that pages and limits read (`spent`, `conversation`, `key_spend`), laid beside the entries that they are sums
-//! of: which are not, and making them anew.
+//! The sums that pages and limits read (`spent`, `conversation`, `key_spend`), laid beside the
+//! entries that they are sums of: which are not, and making them anew.
 //!
-//! Each is defined once, as the question that adds the entries up; the audit compares with its answer, and making anew
-//! keeps it. Must not change an entry or a balance.
+//! Each is defined once, as the question that adds the entries up; the audit compares with its
+//! answer, and making anew keeps it. Must not change an entry or a balance.
 
 use super::{Ledger, activity};
 use crate::store::StoreError;
@@ -57,7 +57,8 @@ const TABLES: [Table; 3] = [
     },
 ];
 
-/// Debits with their tokens, of each class no more than counts: what a vendor tells may be nonsense.
+/// Debits with their tokens, of each class no more than counts: what a vendor tells may be
+/// nonsense.
 const RESPONSES: &str = "ceiling (each, tokens, credits) AS (VALUES (?1, ?2, ?3)), response AS (
   SELECT account, at, model, conversation, d_paid, d_trial,
     min(ifnull(detail ->> '$.usage.input', 0) + ifnull(detail ->> '$.usage.cache_read', 0)
@@ -75,7 +76,12 @@ impl Table {
 
     /// The rows that differ, in either direction: at most `most`.
     fn wrong(&self, connection: &Connection, most: u32) -> rusqlite::Result<Vec<WrongSum>> {
-        let Self { name, shown, columns, .. } = self;
+        let Self {
+            name,
+            shown,
+            columns,
+            ..
+        } = self;
         let sql = format!(
             "{}, kept AS MATERIALIZED (SELECT {columns} FROM {name})
              SELECT DISTINCT {shown} FROM (
@@ -87,25 +93,36 @@ impl Table {
         let [each, tokens, credits] = CEILINGS;
         connection
             .prepare(&sql)?
-            .query_map(params![each, tokens, credits, most], |row| Ok(WrongSum { of: name, row: row.get(0)? }))?
+            .query_map(params![each, tokens, credits, most], |row| {
+                Ok(WrongSum {
+                    of: name,
+                    row: row.get(0)?,
+                })
+            })?
             .collect()
     }
 
     fn rebuild(&self, connection: &Connection) -> rusqlite::Result<()> {
         let Self { name, columns, .. } = self;
         connection.execute(&format!("DELETE FROM {name}"), [])?;
-        let sql = format!("{} INSERT INTO {name} ({columns}) SELECT {columns} FROM told", self.question());
+        let sql = format!(
+            "{} INSERT INTO {name} ({columns}) SELECT {columns} FROM told",
+            self.question()
+        );
         connection.execute(&sql, CEILINGS)?;
         Ok(())
     }
 }
 
-const CEILINGS: [i64; 3] =
-    [activity::TOKENS_COUNTED_MAX.cast_signed(), activity::TOKENS_SUM_MAX, activity::CREDITS_SUM_MAX];
+const CEILINGS: [i64; 3] = [
+    activity::TOKENS_COUNTED_MAX.cast_signed(),
+    activity::TOKENS_SUM_MAX,
+    activity::CREDITS_SUM_MAX,
+];
 
 impl Ledger {
-    /// The sums that are not what their entries add up to, at most `most` of each table, and the whole of each table as
-    /// of one moment. Nobody who writes waits for it.
+    /// The sums that are not what their entries add up to, at most `most` of each table, and the
+    /// whole of each table as of one moment. Nobody who writes waits for it.
     ///
     /// # Errors
     /// The ledger cannot be read.
@@ -116,8 +133,8 @@ impl Ledger {
         })
     }
 
-    /// Makes the sums anew from the entries, in one transaction: whoever settles waits for it. Says which were wrong, at
-    /// most `most` of each table.
+    /// Makes the sums anew from the entries, in one transaction: whoever settles waits for it. Says
+    /// which were wrong, at most `most` of each table.
     ///
     /// # Errors
     /// The ledger cannot be written; then nothing is changed.

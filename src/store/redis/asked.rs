@@ -1,7 +1,9 @@
-//! What was asked under which idempotency key, and what was answered, for all edges: in the account's hash slot.
+//! What was asked under which idempotency key, and what was answered, for all edges: in the
+//! account's hash slot.
 //!
-//! An entry is running, with the time until which that is believed; or done, with its answer or without. It expires by
-//! itself. Of a process that died its entries are found by its name. Must not judge keys, nor know what a request costs.
+//! An entry is running, with the time until which that is believed; or done, with its answer or
+//! without. It expires by itself. Of a process that died its entries are found by its name. Must
+//! not judge keys, nor know what a request costs.
 
 use super::{Answer, PARTITIONS, SharedStore, key, partition};
 use crate::store::StoreError;
@@ -44,7 +46,8 @@ impl Entry {
         for name in before {
             call.key(name.as_str());
         }
-        call.key(key(partition, "i:", &self.named())).key(key(partition, "ib:", &self.boot));
+        call.key(key(partition, "i:", &self.named()))
+            .key(key(partition, "ib:", &self.boot));
         call
     }
 }
@@ -55,31 +58,55 @@ fn indexes(partition: u32) -> [String; 3] {
 }
 
 impl SharedStore {
-    /// Looks a key up, and enters the request as running where nothing is known of it: both or neither, whichever edge
-    /// asks at the same time. After `runs` it is no longer believed to run.
+    /// Looks a key up, and enters the request as running where nothing is known of it: both or
+    /// neither, whichever edge asks at the same time. After `runs` it is no longer believed to run.
     ///
     /// # Errors
     /// The store cannot be asked; the request may be entered all the same.
-    pub async fn ask_under_key(&self, entry: &Entry, runs: Duration, known_for: Duration) -> Result<Found, StoreError> {
+    pub async fn ask_under_key(
+        &self,
+        entry: &Entry,
+        runs: Duration,
+        known_for: Duration,
+    ) -> Result<Found, StoreError> {
         let mut call = entry.keys(&self.0.scripts.ask, &[]);
-        call.arg(&entry.hash).arg(&entry.request_id).arg(entry.named()).arg(ms(runs)).arg(ms(known_for));
-        let answer: Vec<Vec<u8>> = self.call_bytes("begin a request under an idempotency key", &call).await?;
-        let text = |index: usize| answer.get(index).map(|text| String::from_utf8_lossy(text).into_owned());
+        call.arg(&entry.hash)
+            .arg(&entry.request_id)
+            .arg(entry.named())
+            .arg(ms(runs))
+            .arg(ms(known_for));
+        let answer: Vec<Vec<u8>> = self
+            .call_bytes("begin a request under an idempotency key", &call)
+            .await?;
+        let text = |index: usize| {
+            answer
+                .get(index)
+                .map(|text| String::from_utf8_lossy(text).into_owned())
+        };
         Ok(match text(0).as_deref() {
             Some("new") => Found::Nothing,
             Some("running") => Found::Running,
             Some("other_body") => Found::OtherBody,
             Some("done") => {
                 let headers = text(2).and_then(|headers| serde_json::from_str(&headers).ok());
-                let kept = headers.zip(answer.get(3).cloned()).map(|(headers, body)| Kept { headers, body });
-                Found::Done { request_id: text(1).unwrap_or_default(), kept }
+                let kept = headers
+                    .zip(answer.get(3).cloned())
+                    .map(|(headers, body)| Kept { headers, body });
+                Found::Done {
+                    request_id: text(1).unwrap_or_default(),
+                    kept,
+                }
             }
-            other => return Err(StoreError::Unusable(format!("look an idempotency key up: answered {other:?}"))),
+            other => {
+                return Err(StoreError::Unusable(format!(
+                    "look an idempotency key up: answered {other:?}"
+                )));
+            }
         })
     }
 
-    /// The request is done, and this was the answer; `None`: it is not kept. It is not kept either where there is no
-    /// room for it once the oldest answers have gone.
+    /// The request is done, and this was the answer; `None`: it is not kept. It is not kept either
+    /// where there is no room for it once the oldest answers have gone.
     ///
     /// # Errors
     /// The store cannot be asked; to be done again, for it counts once.
@@ -93,14 +120,22 @@ impl SharedStore {
         let at = partition(&entry.account);
         let mut call = entry.keys(&self.0.scripts.keep, &indexes(at));
         call.key(key(at, "ia:", &entry.account));
-        call.arg(&entry.hash).arg(&entry.request_id).arg(entry.named()).arg(&entry.account).arg(ms(known_for));
-        call.arg(room.of_account).arg(room.of_all / u64::from(PARTITIONS));
+        call.arg(&entry.hash)
+            .arg(&entry.request_id)
+            .arg(entry.named())
+            .arg(&entry.account)
+            .arg(ms(known_for));
+        call.arg(room.of_account)
+            .arg(room.of_all / u64::from(PARTITIONS));
         if let Some(kept) = kept {
-            let headers = serde_json::to_string(&kept.headers)
-                .map_err(|error| StoreError::Unusable(format!("keep an answer for its idempotency key: {error}")))?;
+            let headers = serde_json::to_string(&kept.headers).map_err(|error| {
+                StoreError::Unusable(format!("keep an answer for its idempotency key: {error}"))
+            })?;
             call.arg(headers).arg(&kept.body[..]);
         }
-        self.call("keep an answer for its idempotency key", &call).await.map(drop)
+        self.call("keep an answer for its idempotency key", &call)
+            .await
+            .map(drop)
     }
 
     /// Frees the key of a request that came to nothing.
@@ -122,11 +157,19 @@ impl SharedStore {
         for partition in 0..PARTITIONS {
             let mut get = Cmd::new();
             get.arg("HGETALL").arg(key(partition, "ib:", boot));
-            let found: Vec<(String, String)> = self.ask("look for requests of ended processes", &get).await?;
+            let found: Vec<(String, String)> = self
+                .ask("look for requests of ended processes", &get)
+                .await?;
             left.extend(found.into_iter().filter_map(|(request_id, named)| {
                 let (account, name) = named.split_once(':')?;
                 let (account, name, boot) = (account.to_owned(), name.to_owned(), boot.to_owned());
-                Some(Entry { account, name, hash: String::new(), request_id, boot })
+                Some(Entry {
+                    account,
+                    name,
+                    hash: String::new(),
+                    request_id,
+                    boot,
+                })
             }));
         }
         Ok(left)
@@ -138,7 +181,9 @@ impl SharedStore {
     /// The store cannot be asked.
     pub async fn has_ended(&self, account: &str, request_id: &str) -> Result<bool, StoreError> {
         let mut exists = Cmd::new();
-        exists.arg("EXISTS").arg(key(partition(account), "r:", request_id));
+        exists
+            .arg("EXISTS")
+            .arg(key(partition(account), "r:", request_id));
         self.ask("look for a request's end", &exists).await
     }
 
@@ -148,7 +193,9 @@ impl SharedStore {
     /// The store cannot be asked.
     pub async fn knows_key(&self, entry: &Entry) -> Result<bool, StoreError> {
         let mut exists = Cmd::new();
-        exists.arg("EXISTS").arg(key(partition(&entry.account), "i:", &entry.named()));
+        exists
+            .arg("EXISTS")
+            .arg(key(partition(&entry.account), "i:", &entry.named()));
         self.ask("look an idempotency key up", &exists).await
     }
 

@@ -1,7 +1,8 @@
-//! What keeps requests from asking a store that does not answer: refused at once, until somebody who probes got an answer.
+//! What keeps requests from asking a store that does not answer: refused at once, until somebody
+//! who probes got an answer.
 //!
-//! Failures count in a row: a cluster of which one node is gone answers most requests, and is asked on. Must not ask the
-//! store itself: that is `billing/watch.rs`.
+//! Failures count in a row: a cluster of which one node is gone answers most requests, and is asked
+//! on. Must not ask the store itself: that is `billing/watch.rs`.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,7 +31,10 @@ struct Row {
 impl Breaker {
     /// Open: nobody asks before [`Breaker::worked`].
     pub fn open() -> Self {
-        Self { open: AtomicBool::new(true), row: Mutex::default() }
+        Self {
+            open: AtomicBool::new(true),
+            row: Mutex::default(),
+        }
     }
 
     fn row(&self) -> MutexGuard<'_, Row> {
@@ -70,7 +74,9 @@ impl Breaker {
 
     /// How long ago the last answer was; `None` where there was none.
     pub fn silence(&self, now: Instant) -> Option<Duration> {
-        self.row().answered.map(|answered| now.saturating_duration_since(answered))
+        self.row()
+            .answered
+            .map(|answered| now.saturating_duration_since(answered))
     }
 
     /// The last failure.
@@ -89,7 +95,10 @@ mod tests {
     fn it_opens_at_the_fifth_failure_in_a_row_within_two_seconds_and_not_before() {
         let breaker = Breaker::open();
         let begin = Instant::now();
-        assert!(breaker.is_open() && breaker.silence(begin).is_none(), "nothing is known of the store yet");
+        assert!(
+            breaker.is_open() && breaker.silence(begin).is_none(),
+            "nothing is known of the store yet"
+        );
         breaker.worked(begin);
         for number in 0..5 {
             assert!(!breaker.is_open(), "after {number} failures");
@@ -99,7 +108,10 @@ mod tests {
         assert_eq!(breaker.why(), "gone");
         assert_eq!(breaker.silence(begin + STEP * 4), Some(WITHIN));
         breaker.worked(begin + STEP * 5);
-        assert!(!breaker.is_open() && !breaker.is_failing(), "one answer closes it");
+        assert!(
+            !breaker.is_open() && !breaker.is_failing(),
+            "one answer closes it"
+        );
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! What a failure of the shared store means: the word that it is counted by, and whether its connection is of any use.
+//! What a failure of the shared store means: the word that it is counted by, and whether its
+//! connection is of any use.
 //!
 //! Must not decide what is done about it.
 
@@ -30,14 +31,15 @@ pub fn reason(error: &RedisError) -> &'static str {
     }
 }
 
-/// Whoever answered so, or did not, need not be asked again over this connection: it is lost, or leads to a server that
-/// is the primary no more, or knows a password no more.
+/// Whoever answered so, or did not, need not be asked again over this connection: it is lost, or
+/// leads to a server that is the primary no more, or knows a password no more.
 pub fn ends_connection(error: &RedisError) -> bool {
     let is_elsewhere = matches!(error.code(), Some("READONLY" | "MASTERDOWN" | "NOAUTH"));
     is_elsewhere || error.is_io_error() || error.is_unrecoverable_error()
 }
 
-/// Nobody has done what was asked for, or it does no harm to ask again, and somebody else may answer at once.
+/// Nobody has done what was asked for, or it does no harm to ask again, and somebody else may
+/// answer at once.
 pub fn is_worth_another(error: &RedisError) -> bool {
     ends_connection(error) && !error.is_timeout() && !error.is_connection_refusal()
 }
@@ -45,7 +47,9 @@ pub fn is_worth_another(error: &RedisError) -> bool {
 /// A pipeline has as many failures as commands: the first tells what is to be told.
 pub fn first_of(error: RedisError) -> RedisError {
     let first = error.clone().into_server_errors();
-    first.and_then(|errors| errors.first().map(|(_, first)| first.clone().into())).unwrap_or(error)
+    first
+        .and_then(|errors| errors.first().map(|(_, first)| first.clone().into()))
+        .unwrap_or(error)
 }
 
 #[cfg(test)]
@@ -61,7 +65,8 @@ mod tests {
     #[test]
     fn each_failure_has_a_word_of_its_own_and_says_whether_its_connection_is_of_use() {
         let told = |code: &str| make_extension_error(code.into(), None);
-        let none_found = RedisError::from((ErrorKind::MasterNameNotFoundBySentinel, "no such primary"));
+        let none_found =
+            RedisError::from((ErrorKind::MasterNameNotFoundBySentinel, "no such primary"));
         for (error, word, ends, another) in [
             (told("OOM"), "store_out_of_memory", false, false),
             (told("BUSY"), "store_busy", false, false),
@@ -72,10 +77,24 @@ mod tests {
             (told("SOMETHING"), "store_error", false, false),
             (none_found, "store_no_primary", false, false),
             (io(io::ErrorKind::TimedOut), "store_timeout", true, false),
-            (io(io::ErrorKind::ConnectionRefused), "store_unreachable", true, false),
-            (io(io::ErrorKind::BrokenPipe), "store_unreachable", true, true),
+            (
+                io(io::ErrorKind::ConnectionRefused),
+                "store_unreachable",
+                true,
+                false,
+            ),
+            (
+                io(io::ErrorKind::BrokenPipe),
+                "store_unreachable",
+                true,
+                true,
+            ),
         ] {
-            let seen = (reason(&error), ends_connection(&error), is_worth_another(&error));
+            let seen = (
+                reason(&error),
+                ends_connection(&error),
+                is_worth_another(&error),
+            );
             assert_eq!(seen, (word, ends, another), "{error}");
         }
     }

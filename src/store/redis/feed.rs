@@ -1,5 +1,5 @@
-//! What the sidecar alone does in the shared store: follows its events, restores what a server has lost, makes accounts
-//! and keys known.
+//! What the sidecar alone does in the shared store: follows its events, restores what a server has
+//! lost, makes accounts and keys known.
 //!
 //! Everything here may be done twice. Must not decide when: that is `billing/feeder.rs`.
 
@@ -8,7 +8,8 @@ use crate::money::{Micro, Parts};
 use crate::store::StoreError;
 use ::redis::{Cmd, Pipeline};
 
-/// Requests that one call of [`SharedStore::restore`] takes: a script holds up its server while it runs.
+/// Requests that one call of [`SharedStore::restore`] takes: a script holds up its server while it
+/// runs.
 pub const RESTORED_AT_ONCE: usize = 100;
 
 /// How long a revoked key is known as such.
@@ -42,7 +43,8 @@ pub struct Restore {
     pub at_ms: i64,
 }
 
-/// What an API key has spent as the ledger has it, by day, week, month and in total, at a moment of the store's.
+/// What an API key has spent as the ledger has it, by day, week, month and in total, at a moment of
+/// the store's.
 #[derive(Debug, Clone, Copy)]
 pub struct KeySeed<'a> {
     pub account: &'a str,
@@ -78,41 +80,71 @@ impl SharedStore {
         call.key(key(partition, "epoch", ""));
         let answer = self.call("ask which server answers", &call).await?;
         let now_ms = answer.text(2)?.parse().map_err(|_| answer.strange())?;
-        Ok(Lineage { server: answer.text(0)?.into(), epoch: answer.text(1)?.into(), now_ms })
+        Ok(Lineage {
+            server: answer.text(0)?.into(),
+            epoch: answer.text(1)?.into(),
+            now_ms,
+        })
     }
 
     /// Begins another epoch after `before`; false where the partition is in none such.
     ///
     /// # Errors
     /// The store cannot be asked.
-    pub async fn begin_epoch(&self, partition: u32, before: &str, epoch: &str) -> Result<bool, StoreError> {
+    pub async fn begin_epoch(
+        &self,
+        partition: u32,
+        before: &str,
+        epoch: &str,
+    ) -> Result<bool, StoreError> {
         let mut call = self.0.scripts.epoch.prepare_invoke();
         call.key(key(partition, "epoch", "")).arg(before).arg(epoch);
         Ok(self.call("begin an epoch", &call).await?.word() == "done")
     }
 
-    /// Makes requests of one partition ended that the ledger has as ended, where the store has not: at most
-    /// [`RESTORED_AT_ONCE`]. Returns how many it had lost.
+    /// Makes requests of one partition ended that the ledger has as ended, where the store has not:
+    /// at most [`RESTORED_AT_ONCE`]. Returns how many it had lost.
     ///
     /// # Errors
     /// The store cannot be asked.
     pub async fn restore(&self, partition: u32, ended: &[Restore]) -> Result<usize, StoreError> {
         let mut call = self.0.scripts.restore.prepare_invoke();
         call.key(key(partition, "l", "")).arg(MARKER_MS);
-        for Restore { request_id, account, taken, seq, key_id, at_ms } in ended {
-            call.key(key(partition, "a:", account)).key(key(partition, "h:", account));
-            call.key(key(partition, "r:", request_id)).key(key(partition, "k:", key_id));
-            call.arg(request_id).arg(account).arg(taken.paid.get()).arg(taken.trial.get()).arg(seq).arg(at_ms);
+        for Restore {
+            request_id,
+            account,
+            taken,
+            seq,
+            key_id,
+            at_ms,
+        } in ended
+        {
+            call.key(key(partition, "a:", account))
+                .key(key(partition, "h:", account));
+            call.key(key(partition, "r:", request_id))
+                .key(key(partition, "k:", key_id));
+            call.arg(request_id)
+                .arg(account)
+                .arg(taken.paid.get())
+                .arg(taken.trial.get())
+                .arg(seq)
+                .arg(at_ms);
         }
         let answer = self.call("restore ended requests", &call).await?;
         answer.text(1)?.parse().map_err(|_| answer.strange())
     }
 
-    /// Marks requests as being in the ledger, then removes the events that told of them (and of what is no request).
+    /// Marks requests as being in the ledger, then removes the events that told of them (and of
+    /// what is no request).
     ///
     /// # Errors
     /// The store cannot be asked; to be done again.
-    pub async fn clear(&self, partition: u32, events: &[String], requests: &[String]) -> Result<(), StoreError> {
+    pub async fn clear(
+        &self,
+        partition: u32,
+        events: &[String],
+        requests: &[String],
+    ) -> Result<(), StoreError> {
         if events.is_empty() {
             return Ok(());
         }
@@ -121,28 +153,48 @@ impl SharedStore {
         pipeline.atomic();
         for request in requests {
             let marker = key(partition, "r:", request);
-            pipeline.cmd("SET").arg(marker).arg(APPLIED).arg("XX").arg("KEEPTTL").ignore();
+            pipeline
+                .cmd("SET")
+                .arg(marker)
+                .arg(APPLIED)
+                .arg("XX")
+                .arg("KEEPTTL")
+                .ignore();
         }
-        pipeline.cmd("XDEL").arg(key(partition, "ev", "")).arg(events).ignore();
+        pipeline
+            .cmd("XDEL")
+            .arg(key(partition, "ev", ""))
+            .arg(events)
+            .ignore();
         let mut link = self.0.link.clone();
-        self.guard("clear events", pipeline.query_async::<()>(&mut link)).await
+        self.guard("clear events", pipeline.query_async::<()>(&mut link))
+            .await
     }
 
-    /// Begins to count what an API key spends, where that is not counted yet. False where it was, where the account is not
-    /// known, or where too much has happened that the ledger does not have yet: to be tried again.
+    /// Begins to count what an API key spends, where that is not counted yet. False where it was,
+    /// where the account is not known, or where too much has happened that the ledger does not have
+    /// yet: to be tried again.
     ///
     /// # Errors
     /// The store cannot be asked.
     pub async fn seed_key(&self, seed: &KeySeed<'_>) -> Result<bool, StoreError> {
         let partition = partition(seed.account);
         let mut call = self.0.scripts.spend.prepare_invoke();
-        call.key(key(partition, "k:", seed.key_id)).key(key(partition, "a:", seed.account));
-        call.key(key(partition, "ev", "")).key(key(partition, "epoch", "")).arg(seed.key_id).arg(seed.at_ms);
+        call.key(key(partition, "k:", seed.key_id))
+            .key(key(partition, "a:", seed.account));
+        call.key(key(partition, "ev", ""))
+            .key(key(partition, "epoch", ""))
+            .arg(seed.key_id)
+            .arg(seed.at_ms);
         for spent in seed.spent {
             call.arg(spent.get());
         }
         call.arg(seed.seq).arg(seed.epoch);
-        Ok(self.call("begin to count what a key spends", &call).await?.word() == "done")
+        Ok(self
+            .call("begin to count what a key spends", &call)
+            .await?
+            .word()
+            == "done")
     }
 
     /// Asks for an account to be made known.
@@ -171,7 +223,8 @@ impl SharedStore {
     /// The store cannot be asked.
     pub async fn set_status(&self, account: &str, is_active: bool) -> Result<(), StoreError> {
         let mut call = self.0.scripts.status.prepare_invoke();
-        call.key(key(partition(account), "a:", account)).arg(word(is_active));
+        call.key(key(partition(account), "a:", account))
+            .arg(word(is_active));
         self.call("set an account's status", &call).await.map(drop)
     }
 
@@ -181,8 +234,14 @@ impl SharedStore {
     /// The store cannot be asked.
     pub async fn put_key(&self, shared: &SharedKey) -> Result<(), StoreError> {
         let mut call = self.0.scripts.key.prepare_invoke();
-        call.key(format!("gw:k:{}", shared.hash)).arg(&shared.hash).arg(&shared.account).arg(&shared.key_id);
-        call.arg(&shared.shown).arg(&shared.status).arg(word(shared.account_is_active)).arg(REVOKED_MS);
+        call.key(format!("gw:k:{}", shared.hash))
+            .arg(&shared.hash)
+            .arg(&shared.account)
+            .arg(&shared.key_id);
+        call.arg(&shared.shown)
+            .arg(&shared.status)
+            .arg(word(shared.account_is_active))
+            .arg(REVOKED_MS);
         call.arg(&shared.settings).arg(&shared.account_rates);
         self.call("make a key known", &call).await.map(drop)
     }
@@ -203,9 +262,17 @@ impl SharedStore {
     /// The store cannot be asked.
     pub async fn held(&self, partition: u32) -> Result<Vec<(String, Parts)>, StoreError> {
         let mut range = Cmd::new();
-        range.arg("ZRANGE").arg(key(partition, "l", "")).arg(0).arg(HOLDS_LOOKED_AT);
+        range
+            .arg("ZRANGE")
+            .arg(key(partition, "l", ""))
+            .arg(0)
+            .arg(HOLDS_LOOKED_AT);
         let leases: Vec<String> = self.ask("look at the holds", &range).await?;
-        let mut accounts: Vec<_> = leases.iter().filter_map(|lease| lease.split_once(' ')).map(|(id, _)| id).collect();
+        let mut accounts: Vec<_> = leases
+            .iter()
+            .filter_map(|lease| lease.split_once(' '))
+            .map(|(id, _)| id)
+            .collect();
         accounts.sort_unstable();
         accounts.dedup();
         if accounts.is_empty() {
@@ -213,15 +280,26 @@ impl SharedStore {
         }
         let mut pipeline = Pipeline::new();
         for account in &accounts {
-            pipeline.cmd("HMGET").arg(key(partition, "a:", account)).arg("held_paid").arg("held_trial");
+            pipeline
+                .cmd("HMGET")
+                .arg(key(partition, "a:", account))
+                .arg("held_paid")
+                .arg("held_trial");
         }
         let mut link = self.0.link.clone();
-        let held: Vec<(Option<String>, Option<String>)> =
-            self.guard("look at the holds", pipeline.query_async(&mut link)).await?;
+        let held: Vec<(Option<String>, Option<String>)> = self
+            .guard("look at the holds", pipeline.query_async(&mut link))
+            .await?;
         let mut told = Vec::new();
         for (account, held) in accounts.into_iter().zip(held) {
             if let (Some(paid), Some(trial)) = held {
-                told.push((account.to_owned(), Parts { paid: amount(&paid)?, trial: amount(&trial)? }));
+                told.push((
+                    account.to_owned(),
+                    Parts {
+                        paid: amount(&paid)?,
+                        trial: amount(&trial)?,
+                    },
+                ));
             }
         }
         Ok(told)

@@ -16,11 +16,13 @@ impl SharedStore {
     /// The store cannot be asked, or would not admit.
     pub async fn probe(&self, partition: u32) -> Result<(), StoreError> {
         let mut call = self.0.scripts.probe.prepare_invoke();
-        call.key(key(partition % super::PARTITIONS, "up", "")).arg(PROBE_MS);
+        call.key(key(partition % super::PARTITIONS, "up", ""))
+            .arg(PROBE_MS);
         self.call("probe the shared store", &call).await.map(drop)
     }
 
-    /// Judges a server before anything is admitted by it; `may_forget`: what it would lose is only told.
+    /// Judges a server before anything is admitted by it; `may_forget`: what it would lose is only
+    /// told.
     ///
     /// # Errors
     /// [`StoreError::Refused`]: each fault, with what to set. Anything else: it cannot be asked.
@@ -37,17 +39,22 @@ impl SharedStore {
             log::warn!("the shared store's settings: {message}; store.allow_volatile says so");
             return Ok(());
         }
-        Err(refused(&format!("{message} (or say store.allow_volatile: true)")))
+        Err(refused(&format!(
+            "{message} (or say store.allow_volatile: true)"
+        )))
     }
 
-    /// A store that forgets balances under memory pressure, or all of them with its process, is none to keep them in.
+    /// A store that forgets balances under memory pressure, or all of them with its process, is
+    /// none to keep them in.
     async fn forgets(&self) -> Result<Vec<String>, StoreError> {
         let mut settings = Vec::new();
         for name in ["maxmemory", "maxmemory-policy", "appendonly"] {
             match self.setting(name).await {
                 Ok(value) => settings.push(value.unwrap_or_default()),
                 Err(error) if error.is_answer() => {
-                    log::warn!("{error}: see to it that maxmemory-policy is noeviction and appendonly is yes");
+                    log::warn!(
+                        "{error}: see to it that maxmemory-policy is noeviction and appendonly is yes"
+                    );
                     return Ok(Vec::new());
                 }
                 Err(error) => return Err(error),
@@ -60,7 +67,9 @@ impl SharedStore {
                     .push(format!("maxmemory-policy is {policy}: it must be noeviction, or balances are thrown away"));
             }
             if appends != "yes" {
-                faults.push(format!("appendonly is {appends}: it must be yes, or a restart loses all holds"));
+                faults.push(format!(
+                    "appendonly is {appends}: it must be yes, or a restart loses all holds"
+                ));
             }
         }
         Ok(faults)
@@ -81,7 +90,9 @@ fn refused(why: &str) -> StoreError {
 
 /// What no waiting mends: the server's answer to whoever would admit.
 fn unfit(error: &StoreError) -> Option<String> {
-    let StoreError::Redis { source, .. } = error else { return None };
+    let StoreError::Redis { source, .. } = error else {
+        return None;
+    };
     match source.code()? {
         "READONLY" => Some(
             "the server is a read-only replica (replicaof is set): it must be the primary; give its address in store.url, \

@@ -1,17 +1,18 @@
 //! One connection for all who ask, and how another is found once it is of no use.
 //!
-//! It is made in a task of its own, by one at a time: whoever gives up waiting does not undo it, and all who waited for
-//! the same attempt share what became of it. What is asked is answered, or has failed, within the link's patience,
-//! connecting included. A question whose connection turns out to be lost is asked once more over a new one: nothing that
-//! is asked here counts twice. Must not know what is asked.
+//! It is made in a task of its own, by one at a time: whoever gives up waiting does not undo it,
+//! and all who waited for the same attempt share what became of it. What is asked is answered, or
+//! has failed, within the link's patience, connecting included. A question whose connection turns
+//! out to be lost is asked once more over a new one: nothing that is asked here counts twice. Must
+//! not know what is asked.
 
 use super::{Address, Sentinel, fault};
 use ::redis::aio::{ConnectionLike, MultiplexedConnection};
 use ::redis::cluster::ClusterClient;
 use ::redis::cluster_async::ClusterConnection;
 use ::redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, FromRedisValue, IntoConnectionInfo,
-    Pipeline, RedisConnectionInfo, RedisError, RedisFuture, Value,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, FromRedisValue,
+    IntoConnectionInfo, Pipeline, RedisConnectionInfo, RedisError, RedisFuture, Value,
 };
 use std::collections::HashMap;
 use std::io;
@@ -55,7 +56,12 @@ enum Wire {
 
 impl Link {
     pub fn new(address: Address, patience: Duration) -> Self {
-        Self(Arc::new(Inner { address, patience, used: Mutex::default(), attempt: tokio::sync::Mutex::default() }))
+        Self(Arc::new(Inner {
+            address,
+            patience,
+            used: Mutex::default(),
+            attempt: tokio::sync::Mutex::default(),
+        }))
     }
 
     pub fn address(&self) -> &Address {
@@ -78,7 +84,11 @@ impl Link {
     }
 
     fn live(&self) -> Option<Used> {
-        self.0.used.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0
+            .used
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     fn forget(&self, used: &Used) {
@@ -107,11 +117,15 @@ impl Link {
             log::trace!("connecting failed {:?} ago", at.elapsed());
             return Err(error.clone());
         }
-        let made =
-            timeout(CONNECT_WITHIN, wire(&self.0.address, self.0.patience)).await.unwrap_or_else(|_| Err(late()));
+        let made = timeout(CONNECT_WITHIN, wire(&self.0.address, self.0.patience))
+            .await
+            .unwrap_or_else(|_| Err(late()));
         match made {
             Ok(wire) => {
-                let used = Used { since: Instant::now(), wire };
+                let used = Used {
+                    since: Instant::now(),
+                    wire,
+                };
                 *self.0.used.lock().unwrap_or_else(PoisonError::into_inner) = Some(used.clone());
                 Ok(used)
             }
@@ -123,12 +137,19 @@ impl Link {
     }
 
     /// What became of asking over `used`; `None` where it is to be asked once more.
-    fn judge<T>(&self, used: &Used, outcome: Result<T, RedisError>, is_first: bool) -> Option<Result<T, RedisError>> {
+    fn judge<T>(
+        &self,
+        used: &Used,
+        outcome: Result<T, RedisError>,
+        is_first: bool,
+    ) -> Option<Result<T, RedisError>> {
         if let Err(error) = &outcome
             && fault::ends_connection(error)
         {
             // A cluster's connection finds its nodes by itself, unless it has none left.
-            if matches!(used.wire, Wire::One(_)) || error.kind() == ErrorKind::ClusterConnectionNotFound {
+            if matches!(used.wire, Wire::One(_))
+                || error.kind() == ErrorKind::ClusterConnectionNotFound
+            {
                 self.forget(used);
             }
             if is_first && fault::is_worth_another(error) {
@@ -144,7 +165,9 @@ impl Link {
         loop {
             let used = timeout_at(until, self.used()).await.map_err(|_| late())??;
             let mut wire = used.wire.clone();
-            let answer = timeout_at(until, wire.req_packed_command(command)).await.unwrap_or_else(|_| Err(late()));
+            let answer = timeout_at(until, wire.req_packed_command(command))
+                .await
+                .unwrap_or_else(|_| Err(late()));
             if let Some(outcome) = self.judge(&used, answer, is_first) {
                 return outcome;
             }
@@ -152,14 +175,21 @@ impl Link {
         }
     }
 
-    async fn commands(&self, pipeline: &Pipeline, offset: usize, count: usize) -> Result<Vec<Value>, RedisError> {
+    async fn commands(
+        &self,
+        pipeline: &Pipeline,
+        offset: usize,
+        count: usize,
+    ) -> Result<Vec<Value>, RedisError> {
         let until = Instant::now() + self.0.patience;
         let mut is_first = true;
         loop {
             let used = timeout_at(until, self.used()).await.map_err(|_| late())??;
             let mut wire = used.wire.clone();
             let asked = wire.req_packed_commands(pipeline, offset, count);
-            let answers = timeout_at(until, asked).await.unwrap_or_else(|_| Err(late()));
+            let answers = timeout_at(until, asked)
+                .await
+                .unwrap_or_else(|_| Err(late()));
             if let Some(outcome) = self.judge(&used, answers, is_first) {
                 return outcome;
             }
@@ -223,7 +253,11 @@ async fn wire(address: &Address, patience: Duration) -> Result<Wire, RedisError>
     Ok(match address {
         Address::One(url) => {
             let client = Client::open(url.as_str())?;
-            Wire::One(client.get_multiplexed_async_connection_with_config(&config(patience)).await?)
+            Wire::One(
+                client
+                    .get_multiplexed_async_connection_with_config(&config(patience))
+                    .await?,
+            )
         }
         Address::Cluster(nodes) => {
             let client = ClusterClient::builder(nodes.iter().map(String::as_str))
@@ -235,7 +269,9 @@ async fn wire(address: &Address, patience: Duration) -> Result<Wire, RedisError>
         }
         Address::Sentinel(sentinel) => {
             let client = Client::open(primary(sentinel).await?)?;
-            let mut connection = client.get_multiplexed_async_connection_with_config(&config(patience)).await?;
+            let mut connection = client
+                .get_multiplexed_async_connection_with_config(&config(patience))
+                .await?;
             is_primary(&mut connection).await?;
             Wire::One(connection)
         }
@@ -249,19 +285,25 @@ struct Word {
     port: u16,
 }
 
-/// Where the primary is, by the newest word of the Sentinels: one that was cut off from the others may still name the
-/// last one. More than half of them are heard, or all that answer.
+/// Where the primary is, by the newest word of the Sentinels: one that was cut off from the others
+/// may still name the last one. More than half of them are heard, or all that answer.
 async fn primary(sentinel: &Sentinel) -> Result<ConnectionInfo, RedisError> {
     let mut asked = JoinSet::new();
     for node in &sentinel.nodes {
-        asked.spawn(timeout(SENTINEL_WITHIN, word(node.clone(), sentinel.master.clone())));
+        asked.spawn(timeout(
+            SENTINEL_WITHIN,
+            word(node.clone(), sentinel.master.clone()),
+        ));
     }
     let (mut heard, mut newest, mut failed) = (0, None::<Word>, late());
     while let Some(answer) = asked.join_next().await {
         match answer {
             Ok(Ok(Ok(word))) => {
                 heard += 1;
-                if newest.as_ref().is_none_or(|newest| newest.epoch < word.epoch) {
+                if newest
+                    .as_ref()
+                    .is_none_or(|newest| newest.epoch < word.epoch)
+                {
                     newest = Some(word);
                 }
             }
@@ -272,9 +314,16 @@ async fn primary(sentinel: &Sentinel) -> Result<ConnectionInfo, RedisError> {
             break;
         }
     }
-    let Some(Word { host, port, .. }) = newest else { return Err(failed) };
+    let Some(Word { host, port, .. }) = newest else {
+        return Err(failed);
+    };
     let address = if sentinel.tls {
-        ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
+        ConnectionAddr::TcpTls {
+            host,
+            port,
+            insecure: false,
+            tls_params: None,
+        }
     } else {
         ConnectionAddr::Tcp(host, port)
     };
@@ -290,25 +339,38 @@ async fn primary(sentinel: &Sentinel) -> Result<ConnectionInfo, RedisError> {
 
 async fn word(node: String, master: String) -> Result<Word, RedisError> {
     let client = Client::open(node)?;
-    let mut connection = client.get_multiplexed_async_connection_with_config(&config(SENTINEL_WITHIN)).await?;
+    let mut connection = client
+        .get_multiplexed_async_connection_with_config(&config(SENTINEL_WITHIN))
+        .await?;
     let mut ask = Pipeline::new();
     // The first says sooner where the new one is, the second how new that is.
-    ask.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&master);
+    ask.cmd("SENTINEL")
+        .arg("GET-MASTER-ADDR-BY-NAME")
+        .arg(&master);
     ask.cmd("SENTINEL").arg("MASTER").arg(&master);
-    let (address, about): (Option<(String, u16)>, HashMap<String, String>) =
-        ask.query_async(&mut connection).await.map_err(|error| not_found(&master, &error))?;
+    let (address, about): (Option<(String, u16)>, HashMap<String, String>) = ask
+        .query_async(&mut connection)
+        .await
+        .map_err(|error| not_found(&master, &error))?;
     let (host, port) = address.ok_or_else(|| not_found(&master, &late()))?;
-    let epoch = about.get("config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0);
+    let epoch = about
+        .get("config-epoch")
+        .and_then(|epoch| epoch.parse().ok())
+        .unwrap_or(0);
     Ok(Word { epoch, host, port })
 }
 
 fn not_found(master: &str, error: &RedisError) -> RedisError {
     let detail = format!("{master}: {error}");
-    RedisError::from((ErrorKind::MasterNameNotFoundBySentinel, "ask a Sentinel for the primary", detail))
+    RedisError::from((
+        ErrorKind::MasterNameNotFoundBySentinel,
+        "ask a Sentinel for the primary",
+        detail,
+    ))
 }
 
-/// One that was the primary does not know at once that it is no more; one that may not be asked tells when it is written
-/// to.
+/// One that was the primary does not know at once that it is no more; one that may not be asked
+/// tells when it is written to.
 async fn is_primary(connection: &mut MultiplexedConnection) -> Result<(), RedisError> {
     let mut role = Cmd::new();
     role.arg("ROLE");
@@ -316,12 +378,21 @@ async fn is_primary(connection: &mut MultiplexedConnection) -> Result<(), RedisE
         Err(error) if error.code() == Some("NOPERM") => return Ok(()),
         answer => answer?,
     };
-    let role = answer.into_iter().next().map(String::from_redis_value).transpose()?;
+    let role = answer
+        .into_iter()
+        .next()
+        .map(String::from_redis_value)
+        .transpose()?;
     if role.as_deref() == Some("master") {
         return Ok(());
     }
     let detail = format!("it is a {}", role.unwrap_or_default());
-    Err((ErrorKind::MasterNameNotFoundBySentinel, "the server that Sentinel names is no primary", detail).into())
+    Err((
+        ErrorKind::MasterNameNotFoundBySentinel,
+        "the server that Sentinel names is no primary",
+        detail,
+    )
+        .into())
 }
 
 fn late() -> RedisError {

@@ -1,7 +1,7 @@
 //! How an edge hears of keys that are good no more.
 //!
-//! A connection that is cut says nothing: so every half second something is published that must be heard over it. Must not
-//! know what is remembered of keys.
+//! A connection that is cut says nothing: so every half second something is published that must be
+//! heard over it. Must not know what is remembered of keys.
 
 use super::SharedStore;
 use super::link::CONNECT_WITHIN;
@@ -19,8 +19,8 @@ const BEAT_EVERY: Duration = Duration::from_millis(500);
 const DEAF_AFTER: Duration = Duration::from_millis(1_500);
 
 impl SharedStore {
-    /// Hands over the hashes of keys that have changed for the worse, as they are told, and when that was by the
-    /// server's clock, until the connection is lost.
+    /// Hands over the hashes of keys that have changed for the worse, as they are told, and when
+    /// that was by the server's clock, until the connection is lost.
     ///
     /// # Errors
     /// The connection cannot be made, or nothing is heard over it.
@@ -30,14 +30,22 @@ impl SharedStore {
         mut changed: impl FnMut(&str, Option<i64>),
     ) -> Result<(), StoreError> {
         let failed = |source| StoreError::redis("watch for revoked keys", source);
-        let late = || StoreError::io("watch for revoked keys", io::Error::from(io::ErrorKind::TimedOut));
+        let late = || {
+            StoreError::io(
+                "watch for revoked keys",
+                io::Error::from(io::ErrorKind::TimedOut),
+            )
+        };
         let beat = format!("gw:heard:{}", uuid::Uuid::now_v7().simple());
         let listen = async {
             let mut channel = self.0.link.server().await?.get_async_pubsub().await?;
             channel.subscribe(&["gw:revoked", beat.as_str()]).await?;
             Ok(channel)
         };
-        let mut channel = timeout(CONNECT_WITHIN, listen).await.map_err(|_| late())?.map_err(failed)?;
+        let mut channel = timeout(CONNECT_WITHIN, listen)
+            .await
+            .map_err(|_| late())?
+            .map_err(failed)?;
         let mut messages = channel.on_message();
         let (mut beats, mut heard, mut ready) = (interval(BEAT_EVERY), Instant::now(), Some(ready));
         loop {

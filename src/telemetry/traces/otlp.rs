@@ -9,7 +9,10 @@ use serde_json::{Value, json};
 const FAILED: u32 = 2;
 
 pub fn document(spans: &[Span]) -> String {
-    let service = [text("service.name", "model-gateway"), text("service.version", env!("CARGO_PKG_VERSION"))];
+    let service = [
+        text("service.name", "model-gateway"),
+        text("service.version", env!("CARGO_PKG_VERSION")),
+    ];
     let spans: Vec<_> = spans.iter().map(span).collect();
     json!({"resourceSpans": [{
         "resource": {"attributes": service},
@@ -19,7 +22,11 @@ pub fn document(spans: &[Span]) -> String {
 }
 
 fn span(span: &Span) -> Value {
-    let facts: Vec<_> = span.facts.iter().map(|(key, fact)| attribute(key, fact)).collect();
+    let facts: Vec<_> = span
+        .facts
+        .iter()
+        .map(|(key, fact)| attribute(key, fact))
+        .collect();
     let mut told = json!({
         "traceId": hex(&span.trace),
         "spanId": hex(&span.id),

@@ -4,21 +4,40 @@ use super::*;
 use crate::usage::ServiceTier;
 
 fn bounds() -> UsageBounds {
-    UsageBounds { compaction: false, tool_uses: PerTool::default(), ..UsageBounds::default() }
+    UsageBounds {
+        compaction: false,
+        tool_uses: PerTool::default(),
+        ..UsageBounds::default()
+    }
 }
 
 fn searches<T: Default>(count: T) -> PerTool<T> {
-    PerTool { web_search: count, ..PerTool::default() }
+    PerTool {
+        web_search: count,
+        ..PerTool::default()
+    }
 }
 
 fn estimate() -> Usage {
-    Usage { input: 40, output: 7, ..Usage::default() }
+    Usage {
+        input: 40,
+        output: 7,
+        ..Usage::default()
+    }
 }
 
 /// P, K, W, C, R, T.
 fn chat(counters: [Option<u64>; 6]) -> ChatCounters {
     let [prompt, cached, cache_write, completion, reasoning, total] = counters;
-    ChatCounters { prompt, cached, cache_write, completion, reasoning, total, ..ChatCounters::default() }
+    ChatCounters {
+        prompt,
+        cached,
+        cache_write,
+        completion,
+        reasoning,
+        total,
+        ..ChatCounters::default()
+    }
 }
 
 fn metered(counters: &ChatCounters) -> MeteredUsage {
@@ -27,13 +46,23 @@ fn metered(counters: &ChatCounters) -> MeteredUsage {
 
 /// Input, cache read, cache written, output, reasoning.
 fn classes(usage: &Usage) -> [u64; 5] {
-    [usage.input, usage.cache_read, usage.cache_write_5m, usage.output, usage.reasoning]
+    [
+        usage.input,
+        usage.cache_read,
+        usage.cache_write_5m,
+        usage.output,
+        usage.reasoning,
+    ]
 }
 
 fn check(rows: &[([Option<u64>; 6], [u64; 5])], verdict: UsageVerdict) {
     for (counters, wanted) in rows {
         let metered = metered(&chat(*counters));
-        assert_eq!((classes(&metered.usage), metered.verdict), (*wanted, verdict), "{counters:?}");
+        assert_eq!(
+            (classes(&metered.usage), metered.verdict),
+            (*wanted, verdict),
+            "{counters:?}"
+        );
         assert_eq!(metered.counted_output, metered.usage.output, "{counters:?}");
     }
 }
@@ -48,36 +77,84 @@ fn n(count: u64) -> Option<u64> {
 fn cached_tokens_are_a_part_of_the_prompt_unless_they_are_larger_or_the_total_says_so() {
     let rows = [
         ([n(100), n(60), n(10), n(50), NO, NO], [30, 60, 10, 50, 0]),
-        ([n(100), n(60), n(10), n(50), NO, n(150)], [30, 60, 10, 50, 0]),
+        (
+            [n(100), n(60), n(10), n(50), NO, n(150)],
+            [30, 60, 10, 50, 0],
+        ),
         ([n(100), n(100), NO, n(50), NO, NO], [0, 100, 0, 50, 0]),
         ([n(100), NO, n(100), n(50), NO, NO], [0, 0, 100, 50, 0]),
         ([n(100), n(60), n(40), n(50), NO, NO], [0, 60, 40, 50, 0]),
         // A part larger than the prompt is beside it.
         ([n(50), n(5_450), NO, n(10), NO, NO], [50, 5_450, 0, 10, 0]),
-        ([n(50), n(5_450), NO, n(10), NO, n(5_510)], [50, 5_450, 0, 10, 0]),
-        ([n(50), n(5_450), NO, n(10), NO, n(60)], [50, 5_450, 0, 10, 0]),
+        (
+            [n(50), n(5_450), NO, n(10), NO, n(5_510)],
+            [50, 5_450, 0, 10, 0],
+        ),
+        (
+            [n(50), n(5_450), NO, n(10), NO, n(60)],
+            [50, 5_450, 0, 10, 0],
+        ),
         ([n(50), NO, n(51), n(10), NO, NO], [50, 0, 51, 10, 0]),
         ([n(50), NO, n(51), n(10), NO, n(60)], [50, 0, 51, 10, 0]),
         ([n(50), n(51), NO, n(10), NO, n(60)], [50, 51, 0, 10, 0]),
         // Together larger: beside it, unless the total says that they are inside.
         ([n(50), n(40), n(11), n(10), NO, NO], [50, 40, 11, 10, 0]),
-        ([n(50), n(40), n(11), n(10), NO, n(111)], [50, 40, 11, 10, 0]),
+        (
+            [n(50), n(40), n(11), n(10), NO, n(111)],
+            [50, 40, 11, 10, 0],
+        ),
         ([n(50), n(40), n(11), n(10), NO, n(60)], [0, 40, 10, 10, 0]),
-        ([n(50), n(40), n(11), n(10), n(3), n(60)], [0, 40, 10, 10, 3]),
+        (
+            [n(50), n(40), n(11), n(10), n(3), n(60)],
+            [0, 40, 10, 10, 3],
+        ),
         // In doubt the total decides.
-        ([n(5_000), n(4_000), NO, n(10), NO, n(9_010)], [5_000, 4_000, 0, 10, 0]),
-        ([n(5_000), n(4_000), n(7), n(10), NO, n(9_017)], [5_000, 4_000, 7, 10, 0]),
-        ([n(5_000), n(4_000), NO, n(10), n(690), n(9_700)], [5_000, 4_000, 0, 700, 690]),
-        ([n(5_000), n(4_000), NO, n(10), n(690), n(5_700)], [1_000, 4_000, 0, 700, 690]),
-        ([n(5_000), n(4_000), NO, n(10), n(4_000), n(9_010)], [1_000, 4_000, 0, 4_010, 4_000]),
-        ([n(5_000), n(4_000), NO, n(10), NO, n(5_010)], [1_000, 4_000, 0, 10, 0]),
-        ([n(5_000), n(4_000), NO, n(10), n(7), n(9_010)], [5_000, 4_000, 0, 10, 7]),
+        (
+            [n(5_000), n(4_000), NO, n(10), NO, n(9_010)],
+            [5_000, 4_000, 0, 10, 0],
+        ),
+        (
+            [n(5_000), n(4_000), n(7), n(10), NO, n(9_017)],
+            [5_000, 4_000, 7, 10, 0],
+        ),
+        (
+            [n(5_000), n(4_000), NO, n(10), n(690), n(9_700)],
+            [5_000, 4_000, 0, 700, 690],
+        ),
+        (
+            [n(5_000), n(4_000), NO, n(10), n(690), n(5_700)],
+            [1_000, 4_000, 0, 700, 690],
+        ),
+        (
+            [n(5_000), n(4_000), NO, n(10), n(4_000), n(9_010)],
+            [1_000, 4_000, 0, 4_010, 4_000],
+        ),
+        (
+            [n(5_000), n(4_000), NO, n(10), NO, n(5_010)],
+            [1_000, 4_000, 0, 10, 0],
+        ),
+        (
+            [n(5_000), n(4_000), NO, n(10), n(7), n(9_010)],
+            [5_000, 4_000, 0, 10, 7],
+        ),
         // It shows something else.
-        ([n(5_000), n(4_000), NO, n(10), NO, n(5_110)], [1_000, 4_000, 0, 110, 0]),
-        ([n(5_000), n(4_000), NO, n(10), n(7), n(5_110)], [1_000, 4_000, 0, 110, 7]),
-        ([n(5_000), n(1), NO, n(10), NO, n(5_011)], [5_000, 1, 0, 10, 0]),
+        (
+            [n(5_000), n(4_000), NO, n(10), NO, n(5_110)],
+            [1_000, 4_000, 0, 110, 0],
+        ),
+        (
+            [n(5_000), n(4_000), NO, n(10), n(7), n(5_110)],
+            [1_000, 4_000, 0, 110, 7],
+        ),
+        (
+            [n(5_000), n(1), NO, n(10), NO, n(5_011)],
+            [5_000, 1, 0, 10, 0],
+        ),
         // A total that is too small to be one decides nothing.
-        ([n(5_000), n(4_000), NO, n(10), NO, n(4_000)], [1_000, 4_000, 0, 10, 0]),
+        (
+            [n(5_000), n(4_000), NO, n(10), NO, n(4_000)],
+            [1_000, 4_000, 0, 10, 0],
+        ),
         ([n(50), n(40), n(11), n(10), NO, n(0)], [50, 40, 11, 10, 0]),
         ([n(50), n(40), n(11), n(10), NO, n(55)], [50, 40, 11, 10, 0]),
     ];
@@ -101,7 +178,10 @@ fn reasoning_beside_the_completion_is_output() {
         ([n(10), NO, NO, n(5), n(20), n(0)], [10, 0, 0, 25, 20]),
         ([n(10), NO, NO, n(5), n(3), n(3)], [10, 0, 0, 5, 3]),
         // Beside a cache that is beside the prompt.
-        ([n(50), n(5_450), NO, n(10), n(90), n(5_600)], [50, 5_450, 0, 100, 90]),
+        (
+            [n(50), n(5_450), NO, n(10), n(90), n(5_600)],
+            [50, 5_450, 0, 100, 90],
+        ),
     ];
     check(&rows, UsageVerdict::Exact);
 }
@@ -127,21 +207,51 @@ fn a_counter_that_is_no_count_is_the_rest_of_the_total_or_estimated_and_the_othe
     ];
     for (counters, wanted) in &rows {
         let metered = metered(&chat(*counters));
-        assert_eq!((classes(&metered.usage), metered.verdict), (*wanted, UsageVerdict::Estimated), "{counters:?}");
+        assert_eq!(
+            (classes(&metered.usage), metered.verdict),
+            (*wanted, UsageVerdict::Estimated),
+            "{counters:?}"
+        );
     }
 }
 
 #[test]
 fn zeros_beside_what_was_generated_are_no_count() {
     let tier = Some(ServiceTier::said("flex"));
-    let zeros = ChatCounters { service_tier: tier, ..chat([n(0), NO, NO, n(0), NO, n(0)]) };
-    let usage = Usage { service_tier: tier, ..estimate() };
-    assert_eq!(metered(&zeros), MeteredUsage { usage, verdict: UsageVerdict::Estimated, counted_output: 0 });
-    let nothing = Usage { output: 0, ..estimate() };
+    let zeros = ChatCounters {
+        service_tier: tier,
+        ..chat([n(0), NO, NO, n(0), NO, n(0)])
+    };
+    let usage = Usage {
+        service_tier: tier,
+        ..estimate()
+    };
+    assert_eq!(
+        metered(&zeros),
+        MeteredUsage {
+            usage,
+            verdict: UsageVerdict::Estimated,
+            counted_output: 0
+        }
+    );
+    let nothing = Usage {
+        output: 0,
+        ..estimate()
+    };
     let empty = meter(&VendorCounters::Chat(zeros), &bounds(), &nothing);
-    assert_eq!((empty.usage.is_zero(), empty.verdict), (true, UsageVerdict::Exact), "nothing was generated");
-    let audio = Usage { audio_output: 3, ..Usage::default() };
-    assert_eq!(meter(&VendorCounters::Chat(zeros), &bounds(), &audio).verdict, UsageVerdict::Estimated);
+    assert_eq!(
+        (empty.usage.is_zero(), empty.verdict),
+        (true, UsageVerdict::Exact),
+        "nothing was generated"
+    );
+    let audio = Usage {
+        audio_output: 3,
+        ..Usage::default()
+    };
+    assert_eq!(
+        meter(&VendorCounters::Chat(zeros), &bounds(), &audio).verdict,
+        UsageVerdict::Estimated
+    );
     let one = chat([n(1), NO, NO, n(0), NO, NO]);
     assert_eq!(metered(&one).verdict, UsageVerdict::Exact);
 }
@@ -154,29 +264,67 @@ fn audio_is_a_part_of_both_sides_and_never_more_than_its_side() {
         ..chat([n(100), n(60), n(10), n(50), n(30), n(150)])
     };
     let usage = metered(&spoken).usage;
-    assert_eq!((usage.input, usage.audio_input, usage.input_total()), (10, 20, 100));
-    assert_eq!((usage.output, usage.audio_output, usage.output_total(), usage.reasoning), (15, 35, 50, 15));
-    let absurd = ChatCounters { audio_prompt: Some(31), audio_completion: Some(51), ..spoken };
+    assert_eq!(
+        (usage.input, usage.audio_input, usage.input_total()),
+        (10, 20, 100)
+    );
+    assert_eq!(
+        (
+            usage.output,
+            usage.audio_output,
+            usage.output_total(),
+            usage.reasoning
+        ),
+        (15, 35, 50, 15)
+    );
+    let absurd = ChatCounters {
+        audio_prompt: Some(31),
+        audio_completion: Some(51),
+        ..spoken
+    };
     let usage = metered(&absurd).usage;
-    assert_eq!((usage.input, usage.audio_input, usage.input_total()), (0, 30, 100));
-    assert_eq!((usage.output, usage.audio_output, usage.reasoning), (0, 50, 0));
+    assert_eq!(
+        (usage.input, usage.audio_input, usage.input_total()),
+        (0, 30, 100)
+    );
+    assert_eq!(
+        (usage.output, usage.audio_output, usage.reasoning),
+        (0, 50, 0)
+    );
 }
 
 #[test]
 fn what_is_no_token_passes_through() {
     let tier = Some(ServiceTier::said("flex"));
-    let searched = ChatCounters { tool_uses: searches(3), service_tier: tier, ..chat([n(1), NO, NO, n(1), NO, NO]) };
-    let open = UsageBounds { tool_uses: searches(3), ..bounds() };
+    let searched = ChatCounters {
+        tool_uses: searches(3),
+        service_tier: tier,
+        ..chat([n(1), NO, NO, n(1), NO, NO])
+    };
+    let open = UsageBounds {
+        tool_uses: searches(3),
+        ..bounds()
+    };
     let usage = meter(&VendorCounters::Chat(searched), &open, &estimate()).usage;
     assert_eq!((usage.web_searches, usage.service_tier), (3, tier));
-    let messages = MessagesCounters { service_tier: tier, ..answer(1, 1) };
-    let messages = MessagesCounters { tool_uses: searches(Some(3)), ..messages };
+    let messages = MessagesCounters {
+        service_tier: tier,
+        ..answer(1, 1)
+    };
+    let messages = MessagesCounters {
+        tool_uses: searches(Some(3)),
+        ..messages
+    };
     let usage = meter(&VendorCounters::Messages(messages), &open, &estimate()).usage;
     assert_eq!((usage.web_searches, usage.service_tier), (3, tier));
 }
 
 fn answer(input: u64, output: u64) -> MessagesCounters {
-    MessagesCounters { input: Some(input), output: Some(output), ..MessagesCounters::default() }
+    MessagesCounters {
+        input: Some(input),
+        output: Some(output),
+        ..MessagesCounters::default()
+    }
 }
 
 fn messages(counters: &MessagesCounters, bounds: &UsageBounds) -> MeteredUsage {
@@ -203,51 +351,136 @@ fn messages_counters_stand_beside_each_other() {
         reasoning: 30,
         ..Usage::default()
     };
-    assert_eq!(exact, MeteredUsage { usage, verdict: UsageVerdict::Exact, counted_output: 50 });
-    let reasoning = |reasoning| messages(&MessagesCounters { reasoning, ..all }, &bounds()).usage.reasoning;
+    assert_eq!(
+        exact,
+        MeteredUsage {
+            usage,
+            verdict: UsageVerdict::Exact,
+            counted_output: 50
+        }
+    );
+    let reasoning = |reasoning| {
+        messages(&MessagesCounters { reasoning, ..all }, &bounds())
+            .usage
+            .reasoning
+    };
     assert_eq!((reasoning(Some(51)), reasoning(None)), (50, 0));
     let estimated = |counters| {
         let metered = messages(&counters, &bounds());
         assert_eq!(metered.verdict, UsageVerdict::Estimated);
         (metered.usage.input, metered.usage.output)
     };
-    assert_eq!(estimated(MessagesCounters { output: None, ..all }), (100, 7));
+    assert_eq!(
+        estimated(MessagesCounters {
+            output: None,
+            ..all
+        }),
+        (100, 7)
+    );
     // What was cached is a part of the estimate.
     assert_eq!(estimated(MessagesCounters { input: None, ..all }), (0, 50));
-    let less = MessagesCounters { input: None, cache_read: Some(6), ..all };
+    let less = MessagesCounters {
+        input: None,
+        cache_read: Some(6),
+        ..all
+    };
     assert_eq!(estimated(less), (24, 50));
     assert_eq!(estimated(MessagesCounters::default()), (40, 7));
 }
 
-const PASS: Pass = Pass { input: 60_385, cache_read: 5, cache_write_5m: 3, cache_write_1h: 2, output: 592 };
+const PASS: Pass = Pass {
+    input: 60_385,
+    cache_read: 5,
+    cache_write_5m: 3,
+    cache_write_1h: 2,
+    output: 592,
+};
 
 #[test]
 fn passes_that_shortened_the_conversation_are_added() {
-    let counters = MessagesCounters { compactions: [PASS].into_iter().collect(), ..answer(682, 1_320) };
-    let open = UsageBounds { compaction: true, ..bounds() };
+    let counters = MessagesCounters {
+        compactions: [PASS].into_iter().collect(),
+        ..answer(682, 1_320)
+    };
+    let open = UsageBounds {
+        compaction: true,
+        ..bounds()
+    };
     let exact = messages(&counters, &open);
-    assert_eq!((exact.usage.input, exact.usage.output, exact.verdict), (61_067, 1_912, UsageVerdict::Exact));
-    assert_eq!((exact.usage.cache_read, exact.usage.cache_write_5m, exact.usage.cache_write_1h), (5, 3, 2));
-    assert_eq!((exact.usage.compactions, exact.counted_output), (counters.compactions, 1_320));
+    assert_eq!(
+        (exact.usage.input, exact.usage.output, exact.verdict),
+        (61_067, 1_912, UsageVerdict::Exact)
+    );
+    assert_eq!(
+        (
+            exact.usage.cache_read,
+            exact.usage.cache_write_5m,
+            exact.usage.cache_write_1h
+        ),
+        (5, 3, 2)
+    );
+    assert_eq!(
+        (exact.usage.compactions, exact.counted_output),
+        (counters.compactions, 1_320)
+    );
     // Only their answer's own output is bounded by its limit.
-    let tight = UsageBounds { output: 1_320, input: 682, input_believed: 682, ..open };
+    let tight = UsageBounds {
+        output: 1_320,
+        input: 682,
+        input_believed: 682,
+        ..open
+    };
     assert_eq!(messages(&counters, &tight), exact);
     let excess = |bounds| {
         let metered = messages(&counters, &bounds);
-        let wanted = Excess { compaction: true, ..Excess::default() };
+        let wanted = Excess {
+            compaction: true,
+            ..Excess::default()
+        };
         assert_eq!(metered.verdict, UsageVerdict::Implausible(wanted));
         metered.usage
     };
-    assert_eq!(excess(bounds()), messages(&answer(682, 1_320), &bounds()).usage, "none was allowed");
-    let read = excess(UsageBounds { context: 60_394, ..open }).compactions;
-    assert_eq!(read.into_iter().next(), Some(Pass { input: 60_384, ..PASS }));
-    let written = excess(UsageBounds { pass_output: 591, ..open }).compactions;
-    assert_eq!(written.into_iter().next(), Some(Pass { output: 591, ..PASS }));
-    let fits = UsageBounds { context: 60_395, pass_output: 592, ..open };
+    assert_eq!(
+        excess(bounds()),
+        messages(&answer(682, 1_320), &bounds()).usage,
+        "none was allowed"
+    );
+    let read = excess(UsageBounds {
+        context: 60_394,
+        ..open
+    })
+    .compactions;
+    assert_eq!(
+        read.into_iter().next(),
+        Some(Pass {
+            input: 60_384,
+            ..PASS
+        })
+    );
+    let written = excess(UsageBounds {
+        pass_output: 591,
+        ..open
+    })
+    .compactions;
+    assert_eq!(
+        written.into_iter().next(),
+        Some(Pass {
+            output: 591,
+            ..PASS
+        })
+    );
+    let fits = UsageBounds {
+        context: 60_395,
+        pass_output: 592,
+        ..open
+    };
     assert_eq!(messages(&counters, &fits), exact);
     // What is estimated leaves passes out that are counted.
     let learned = exact.usage;
-    let unfinished = MessagesCounters { output: None, ..counters };
+    let unfinished = MessagesCounters {
+        output: None,
+        ..counters
+    };
     let metered = meter(&VendorCounters::Messages(unfinished), &open, &learned);
     assert_eq!(metered.usage.output, 1_912);
 }
@@ -255,30 +488,78 @@ fn passes_that_shortened_the_conversation_are_added() {
 #[test]
 fn output_beyond_the_limit_is_billed_at_it() {
     let absurd = chat([n(11), NO, NO, n(4_294_967_295), n(5_000), NO]);
-    let most = UsageBounds { output: 2_000, ..bounds() };
+    let most = UsageBounds {
+        output: 2_000,
+        ..bounds()
+    };
     let metered = meter(&VendorCounters::Chat(absurd), &most, &estimate());
-    let wanted = Excess { output: true, ..Excess::default() };
+    let wanted = Excess {
+        output: true,
+        ..Excess::default()
+    };
     assert_eq!(metered.verdict, UsageVerdict::Implausible(wanted));
-    assert_eq!((metered.usage.input, metered.usage.output, metered.usage.reasoning), (11, 2_000, 2_000));
+    assert_eq!(
+        (
+            metered.usage.input,
+            metered.usage.output,
+            metered.usage.reasoning
+        ),
+        (11, 2_000, 2_000)
+    );
     assert_eq!(metered.counted_output, 4_294_967_295);
-    let at = |completion| meter(&VendorCounters::Chat(chat([n(11), NO, NO, completion, NO, NO])), &most, &estimate());
-    assert_eq!((at(n(2_000)).verdict, at(n(2_000)).usage.output), (UsageVerdict::Exact, 2_000));
-    assert_eq!((at(n(2_001)).verdict, at(n(2_001)).usage.output), (UsageVerdict::Implausible(wanted), 2_000));
-    let spoken = ChatCounters { audio_completion: Some(1_990), ..chat([n(11), NO, NO, n(2_010), n(20), NO]) };
+    let at = |completion| {
+        meter(
+            &VendorCounters::Chat(chat([n(11), NO, NO, completion, NO, NO])),
+            &most,
+            &estimate(),
+        )
+    };
+    assert_eq!(
+        (at(n(2_000)).verdict, at(n(2_000)).usage.output),
+        (UsageVerdict::Exact, 2_000)
+    );
+    assert_eq!(
+        (at(n(2_001)).verdict, at(n(2_001)).usage.output),
+        (UsageVerdict::Implausible(wanted), 2_000)
+    );
+    let spoken = ChatCounters {
+        audio_completion: Some(1_990),
+        ..chat([n(11), NO, NO, n(2_010), n(20), NO])
+    };
     let usage = meter(&VendorCounters::Chat(spoken), &most, &estimate()).usage;
-    assert_eq!((usage.output, usage.audio_output, usage.reasoning), (20, 1_980, 20), "the largest is cut");
+    assert_eq!(
+        (usage.output, usage.audio_output, usage.reasoning),
+        (20, 1_980, 20),
+        "the largest is cut"
+    );
     // What is missing beside it is estimated, and the verdict is the graver one.
     let half = chat([NO, NO, NO, n(2_001), NO, NO]);
-    assert_eq!(meter(&VendorCounters::Chat(half), &most, &estimate()).verdict, UsageVerdict::Implausible(wanted));
+    assert_eq!(
+        meter(&VendorCounters::Chat(half), &most, &estimate()).verdict,
+        UsageVerdict::Implausible(wanted)
+    );
 }
 
 #[test]
 fn input_beyond_what_is_believed_is_billed_at_what_the_request_holds() {
-    let most = UsageBounds { input: 80, input_believed: 100, ..bounds() };
+    let most = UsageBounds {
+        input: 80,
+        input_believed: 100,
+        ..bounds()
+    };
     let at = |counters| meter(&VendorCounters::Messages(counters), &most, &estimate());
-    let wanted = Excess { input: true, ..Excess::default() };
-    assert_eq!((at(answer(100, 1)).usage.input, at(answer(100, 1)).verdict), (100, UsageVerdict::Exact));
-    assert_eq!((at(answer(101, 1)).usage.input, at(answer(101, 1)).verdict), (80, UsageVerdict::Implausible(wanted)));
+    let wanted = Excess {
+        input: true,
+        ..Excess::default()
+    };
+    assert_eq!(
+        (at(answer(100, 1)).usage.input, at(answer(100, 1)).verdict),
+        (100, UsageVerdict::Exact)
+    );
+    assert_eq!(
+        (at(answer(101, 1)).usage.input, at(answer(101, 1)).verdict),
+        (80, UsageVerdict::Implausible(wanted))
+    );
     let parts = |input, read, short, long| MessagesCounters {
         cache_read: Some(read),
         cache_write_5m: Some(short),
@@ -287,28 +568,58 @@ fn input_beyond_what_is_believed_is_billed_at_what_the_request_holds() {
     };
     let cut = |counters| {
         let usage = at(counters).usage;
-        [usage.input, usage.cache_read, usage.cache_write_5m, usage.cache_write_1h]
+        [
+            usage.input,
+            usage.cache_read,
+            usage.cache_write_5m,
+            usage.cache_write_1h,
+        ]
     };
     assert_eq!(cut(parts(100_000, 20, 10, 5)), [45, 20, 10, 5]);
     assert_eq!(cut(parts(20, 100_000, 10, 5)), [20, 45, 10, 5]);
     assert_eq!(cut(parts(20, 10, 100_000, 5)), [20, 10, 45, 5]);
     assert_eq!(cut(parts(20, 10, 5, 100_000)), [20, 10, 5, 45]);
-    assert_eq!(cut(parts(100_000, 90_000, 10, 5)), [0, 65, 10, 5], "one after the other");
-    let heard = ChatCounters { audio_prompt: Some(900), ..chat([n(950), NO, NO, n(1), NO, NO]) };
+    assert_eq!(
+        cut(parts(100_000, 90_000, 10, 5)),
+        [0, 65, 10, 5],
+        "one after the other"
+    );
+    let heard = ChatCounters {
+        audio_prompt: Some(900),
+        ..chat([n(950), NO, NO, n(1), NO, NO])
+    };
     let usage = meter(&VendorCounters::Chat(heard), &most, &estimate()).usage;
     assert_eq!((usage.input, usage.audio_input), (50, 30));
 }
 
 #[test]
 fn searches_are_bounded_and_each_lets_the_conversation_be_read_once_more() {
-    let open = UsageBounds { context: 1_000, input: 50, input_believed: 50, tool_uses: searches(2), ..bounds() };
-    let at = |input, count| {
-        let counters = MessagesCounters { tool_uses: searches(Some(count)), ..answer(input, 1) };
-        let metered = messages(&counters, &open);
-        (metered.usage.input, metered.usage.web_searches, metered.verdict)
+    let open = UsageBounds {
+        context: 1_000,
+        input: 50,
+        input_believed: 50,
+        tool_uses: searches(2),
+        ..bounds()
     };
-    let over =
-        |input, search| UsageVerdict::Implausible(Excess { input, tool_uses: searches(search), ..Excess::default() });
+    let at = |input, count| {
+        let counters = MessagesCounters {
+            tool_uses: searches(Some(count)),
+            ..answer(input, 1)
+        };
+        let metered = messages(&counters, &open);
+        (
+            metered.usage.input,
+            metered.usage.web_searches,
+            metered.verdict,
+        )
+    };
+    let over = |input, search| {
+        UsageVerdict::Implausible(Excess {
+            input,
+            tool_uses: searches(search),
+            ..Excess::default()
+        })
+    };
     assert_eq!(at(51, 0), (50, 0, over(true, false)));
     assert_eq!(at(2_000, 1), (2_000, 1, UsageVerdict::Exact));
     assert_eq!(at(2_001, 1), (2_000, 1, over(true, false)));
@@ -319,25 +630,58 @@ fn searches_are_bounded_and_each_lets_the_conversation_be_read_once_more() {
 
 #[test]
 fn an_estimate_is_bounded_without_being_implausible() {
-    let most = UsageBounds { input: 30, input_believed: 35, output: 5, ..bounds() };
+    let most = UsageBounds {
+        input: 30,
+        input_believed: 35,
+        output: 5,
+        ..bounds()
+    };
     let at = |counters| {
         let metered = meter(&VendorCounters::Chat(chat(counters)), &most, &estimate());
         (metered.usage.input, metered.usage.output, metered.verdict)
     };
-    assert_eq!(at([NO, NO, NO, n(4), NO, NO]), (30, 4, UsageVerdict::Estimated));
-    assert_eq!(at([n(4), NO, NO, NO, NO, NO]), (4, 5, UsageVerdict::Estimated));
-    assert_eq!(at([n(0), NO, NO, n(0), NO, NO]), (30, 5, UsageVerdict::Estimated));
+    assert_eq!(
+        at([NO, NO, NO, n(4), NO, NO]),
+        (30, 4, UsageVerdict::Estimated)
+    );
+    assert_eq!(
+        at([n(4), NO, NO, NO, NO, NO]),
+        (4, 5, UsageVerdict::Estimated)
+    );
+    assert_eq!(
+        at([n(0), NO, NO, n(0), NO, NO]),
+        (30, 5, UsageVerdict::Estimated)
+    );
 }
 
 #[test]
 fn an_excess_names_its_counters() {
     let names = |excess: Excess| excess.counters().collect::<Vec<_>>();
     assert_eq!(names(Excess::default()), [""; 0]);
-    assert_eq!(names(Excess { input: true, ..Excess::default() }), ["input"]);
-    let all =
-        Excess { input: true, output: true, compaction: true, tool_uses: PerTool::<u64>::default().map(|_| true) };
+    assert_eq!(
+        names(Excess {
+            input: true,
+            ..Excess::default()
+        }),
+        ["input"]
+    );
+    let all = Excess {
+        input: true,
+        output: true,
+        compaction: true,
+        tool_uses: PerTool::<u64>::default().map(|_| true),
+    };
     assert_eq!(
         names(all),
-        ["input", "output", "compaction", "web_search", "web_fetch", "code_execution", "tool_search", "mcp"]
+        [
+            "input",
+            "output",
+            "compaction",
+            "web_search",
+            "web_fetch",
+            "code_execution",
+            "tool_search",
+            "mcp"
+        ]
     );
 }

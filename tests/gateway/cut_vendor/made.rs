@@ -1,5 +1,5 @@
-//! Answers that no recording has: letters whose escapes are split, calls that the output limit cut off, and bodies that are
-//! no answers.
+//! Answers that no recording has: letters whose escapes are split, calls that the output limit cut
+//! off, and bodies that are no answers.
 
 use serde_json::{Value, json};
 
@@ -23,10 +23,14 @@ pub const NO_ANSWERS: [&str; 12] = [
 pub const LETTERS: &str = "a😀b";
 
 fn sse(events: &[String]) -> String {
-    events.iter().map(|event| format!("data: {event}\n\n")).collect()
+    events
+        .iter()
+        .map(|event| format!("data: {event}\n\n"))
+        .collect()
 }
 
-/// The halves of a text, and of a call's arguments, whose only letter beyond the basic plane is spelled as two escapes.
+/// The halves of a text, and of a call's arguments, whose only letter beyond the basic plane is
+/// spelled as two escapes.
 const TEXT: [&str; 2] = [r"a\ud83d", r"\ude00b"];
 const ARGUMENTS: [&str; 2] = [r#"{\"k\":\"a\ud83d"#, r#"\ude00b\"}"#];
 
@@ -43,10 +47,13 @@ pub fn escapes(protocol: &str, is_stream: bool) -> String {
 }
 
 fn chat_escapes() -> Vec<String> {
-    let chunk = |delta: &str| format!(r#"{{"choices":[{{"index":0,"delta":{delta},"finish_reason":null}}]}}"#);
+    let chunk = |delta: &str| {
+        format!(r#"{{"choices":[{{"index":0,"delta":{delta},"finish_reason":null}}]}}"#)
+    };
     let text = |text: &str| chunk(&format!(r#"{{"content":"{text}"}}"#));
     let call = |start: &str, arguments: &str| {
-        let call = format!(r#"{{"index":0,{start}"function":{{"name":"f","arguments":"{arguments}"}}}}"#);
+        let call =
+            format!(r#"{{"index":0,{start}"function":{{"name":"f","arguments":"{arguments}"}}}}"#);
         chunk(&format!(r#"{{"tool_calls":[{call}]}}"#))
     };
     let usage = r#""usage":{"prompt_tokens":5,"completion_tokens":2,"total_tokens":7}"#;
@@ -91,17 +98,24 @@ fn messages_escapes() -> Vec<String> {
 fn responses_escapes() -> Vec<String> {
     let delta = |number: u64, kind: &str, index: u64, text: &str| {
         let place = format!(r#""item_id":"i_{index}","output_index":{index},"content_index":0"#);
-        format!(r#"{{"type":"response.{kind}.delta","sequence_number":{number},{place},"delta":"{text}"}}"#)
+        format!(
+            r#"{{"type":"response.{kind}.delta","sequence_number":{number},{place},"delta":"{text}"}}"#
+        )
     };
     let item = |number: u64, kind: &str, index: u64, item: &str| {
         let kind = format!("response.output_item.{kind}");
-        format!(r#"{{"type":"{kind}","sequence_number":{number},"output_index":{index},"item":{item}}}"#)
+        format!(
+            r#"{{"type":"{kind}","sequence_number":{number},"output_index":{index},"item":{item}}}"#
+        )
     };
     let message = |content: &str| {
         let head = r#""type":"message","id":"msg_1","role":"assistant","status":"completed""#;
         format!(r#"{{{head},"content":[{content}]}}"#)
     };
-    let part = format!(r#"{{"type":"output_text","text":"{}","annotations":[]}}"#, TEXT.concat());
+    let part = format!(
+        r#"{{"type":"output_text","text":"{}","annotations":[]}}"#,
+        TEXT.concat()
+    );
     let call = |arguments: &str| {
         let head = r#""type":"function_call","id":"fc_1","call_id":"call_1","name":"f","status":"completed""#;
         format!(r#"{{{head},"arguments":"{arguments}"}}"#)
@@ -114,7 +128,10 @@ fn responses_escapes() -> Vec<String> {
     };
     let end = response("completed", &format!("{message_done},{call_done}"));
     vec![
-        format!(r#"{{"type":"response.created","sequence_number":0,"response":{}}}"#, response("in_progress", "")),
+        format!(
+            r#"{{"type":"response.created","sequence_number":0,"response":{}}}"#,
+            response("in_progress", "")
+        ),
         item(1, "added", 0, &message("")),
         delta(2, "output_text", 0, TEXT[0]),
         delta(3, "output_text", 0, TEXT[1]),
@@ -146,8 +163,7 @@ pub fn call(protocol: &str, is_stream: bool, arguments: &str) -> String {
 }
 
 fn chat_call(arguments: &str) -> Vec<Value> {
-    let chunk =
-        |delta: Value, finish: Value| json!({"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]});
+    let chunk = |delta: Value, finish: Value| json!({"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]});
     let call = json!({"index": 0, "id": "call_1", "type": "function", "function": {"name": "f", "arguments": ""}});
     let mut events = vec![
         chunk(json!({"role": "assistant", "content": "Ok."}), Value::Null),
@@ -158,25 +174,33 @@ fn chat_call(arguments: &str) -> Vec<Value> {
         events.push(chunk(json!({"tool_calls": [more]}), Value::Null));
     }
     let usage = json!({"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7});
-    events.extend([chunk(json!({}), json!("length")), json!({"choices": [], "usage": usage})]);
+    events.extend([
+        chunk(json!({}), json!("length")),
+        json!({"choices": [], "usage": usage}),
+    ]);
     events
 }
 
 fn messages_call(arguments: &str) -> Vec<Value> {
     let start = json!({"id": "msg_1", "type": "message", "role": "assistant", "model": "up", "content": [],
                 "stop_reason": null, "usage": {"input_tokens": 5, "output_tokens": 1}});
-    let open =
-        |index: u64, block: Value| json!({"type": "content_block_start", "index": index, "content_block": block});
+    let open = |index: u64, block: Value| json!({"type": "content_block_start", "index": index, "content_block": block});
     let delta = |index: u64, delta: Value| json!({"type": "content_block_delta", "index": index, "delta": delta});
     let mut events = vec![
         json!({"type": "message_start", "message": start}),
         open(0, json!({"type": "text", "text": ""})),
         delta(0, json!({"type": "text_delta", "text": "Ok."})),
         json!({"type": "content_block_stop", "index": 0}),
-        open(1, json!({"type": "tool_use", "id": "toolu_1", "name": "f", "input": {}})),
+        open(
+            1,
+            json!({"type": "tool_use", "id": "toolu_1", "name": "f", "input": {}}),
+        ),
     ];
     if !arguments.is_empty() {
-        events.push(delta(1, json!({"type": "input_json_delta", "partial_json": arguments})));
+        events.push(delta(
+            1,
+            json!({"type": "input_json_delta", "partial_json": arguments}),
+        ));
     }
     events.extend([
         json!({"type": "content_block_stop", "index": 1}),
@@ -209,7 +233,10 @@ fn responses_call(arguments: &str) -> Vec<Value> {
         events.push(json!({"type": "response.function_call_arguments.delta", "output_index": 1, "delta": arguments}));
     }
     // No reason is given, as some servers do.
-    let end = response("incomplete", json!([message, call(arguments, "incomplete")]));
+    let end = response(
+        "incomplete",
+        json!([message, call(arguments, "incomplete")]),
+    );
     events.push(json!({"type": "response.incomplete", "response": end}));
     for (number, event) in events.iter_mut().enumerate() {
         event["sequence_number"] = number.into();
@@ -221,9 +248,11 @@ fn responses_call(arguments: &str) -> Vec<Value> {
 fn whole_with(protocol: &str, text: &str, arguments: &str, is_cut: bool) -> String {
     match protocol {
         "chat" => {
-            let call =
-                format!(r#"{{"id":"call_1","type":"function","function":{{"name":"f","arguments":"{arguments}"}}}}"#);
-            let message = format!(r#"{{"role":"assistant","content":"{text}","tool_calls":[{call}]}}"#);
+            let call = format!(
+                r#"{{"id":"call_1","type":"function","function":{{"name":"f","arguments":"{arguments}"}}}}"#
+            );
+            let message =
+                format!(r#"{{"role":"assistant","content":"{text}","tool_calls":[{call}]}}"#);
             let reason = if is_cut { "length" } else { "tool_calls" };
             let choice = format!(r#"{{"index":0,"message":{message},"finish_reason":"{reason}"}}"#);
             let usage = r#"{"prompt_tokens":5,"completion_tokens":2,"total_tokens":7}"#;
@@ -237,11 +266,14 @@ fn whole_with(protocol: &str, text: &str, arguments: &str, is_cut: bool) -> Stri
                 true => ("{}".to_owned(), "max_tokens"),
                 false => (r#"{"k":"a\ud83d\ude00b"}"#.to_owned(), "tool_use"),
             };
-            let call = format!(r#"{{"type":"tool_use","id":"toolu_1","name":"f","input":{input}}}"#);
+            let call =
+                format!(r#"{{"type":"tool_use","id":"toolu_1","name":"f","input":{input}}}"#);
             let content = format!(r#"[{{"type":"text","text":"{text}"}},{call}]"#);
             let head = r#""id":"msg_1","type":"message","role":"assistant","model":"up""#;
             let usage = r#"{"input_tokens":5,"output_tokens":2}"#;
-            format!(r#"{{{head},"content":{content},"stop_reason":"{reason}","stop_sequence":null,"usage":{usage}}}"#)
+            format!(
+                r#"{{{head},"content":{content},"stop_reason":"{reason}","stop_sequence":null,"usage":{usage}}}"#
+            )
         }
         _ => {
             let status = if is_cut { "incomplete" } else { "completed" };

@@ -1,4 +1,5 @@
-//! What a client reads of an answer: what was said, and how it ended. Each surface's own rules are held to.
+//! What a client reads of an answer: what was said, and how it ended. Each surface's own rules are
+//! held to.
 
 use crate::client::{Answer, End, Request};
 use serde_json::Value;
@@ -32,8 +33,19 @@ impl Read {
         assert_eq!(answer.end(), Some(End::Whole), "{what}: {}", answer.text());
         if answer.status != 200 {
             let error = answer.json()["error"].clone();
-            assert!(answer.status >= 500, "{what}: {} {}", answer.status, answer.text());
-            assert!(error["message"].as_str().is_some_and(|message| !message.is_empty()), "{what}: {}", answer.text());
+            assert!(
+                answer.status >= 500,
+                "{what}: {} {}",
+                answer.status,
+                answer.text()
+            );
+            assert!(
+                error["message"]
+                    .as_str()
+                    .is_some_and(|message| !message.is_empty()),
+                "{what}: {}",
+                answer.text()
+            );
             return Self::failed(error);
         }
         match (surface, streams) {
@@ -45,7 +57,13 @@ impl Read {
     }
 
     fn failed(error: Value) -> Self {
-        Self { text: String::new(), arguments: String::new(), finished_calls: 0, stop: None, error: Some(error) }
+        Self {
+            text: String::new(),
+            arguments: String::new(),
+            finished_calls: 0,
+            stop: None,
+            error: Some(error),
+        }
     }
 
     pub fn has_failed(&self) -> bool {
@@ -65,83 +83,151 @@ fn push(to: &mut String, value: &Value) {
 
 /// The data of each event; all of it must be JSON.
 fn events(text: &str, what: &str) -> Vec<Value> {
-    let data = text.lines().filter_map(|line| line.strip_prefix("data: ")).filter(|data| *data != "[DONE]");
-    data.map(|data| serde_json::from_str(data).unwrap_or_else(|error| panic!("{what}: {error}: {data}"))).collect()
+    let data = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("data: "))
+        .filter(|data| *data != "[DONE]");
+    data.map(|data| {
+        serde_json::from_str(data).unwrap_or_else(|error| panic!("{what}: {error}: {data}"))
+    })
+    .collect()
 }
 
 #[track_caller]
 fn chat(text: &str, what: &str) -> Read {
     assert!(text.ends_with("data: [DONE]\n\n"), "{what}: {text}");
     assert_eq!(text.matches("[DONE]").count(), 1, "{what}: {text}");
-    let mut read = Read { text: String::new(), arguments: String::new(), finished_calls: 0, stop: None, error: None };
+    let mut read = Read {
+        text: String::new(),
+        arguments: String::new(),
+        finished_calls: 0,
+        stop: None,
+        error: None,
+    };
     let mut usages = 0;
     for event in events(text, what) {
-        assert!(read.error.is_none(), "{what}: an event behind the error: {text}");
+        assert!(
+            read.error.is_none(),
+            "{what}: an event behind the error: {text}"
+        );
         read.error = event.get("error").cloned();
         usages += usize::from(event["usage"].is_object());
         for choice in event["choices"].as_array().into_iter().flatten() {
             push(&mut read.text, &choice["delta"]["content"]);
-            for call in choice["delta"]["tool_calls"].as_array().into_iter().flatten() {
+            for call in choice["delta"]["tool_calls"]
+                .as_array()
+                .into_iter()
+                .flatten()
+            {
                 push(&mut read.arguments, &call["function"]["arguments"]);
             }
-            read.stop = choice["finish_reason"].as_str().map(str::to_owned).or(read.stop);
+            read.stop = choice["finish_reason"]
+                .as_str()
+                .map(str::to_owned)
+                .or(read.stop);
         }
     }
-    assert!(read.error.is_some() || read.stop.is_some(), "{what}: {text}");
-    assert!(read.error.is_some() || usages == 1, "{what}: the usage was asked for: {text}");
+    assert!(
+        read.error.is_some() || read.stop.is_some(),
+        "{what}: {text}"
+    );
+    assert!(
+        read.error.is_some() || usages == 1,
+        "{what}: the usage was asked for: {text}"
+    );
     read
 }
 
 #[track_caller]
 fn messages(text: &str, what: &str) -> Read {
-    let mut read = Read { text: String::new(), arguments: String::new(), finished_calls: 0, stop: None, error: None };
+    let mut read = Read {
+        text: String::new(),
+        arguments: String::new(),
+        finished_calls: 0,
+        stop: None,
+        error: None,
+    };
     let (mut open, mut is_over) = (None, false);
     for event in events(text, what) {
         assert!(!is_over, "{what}: an event behind the last: {text}");
         match event["type"].as_str().unwrap() {
-            "content_block_start" => assert_eq!(open.replace(event["index"].clone()), None, "{what}: {text}"),
-            "content_block_stop" => assert_eq!(open.take(), Some(event["index"].clone()), "{what}: {text}"),
+            "content_block_start" => {
+                assert_eq!(open.replace(event["index"].clone()), None, "{what}: {text}")
+            }
+            "content_block_stop" => {
+                assert_eq!(open.take(), Some(event["index"].clone()), "{what}: {text}")
+            }
             "content_block_delta" => {
                 push(&mut read.text, &event["delta"]["text"]);
                 push(&mut read.arguments, &event["delta"]["partial_json"]);
             }
-            "message_delta" => read.stop = event["delta"]["stop_reason"].as_str().map(str::to_owned),
+            "message_delta" => {
+                read.stop = event["delta"]["stop_reason"].as_str().map(str::to_owned)
+            }
             "message_stop" => is_over = true,
             "error" => (read.error, is_over) = (Some(event["error"].clone()), true),
             _ => {}
         }
     }
     assert!(is_over, "{what}: {text}");
-    assert!(read.error.is_some() || read.stop.is_some() && open.is_none(), "{what}: {text}");
+    assert!(
+        read.error.is_some() || read.stop.is_some() && open.is_none(),
+        "{what}: {text}"
+    );
     read
 }
 
 #[track_caller]
 fn responses(text: &str, what: &str) -> Read {
-    let mut read = Read { text: String::new(), arguments: String::new(), finished_calls: 0, stop: None, error: None };
+    let mut read = Read {
+        text: String::new(),
+        arguments: String::new(),
+        finished_calls: 0,
+        stop: None,
+        error: None,
+    };
     let events = events(text, what);
     for event in &events {
         let kind = event["type"].as_str().unwrap();
         match kind {
             "response.output_text.delta" => push(&mut read.text, &event["delta"]),
             "response.function_call_arguments.delta" => push(&mut read.arguments, &event["delta"]),
-            "response.output_item.done" if event["item"]["type"] == "function_call" => read.finished_calls += 1,
+            "response.output_item.done" if event["item"]["type"] == "function_call" => {
+                read.finished_calls += 1
+            }
             "response.completed" | "response.incomplete" => read.stop = Some(kind.to_owned()),
             "response.failed" => read.error = Some(event["response"]["error"].clone()),
             _ => {}
         }
     }
-    let last = events.last().unwrap_or_else(|| panic!("{what}: no event: {text}"));
-    let is_last = |kind: &str| matches!(kind, "response.completed" | "response.incomplete" | "response.failed");
+    let last = events
+        .last()
+        .unwrap_or_else(|| panic!("{what}: no event: {text}"));
+    let is_last = |kind: &str| {
+        matches!(
+            kind,
+            "response.completed" | "response.incomplete" | "response.failed"
+        )
+    };
     assert!(last["type"].as_str().is_some_and(is_last), "{what}: {text}");
     for (at, event) in events.iter().enumerate() {
-        assert_eq!(event["sequence_number"].as_u64(), Some(at as u64), "{what}: {text}");
+        assert_eq!(
+            event["sequence_number"].as_u64(),
+            Some(at as u64),
+            "{what}: {text}"
+        );
     }
     read
 }
 
 fn whole(surface: &str, body: &Value) -> Read {
-    let mut read = Read { text: String::new(), arguments: String::new(), finished_calls: 0, stop: None, error: None };
+    let mut read = Read {
+        text: String::new(),
+        arguments: String::new(),
+        finished_calls: 0,
+        stop: None,
+        error: None,
+    };
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     match surface {
         "chat" => {
@@ -164,8 +250,11 @@ fn whole(surface: &str, body: &Value) -> Read {
         _ => {
             for item in list(&body["output"]) {
                 push(&mut read.arguments, &item["arguments"]);
-                read.finished_calls += usize::from(item["type"] == "function_call" && item["status"] == "completed");
-                list(&item["content"]).iter().for_each(|part| push(&mut read.text, &part["text"]));
+                read.finished_calls +=
+                    usize::from(item["type"] == "function_call" && item["status"] == "completed");
+                list(&item["content"])
+                    .iter()
+                    .for_each(|part| push(&mut read.text, &part["text"]));
             }
             read.stop = body["status"].as_str().map(str::to_owned);
         }

@@ -19,8 +19,21 @@ pub struct Dialect {
     pub is_estimated: bool,
 }
 
-fn dialect(name: &'static str, vendor: Protocol, usages: Vec<Value>, billed: [u64; 5], cost: i64) -> Dialect {
-    Dialect { name, vendor, usages, billed, cost, is_estimated: false }
+fn dialect(
+    name: &'static str,
+    vendor: Protocol,
+    usages: Vec<Value>,
+    billed: [u64; 5],
+    cost: i64,
+) -> Dialect {
+    Dialect {
+        name,
+        vendor,
+        usages,
+        billed,
+        cost,
+        is_estimated: false,
+    }
 }
 
 fn chat(name: &'static str, usage: Value, billed: [u64; 5], cost: i64) -> Dialect {
@@ -64,8 +77,10 @@ fn official() -> Vec<Dialect> {
         dialect(
             "official responses",
             Protocol::Responses,
-            vec![json!({"input_tokens": 75, "input_tokens_details": {"cached_tokens": 64},
-                "output_tokens": 1_186, "output_tokens_details": {"reasoning_tokens": 1_024}, "total_tokens": 1_261})],
+            vec![
+                json!({"input_tokens": 75, "input_tokens_details": {"cached_tokens": 64},
+                "output_tokens": 1_186, "output_tokens_details": {"reasoning_tokens": 1_024}, "total_tokens": 1_261}),
+            ],
             [11, 64, 0, 1_186, 1_024],
             29_737,
         ),
@@ -221,7 +236,10 @@ fn odd() -> Vec<Dialect> {
         estimated(dialect(
             "messages that count the output in words",
             Protocol::Messages,
-            vec![json!({"input_tokens": 20, "output_tokens": 1}), json!({"output_tokens": "9"})],
+            vec![
+                json!({"input_tokens": 20, "output_tokens": 1}),
+                json!({"output_tokens": "9"}),
+            ],
             [20, 0, 0, output, 0],
             300,
         )),
@@ -264,5 +282,15 @@ fn messages() -> Vec<Dialect> {
 }
 
 pub fn dialects() -> Vec<Dialect> {
-    [official(), reasoning(), caching(), servers(), odd(), messages()].into_iter().flatten().collect()
+    [
+        official(),
+        reasoning(),
+        caching(),
+        servers(),
+        odd(),
+        messages(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }

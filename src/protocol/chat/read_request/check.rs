@@ -1,4 +1,5 @@
-//! What every rule of the chat surface needs: types, and refusals in the words that its clients know.
+//! What every rule of the chat surface needs: types, and refusals in the words that its clients
+//! know.
 //!
 //! It must not know a member.
 //!
@@ -47,19 +48,38 @@ impl Shape {
 }
 
 fn is_integer(value: Value<'_>) -> bool {
-    value.number().is_some() && value.raw().bytes().all(|byte| byte.is_ascii_digit() || byte == b'-')
+    value.number().is_some()
+        && value
+            .raw()
+            .bytes()
+            .all(|byte| byte.is_ascii_digit() || byte == b'-')
 }
 
 /// The value is of this shape.
-pub(in crate::protocol) fn shape(value: Value<'_>, shape: Shape, path: impl Display) -> Result<(), Refused> {
-    if shape.holds(value) { Ok(()) } else { Err(wrong_type(path, shape.words(), value)) }
+pub(in crate::protocol) fn shape(
+    value: Value<'_>,
+    shape: Shape,
+    path: impl Display,
+) -> Result<(), Refused> {
+    if shape.holds(value) {
+        Ok(())
+    } else {
+        Err(wrong_type(path, shape.words(), value))
+    }
 }
 
 pub(in crate::protocol) fn invalid(path: impl Display, message: impl AsRef<str>) -> Refused {
-    Box::new(Failure::invalid(Protocol::Chat, &path.to_string(), message.as_ref()).with_code("invalid_value"))
+    Box::new(
+        Failure::invalid(Protocol::Chat, &path.to_string(), message.as_ref())
+            .with_code("invalid_value"),
+    )
 }
 
-pub(in crate::protocol) fn wrong_type(path: impl Display, expected: &str, value: Value<'_>) -> Refused {
+pub(in crate::protocol) fn wrong_type(
+    path: impl Display,
+    expected: &str,
+    value: Value<'_>,
+) -> Refused {
     let got = if value.is_object() {
         "an object"
     } else if value.is_array() {
@@ -83,13 +103,24 @@ pub(in crate::protocol) fn wrong_type(path: impl Display, expected: &str, value:
 pub(in crate::protocol) fn missing(path: impl Display) -> Refused {
     let path = path.to_string();
     let message = format!("Missing required parameter: '{path}'.");
-    Box::new(Failure::invalid(Protocol::Chat, &path, &message).with_code("missing_required_parameter"))
+    Box::new(
+        Failure::invalid(Protocol::Chat, &path, &message).with_code("missing_required_parameter"),
+    )
 }
 
-/// A word that is none of those that may stand here. `supported`: those, in words; empty where there are many.
-pub(in crate::protocol) fn unknown_word(path: impl Display, word: &Text<'_>, supported: &str) -> Refused {
+/// A word that is none of those that may stand here. `supported`: those, in words; empty where
+/// there are many.
+pub(in crate::protocol) fn unknown_word(
+    path: impl Display,
+    word: &Text<'_>,
+    supported: &str,
+) -> Refused {
     let word: String = word.letters().take(WORD_LETTERS_MAX).collect();
-    let supported = if supported.is_empty() { String::new() } else { format!(" Supported values are: {supported}.") };
+    let supported = if supported.is_empty() {
+        String::new()
+    } else {
+        format!(" Supported values are: {supported}.")
+    };
     invalid(path, format!("Invalid value: '{word}'.{supported}"))
 }
 
@@ -104,7 +135,10 @@ pub(in crate::protocol) fn optional_text<'a>(
 ) -> Result<Option<Text<'a>>, Refused> {
     match of.get(name) {
         None => Ok(None),
-        Some(value) => value.text().map(Some).ok_or_else(|| wrong_type(path, "a string", value)),
+        Some(value) => value
+            .text()
+            .map(Some)
+            .ok_or_else(|| wrong_type(path, "a string", value)),
     }
 }
 
@@ -115,7 +149,10 @@ pub(in crate::protocol) fn optional_bool(
 ) -> Result<Option<bool>, Refused> {
     match of.get(name) {
         None => Ok(None),
-        Some(value) => value.bool().map(Some).ok_or_else(|| wrong_type(path, "a boolean", value)),
+        Some(value) => value
+            .bool()
+            .map(Some)
+            .ok_or_else(|| wrong_type(path, "a boolean", value)),
     }
 }
 
@@ -126,7 +163,9 @@ pub(in crate::protocol) fn required_text<'a>(
 ) -> Result<Text<'a>, Refused> {
     match of.get(name) {
         None => Err(missing(path)),
-        Some(value) => value.text().ok_or_else(|| wrong_type(path, "a string", value)),
+        Some(value) => value
+            .text()
+            .ok_or_else(|| wrong_type(path, "a string", value)),
     }
 }
 
@@ -153,9 +192,14 @@ pub(in crate::protocol) fn optional_items<'a>(
     Ok(value.into_iter().flat_map(Value::items))
 }
 
-/// Tells of every member that is none of `known`. The path goes without indexes: a client that adds a member of its
-/// own to one message adds it to all.
-pub(in crate::protocol) fn unknown_members(of: Value<'_>, known: &[&str], path: &str, warnings: &mut Warnings) {
+/// Tells of every member that is none of `known`. The path goes without indexes: a client that adds
+/// a member of its own to one message adds it to all.
+pub(in crate::protocol) fn unknown_members(
+    of: Value<'_>,
+    known: &[&str],
+    path: &str,
+    warnings: &mut Warnings,
+) {
     unknown_besides(of, known, &[], path, warnings);
 }
 
@@ -181,12 +225,20 @@ pub(in crate::protocol) fn marker(value: Value<'_>, path: impl Display) -> Resul
     shape(value, Shape::Object, &path)?;
     let kind = required_text(value, "type", format_args!("{path}.type"))?;
     if !kind.is("ephemeral") {
-        return Err(unknown_word(format_args!("{path}.type"), &kind, "'ephemeral'"));
+        return Err(unknown_word(
+            format_args!("{path}.type"),
+            &kind,
+            "'ephemeral'",
+        ));
     }
     match optional_text(value, "ttl", format_args!("{path}.ttl"))? {
         None => Ok(Cache::Usual),
         Some(ttl) if ttl.is("5m") => Ok(Cache::FiveMinutes),
         Some(ttl) if ttl.is("1h") => Ok(Cache::OneHour),
-        Some(ttl) => Err(unknown_word(format_args!("{path}.ttl"), &ttl, "'5m' and '1h'")),
+        Some(ttl) => Err(unknown_word(
+            format_args!("{path}.ttl"),
+            &ttl,
+            "'5m' and '1h'",
+        )),
     }
 }

@@ -1,9 +1,11 @@
-//! What comes of each member of a chat request on its way to a messages vendor: the one table of it.
+//! What comes of each member of a chat request on its way to a messages vendor: the one table of
+//! it.
 //!
-//! It must stay whole: a member that the surface's official client can send and that is not here would go without a
-//! decision. A member that is not here is left out with a warning. Paths go without indexes; what a member's value
-//! changes about its row is code (`messages/write_request/extras.rs`), and the tests below hold that code, and the
-//! readers beside this file, against the rows.
+//! It must stay whole: a member that the surface's official client can send and that is not here
+//! would go without a decision. A member that is not here is left out with a warning. Paths go
+//! without indexes; what a member's value changes about its row is code
+//! (`messages/write_request/extras.rs`), and the tests below hold that code, and the readers beside
+//! this file, against the rows.
 //!
 //! Read next: `read_request/messages.rs`.
 
@@ -131,7 +133,9 @@ pub const FIELDS: &[(&str, Outcome)] = &[
 
 /// The outcome of the member at `path`. `None`: no row.
 pub(crate) fn outcome(path: &str) -> Option<Outcome> {
-    let row = FIELDS.binary_search_by(|(known, _)| (*known).cmp(path)).ok()?;
+    let row = FIELDS
+        .binary_search_by(|(known, _)| (*known).cmp(path))
+        .ok()?;
     FIELDS.get(row).map(|(_, outcome)| *outcome)
 }
 
@@ -169,7 +173,10 @@ mod tests {
             prefill: true,
             mid_system: true,
             structured: true,
-            server_tools: may_search.then(|| "web_search".to_owned()).into_iter().collect(),
+            server_tools: may_search
+                .then(|| "web_search".to_owned())
+                .into_iter()
+                .collect(),
             ..MessagesModel::default()
         });
         let body = request.to_string();
@@ -180,7 +187,10 @@ mod tests {
     /// What the caller could tell by: the vendor's body, and what shapes the answer.
     fn shown(request: &Value) -> Result<(String, bool), String> {
         let told = told(request, true)?;
-        Ok((String::from_utf8(told.body.to_vec()).unwrap(), told.recall.include_usage))
+        Ok((
+            String::from_utf8(told.body.to_vec()).unwrap(),
+            told.recall.include_usage,
+        ))
     }
 
     /// Requests that together say every mapped member.
@@ -249,12 +259,21 @@ mod tests {
 
     /// All objects that may hold the last member of the path.
     fn holders<'v>(value: &'v mut Value, path: &str) -> Vec<&'v mut Value> {
-        let Some((first, rest)) = path.split_once('.') else { return vec![value] };
+        let Some((first, rest)) = path.split_once('.') else {
+            return vec![value];
+        };
         match first.strip_suffix("[]") {
-            None => value.get_mut(first).map(|value| holders(value, rest)).unwrap_or_default(),
+            None => value
+                .get_mut(first)
+                .map(|value| holders(value, rest))
+                .unwrap_or_default(),
             Some(list) => {
                 let items = value.get_mut(list).and_then(Value::as_array_mut);
-                items.into_iter().flatten().flat_map(|item| holders(item, rest)).collect()
+                items
+                    .into_iter()
+                    .flatten()
+                    .flat_map(|item| holders(item, rest))
+                    .collect()
             }
         }
     }
@@ -263,12 +282,21 @@ mod tests {
         path.rsplit('.').next().unwrap()
     }
 
-    /// Said in vain: the target's own name stands there, and an older name beside the newer, or switched off.
-    const SILENT: [&str; 4] = ["model", "reasoning.effort", "reasoning.max_tokens", "reasoning.exclude"];
+    /// Said in vain: the target's own name stands there, and an older name beside the newer, or
+    /// switched off.
+    const SILENT: [&str; 4] = [
+        "model",
+        "reasoning.effort",
+        "reasoning.max_tokens",
+        "reasoning.exclude",
+    ];
 
     #[test]
     fn what_is_mapped_makes_a_difference() {
-        for (path, _) in FIELDS.iter().filter(|(path, outcome)| *outcome == Outcome::Map && !SILENT.contains(path)) {
+        for (path, _) in FIELDS
+            .iter()
+            .filter(|(path, outcome)| *outcome == Outcome::Map && !SILENT.contains(path))
+        {
             let mut made = Vec::new();
             for whole in wholes() {
                 let before = shown(&whole).unwrap();
@@ -276,13 +304,19 @@ mod tests {
                 for index in 0..count {
                     let mut request = whole.clone();
                     let mut holders = holders(&mut request, path);
-                    let removed = holders[index].as_object_mut().and_then(|members| members.remove(last(path)));
+                    let removed = holders[index]
+                        .as_object_mut()
+                        .and_then(|members| members.remove(last(path)));
                     made.extend(removed.map(|_| shown(&request).as_ref() != Ok(&before)));
                 }
             }
             assert!(made.contains(&true), "{path}: {made:?}");
         }
-        for (path, value) in [("effort", json!("high")), ("max_tokens", json!(20_000)), ("exclude", json!(true))] {
+        for (path, value) in [
+            ("effort", json!("high")),
+            ("max_tokens", json!(20_000)),
+            ("exclude", json!(true)),
+        ] {
             let [.., mut request] = wholes();
             request["reasoning"] = json!({"effort": "low"});
             let before = shown(&request).unwrap();
@@ -311,7 +345,11 @@ mod tests {
             "logit_bias" => json!({"50256": -100}),
             "modalities" => json!(["text", "audio"]),
             "verbosity" | "detail" | "search_context_size" => json!("low"),
-            "name" | "prompt_cache_key" | "prompt_cache_retention" | "reasoning" | "reasoning_content" => json!("x"),
+            "name"
+            | "prompt_cache_key"
+            | "prompt_cache_retention"
+            | "reasoning"
+            | "reasoning_content" => json!("x"),
             "file_id" => json!("file-1"),
             _ => json!({"a": 1}),
         }
@@ -319,7 +357,10 @@ mod tests {
 
     #[test]
     fn what_is_not_mapped_is_dropped_told_or_refused() {
-        for (path, outcome) in FIELDS.iter().filter(|(_, outcome)| *outcome != Outcome::Map) {
+        for (path, outcome) in FIELDS
+            .iter()
+            .filter(|(_, outcome)| *outcome != Outcome::Map)
+        {
             let [mut request, ..] = wholes();
             if path.starts_with("web_search_options.") {
                 request["web_search_options"] = json!({});
@@ -341,8 +382,12 @@ mod tests {
                 path => {
                     let holders = holders(&mut request, path);
                     let is_assistant = |value: &&mut Value| value["role"] == "assistant";
-                    let is_message = path.starts_with("messages[].") && !path["messages[].".len()..].contains('.');
-                    holders.into_iter().find(|value| !is_message || is_assistant(value)).unwrap()
+                    let is_message = path.starts_with("messages[].")
+                        && !path["messages[].".len()..].contains('.');
+                    holders
+                        .into_iter()
+                        .find(|value| !is_message || is_assistant(value))
+                        .unwrap()
                 }
             };
             holder[last(path)] = sample(path);
@@ -353,9 +398,20 @@ mod tests {
                 Outcome::Drop | Outcome::Warn => {
                     let told = told.unwrap_or_else(|message| panic!("{path}: {message}"));
                     assert_eq!(told.body, before.body, "{path}");
-                    let added: Vec<_> = told.warnings.iter().filter(|token| !before.warnings.contains(token)).collect();
-                    assert_eq!(added.len(), usize::from(*outcome == Outcome::Warn), "{path}: {added:?}");
-                    assert!(added.iter().all(|token| token.ends_with(last(path))), "{path}: {added:?}");
+                    let added: Vec<_> = told
+                        .warnings
+                        .iter()
+                        .filter(|token| !before.warnings.contains(token))
+                        .collect();
+                    assert_eq!(
+                        added.len(),
+                        usize::from(*outcome == Outcome::Warn),
+                        "{path}: {added:?}"
+                    );
+                    assert!(
+                        added.iter().all(|token| token.ends_with(last(path))),
+                        "{path}: {added:?}"
+                    );
                 }
             }
         }
@@ -366,15 +422,24 @@ mod tests {
         for (path, token) in [
             ("shade", "dropped:shade"),
             ("messages[].shade", "dropped:messages[].shade"),
-            ("messages[].content[].shade", "dropped:messages[].content[].shade"),
-            ("messages[].tool_calls[].shade", "dropped:messages[].tool_calls[].shade"),
+            (
+                "messages[].content[].shade",
+                "dropped:messages[].content[].shade",
+            ),
+            (
+                "messages[].tool_calls[].shade",
+                "dropped:messages[].tool_calls[].shade",
+            ),
             ("tools[].shade", "dropped:tools[].shade"),
             ("tools[].function.shade", "dropped:tools[].function.shade"),
         ] {
             let [mut request, ..] = wholes();
             holders(&mut request, path).remove(0)["shade"] = json!("x");
             let warnings = told(&request, true).unwrap().warnings;
-            assert!(warnings.iter().any(|warning| warning == token), "{path}: {warnings:?}");
+            assert!(
+                warnings.iter().any(|warning| warning == token),
+                "{path}: {warnings:?}"
+            );
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Images and files that come inside a request: data URLs, base64, and what their first bytes show.
 //!
-//! It must not fetch anything, nor unpack more than it must: of an image the first bytes, of a text file all.
+//! It must not fetch anything, nor unpack more than it must: of an image the first bytes, of a text
+//! file all.
 //!
 //! Read next: `read_request/parts.rs`.
 
@@ -31,26 +32,45 @@ pub(in crate::protocol) fn image<'a>(url: Text<'a>) -> Result<ImageSource<'a>, S
             return Ok(ImageSource::Url(part(&whole, 0)));
         }
         return match shown_type(&whole) {
-            Some(media_type) if is_base64(&whole) => {
-                Ok(ImageSource::Base64 { media_type: Text::made(media_type), data: part(&whole, 0) })
-            }
+            Some(media_type) if is_base64(&whole) => Ok(ImageSource::Base64 {
+                media_type: Text::made(media_type),
+                data: part(&whole, 0),
+            }),
             _ => Err(BAD_ADDRESS.to_owned()),
         };
     };
     let data = whole.get(data_url.data_at..).unwrap_or_default();
     // The label is the sender's guess; the bytes know better.
-    let labelled = || IMAGE_TYPES.into_iter().find(|known| *known == image_type(&data_url.media_type));
-    let Some(media_type) = shown_type(data).filter(|_| data_url.is_base64).or_else(labelled) else {
-        return Err(format!("Unsupported image type '{}'. Use JPEG, PNG, GIF or WebP.", data_url.media_type));
+    let labelled = || {
+        IMAGE_TYPES
+            .into_iter()
+            .find(|known| *known == image_type(&data_url.media_type))
+    };
+    let Some(media_type) = shown_type(data)
+        .filter(|_| data_url.is_base64)
+        .or_else(labelled)
+    else {
+        return Err(format!(
+            "Unsupported image type '{}'. Use JPEG, PNG, GIF or WebP.",
+            data_url.media_type
+        ));
     };
     if !data_url.is_base64 || !is_base64(data) {
         return Err(BAD_IMAGE.to_owned());
     }
-    Ok(ImageSource::Base64 { media_type: Text::made(media_type), data: part(&whole, data_url.data_at) })
+    Ok(ImageSource::Base64 {
+        media_type: Text::made(media_type),
+        data: part(&whole, data_url.data_at),
+    })
 }
 
-/// How closely to look at the image that is told of in `holder`. A word that nobody knows is left out.
-pub(in crate::protocol) fn detail(holder: Value<'_>, path: impl Display, warnings: &mut Warnings) -> Option<Detail> {
+/// How closely to look at the image that is told of in `holder`. A word that nobody knows is left
+/// out.
+pub(in crate::protocol) fn detail(
+    holder: Value<'_>,
+    path: impl Display,
+    warnings: &mut Warnings,
+) -> Option<Detail> {
     let told = holder.get("detail").filter(|told| !told.is_null())?;
     let detail = told.string().and_then(|word| Detail::of(&word));
     if detail.is_none() {
@@ -59,20 +79,34 @@ pub(in crate::protocol) fn detail(holder: Value<'_>, path: impl Display, warning
     detail
 }
 
-/// What is in a `file_data`; else why it cannot be read. `name`: of the file, which tells its type where the declared
-/// type says nothing.
-pub(in crate::protocol) fn file<'a>(file_data: Text<'a>, name: Option<&Text<'_>>) -> Result<FileContent<'a>, String> {
+/// What is in a `file_data`; else why it cannot be read. `name`: of the file, which tells its type
+/// where the declared type says nothing.
+pub(in crate::protocol) fn file<'a>(
+    file_data: Text<'a>,
+    name: Option<&Text<'_>>,
+) -> Result<FileContent<'a>, String> {
     let whole = file_data.into_value();
-    let bare = DataUrl { media_type: "application/octet-stream".to_owned(), is_base64: true, data_at: 0 };
+    let bare = DataUrl {
+        media_type: "application/octet-stream".to_owned(),
+        is_base64: true,
+        data_at: 0,
+    };
     let data_url = DataUrl::read(&whole).unwrap_or(bare);
     let data = whole.get(data_url.data_at..).unwrap_or_default();
     if !data_url.is_base64 || !is_base64(data) {
         return Err(BAD_FILE.to_owned());
     }
     let declared = data_url.media_type.as_str();
-    let says_nothing = matches!(declared, "" | "application/octet-stream" | "binary/octet-stream");
+    let says_nothing = matches!(
+        declared,
+        "" | "application/octet-stream" | "binary/octet-stream"
+    );
     let by_name = || name.and_then(|name| type_by_name(&name.value()));
-    let media_type = if says_nothing { by_name().unwrap_or(declared) } else { declared };
+    let media_type = if says_nothing {
+        by_name().unwrap_or(declared)
+    } else {
+        declared
+    };
     if media_type == "application/pdf" || head(data).starts_with(b"%PDF") {
         return Ok(FileContent::Pdf(part(&whole, data_url.data_at)));
     }
@@ -81,15 +115,17 @@ pub(in crate::protocol) fn file<'a>(file_data: Text<'a>, name: Option<&Text<'_>>
     {
         return Ok(FileContent::Text(Text::made(text)));
     }
-    Err(format!("Unsupported file type '{media_type}'. Use PDF or plain text."))
+    Err(format!(
+        "Unsupported file type '{media_type}'. Use PDF or plain text."
+    ))
 }
 
 /// The type of a file of this name, where its ending is known.
 fn type_by_name(name: &str) -> Option<&'static str> {
     const TEXTS: [&str; 32] = [
-        "txt", "text", "md", "markdown", "rst", "csv", "tsv", "log", "json", "jsonl", "xml", "html", "htm", "css",
-        "yaml", "yml", "toml", "ini", "sql", "sh", "py", "js", "ts", "jsx", "tsx", "java", "c", "h", "cpp", "go", "rs",
-        "rb",
+        "txt", "text", "md", "markdown", "rst", "csv", "tsv", "log", "json", "jsonl", "xml",
+        "html", "htm", "css", "yaml", "yml", "toml", "ini", "sql", "sh", "py", "js", "ts", "jsx",
+        "tsx", "java", "c", "h", "cpp", "go", "rs", "rb",
     ];
     let (_, ending) = name.trim().rsplit_once('.')?;
     let is = |known: &&str| known.eq_ignore_ascii_case(ending);
@@ -116,13 +152,22 @@ impl DataUrl {
         let mut parameters = url.get(5..comma)?.split(';');
         let media_type = parameters.next().unwrap_or_default().trim();
         let media_type: String = media_type.chars().take(TYPE_LETTERS_MAX).collect();
-        let is_base64 = parameters.next_back().is_some_and(|last| last.trim().eq_ignore_ascii_case("base64"));
-        Some(DataUrl { media_type: media_type.to_ascii_lowercase(), is_base64, data_at: url.len().min(comma + 1) })
+        let is_base64 = parameters
+            .next_back()
+            .is_some_and(|last| last.trim().eq_ignore_ascii_case("base64"));
+        Some(DataUrl {
+            media_type: media_type.to_ascii_lowercase(),
+            is_base64,
+            data_at: url.len().min(comma + 1),
+        })
     }
 }
 
 fn has_scheme(url: &str) -> bool {
-    let name = url.bytes().take_while(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(byte)).count();
+    let name = url
+        .bytes()
+        .take_while(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(byte))
+        .count();
     name > 0 && url.as_bytes().get(name) == Some(&b':')
 }
 
@@ -151,16 +196,28 @@ fn shown_type(base64: &str) -> Option<&'static str> {
 }
 
 fn head(base64: &str) -> Vec<u8> {
-    decoded(base64.get(..HEAD_LETTERS.min(base64.len())).unwrap_or_default())
+    decoded(
+        base64
+            .get(..HEAD_LETTERS.min(base64.len()))
+            .unwrap_or_default(),
+    )
 }
 
-/// Whole groups of the alphabet's letters, padded. Checked without unpacking: bodies hold megabytes of it.
+/// Whole groups of the alphabet's letters, padded. Checked without unpacking: bodies hold megabytes
+/// of it.
 fn is_base64(text: &str) -> bool {
     let letters = text.as_bytes();
-    let unpadded = letters.strip_suffix(b"==").or(letters.strip_suffix(b"=")).unwrap_or(letters);
+    let unpadded = letters
+        .strip_suffix(b"==")
+        .or(letters.strip_suffix(b"="))
+        .unwrap_or(letters);
     !unpadded.is_empty()
         && letters.len().is_multiple_of(4)
-        && unpadded.chunks(4096).all(|chunk| chunk.iter().fold(true, |all, letter| all & is_letter(*letter)))
+        && unpadded.chunks(4096).all(|chunk| {
+            chunk
+                .iter()
+                .fold(true, |all, letter| all & is_letter(*letter))
+        })
 }
 
 fn is_letter(letter: u8) -> bool {
@@ -211,8 +268,7 @@ fn part<'a>(whole: &Cow<'a, str>, at: usize) -> Text<'a> {
 mod tests {
     use super::*;
 
-    const PNG: &str =
-        "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
+    const PNG: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
 
     fn media_type(url: &str) -> Result<String, String> {
         match image(Text::made(url))? {
@@ -224,15 +280,33 @@ mod tests {
     #[test]
     fn the_bytes_of_an_image_know_better_than_its_label() {
         let labelled = |label: &str| media_type(&format!("data:{label};base64,{PNG}"));
-        for label in ["image/png", "image/jpeg", "IMAGE/JPG", "application/octet-stream", "", "image/svg+xml;charset=x"]
-        {
+        for label in [
+            "image/png",
+            "image/jpeg",
+            "IMAGE/JPG",
+            "application/octet-stream",
+            "",
+            "image/svg+xml;charset=x",
+        ] {
             assert_eq!(labelled(label).as_deref(), Ok("image/png"), "{label}");
         }
         assert_eq!(media_type(PNG).as_deref(), Ok("image/png"));
-        assert_eq!(media_type("data:image/jpg;base64,AAAA").as_deref(), Ok("image/jpeg"));
-        assert_eq!(media_type("data:image/jpeg;base64,/9j/4AAQSkZJRg==").as_deref(), Ok("image/jpeg"));
-        assert_eq!(media_type("data:;base64,R0lGODlhAQABAAAAACw=").as_deref(), Ok("image/gif"));
-        assert_eq!(media_type("data:;base64,UklGRhIAAABXRUJQVlA4").as_deref(), Ok("image/webp"));
+        assert_eq!(
+            media_type("data:image/jpg;base64,AAAA").as_deref(),
+            Ok("image/jpeg")
+        );
+        assert_eq!(
+            media_type("data:image/jpeg;base64,/9j/4AAQSkZJRg==").as_deref(),
+            Ok("image/jpeg")
+        );
+        assert_eq!(
+            media_type("data:;base64,R0lGODlhAQABAAAAACw=").as_deref(),
+            Ok("image/gif")
+        );
+        assert_eq!(
+            media_type("data:;base64,UklGRhIAAABXRUJQVlA4").as_deref(),
+            Ok("image/webp")
+        );
     }
 
     #[test]
@@ -264,11 +338,20 @@ mod tests {
         }
         for label in ["text/csv;charset=utf-8", "application/json", "text/plain"] {
             let text = read(&format!("data:{label};base64,YSxiCjEsw6kK"));
-            assert!(matches!(text, Ok(FileContent::Text(text)) if text.is("a,b\n1,é\n")), "{label}");
+            assert!(
+                matches!(text, Ok(FileContent::Text(text)) if text.is("a,b\n1,é\n")),
+                "{label}"
+            );
         }
         for (data, wanted) in [
-            ("data:text/plain;base64,/////w==", "Unsupported file type 'text/plain'. Use PDF or plain text."),
-            ("UEsDBBQABgAIAAAAIQA=", "Unsupported file type 'application/octet-stream'. Use PDF or plain text."),
+            (
+                "data:text/plain;base64,/////w==",
+                "Unsupported file type 'text/plain'. Use PDF or plain text.",
+            ),
+            (
+                "UEsDBBQABgAIAAAAIQA=",
+                "Unsupported file type 'application/octet-stream'. Use PDF or plain text.",
+            ),
             ("data:text/plain,hello", BAD_FILE),
         ] {
             assert_eq!(read(data).unwrap_err(), wanted);
@@ -277,31 +360,66 @@ mod tests {
 
     #[test]
     fn a_file_s_name_tells_its_type_where_the_declared_type_says_nothing() {
-        let read = |data: &str, name: &str| file(Text::made(data.to_owned()), Some(&Text::made(name.to_owned())));
-        for declared in
-            ["", "data:application/octet-stream;base64,", "data:;base64,", "data:binary/octet-stream;base64,"]
-        {
+        let read = |data: &str, name: &str| {
+            file(
+                Text::made(data.to_owned()),
+                Some(&Text::made(name.to_owned())),
+            )
+        };
+        for declared in [
+            "",
+            "data:application/octet-stream;base64,",
+            "data:;base64,",
+            "data:binary/octet-stream;base64,",
+        ] {
             // No letter of the format's own stands at its beginning.
             let pdf = read(&format!("{declared}AAECAw=="), "report.pdf");
-            assert!(matches!(pdf, Ok(FileContent::Pdf(data)) if data.is("AAECAw==")), "{declared}");
+            assert!(
+                matches!(pdf, Ok(FileContent::Pdf(data)) if data.is("AAECAw==")),
+                "{declared}"
+            );
             for name in ["a.csv", "A.CSV", "notes.tar.md ", "x.rs"] {
                 let text = read(&format!("{declared}YSxi"), name);
-                assert!(matches!(text, Ok(FileContent::Text(text)) if text.is("a,b")), "{declared} {name}");
+                assert!(
+                    matches!(text, Ok(FileContent::Text(text)) if text.is("a,b")),
+                    "{declared} {name}"
+                );
             }
             for name in ["a.docx", "pdf", "a.", "", "csv"] {
-                assert!(read(&format!("{declared}YSxi"), name).is_err(), "{declared} {name}");
+                assert!(
+                    read(&format!("{declared}YSxi"), name).is_err(),
+                    "{declared} {name}"
+                );
             }
-            assert!(read(&format!("{declared}/////w=="), "a.txt").is_err(), "what is no text stays none");
+            assert!(
+                read(&format!("{declared}/////w=="), "a.txt").is_err(),
+                "what is no text stays none"
+            );
         }
         // A type that says something wins.
         assert!(read("data:application/zip;base64,YSxi", "a.csv").is_err());
-        assert!(matches!(read("data:text/plain;base64,YSxi", "a.pdf"), Ok(FileContent::Text(_))));
-        assert!(matches!(read("data:;base64,JVBERi0=", "a.txt"), Ok(FileContent::Pdf(_))), "its first bytes show it");
+        assert!(matches!(
+            read("data:text/plain;base64,YSxi", "a.pdf"),
+            Ok(FileContent::Text(_))
+        ));
+        assert!(
+            matches!(
+                read("data:;base64,JVBERi0=", "a.txt"),
+                Ok(FileContent::Pdf(_))
+            ),
+            "its first bytes show it"
+        );
     }
 
     #[test]
     fn base64_is_unpacked() {
-        for (packed, wanted) in [("", ""), ("YQ==", "a"), ("YWI=", "ab"), ("YWJj", "abc"), ("YWJjZA==", "abcd")] {
+        for (packed, wanted) in [
+            ("", ""),
+            ("YQ==", "a"),
+            ("YWI=", "ab"),
+            ("YWJj", "abc"),
+            ("YWJjZA==", "abcd"),
+        ] {
             assert_eq!(decoded(packed), wanted.as_bytes());
         }
     }

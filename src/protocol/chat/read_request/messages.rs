@@ -1,34 +1,48 @@
 //! The messages of a chat request, one turn each; the first instructions apart.
 //!
-//! It must not merge, move or drop a message: the order is the caller's, and what must change is the target's to say.
+//! It must not merge, move or drop a message: the order is the caller's, and what must change is
+//! the target's to say.
 //!
 //! Read next: `read_request/parts.rs`, then `messages/write_request.rs`.
 
 use super::check::{
-    Shape, invalid, optional_bool, optional_items, optional_text, required_object, required_text, shape,
-    unknown_besides, unknown_members, unknown_word, wrong_type,
+    Shape, invalid, optional_bool, optional_items, optional_text, required_object, required_text,
+    shape, unknown_besides, unknown_members, unknown_word, wrong_type,
 };
 use super::parts::{self, Place};
 use super::{marker, reasoning};
 use crate::protocol::Protocol;
 use crate::protocol::form::{
-    Arguments, At, Block, BlockKind, Cache, Call, Opaque, Outcome, OutcomeContent, Refused, Request, Side, Turn,
-    Warnings,
+    Arguments, At, Block, BlockKind, Cache, Call, Opaque, Outcome, OutcomeContent, Refused,
+    Request, Side, Turn, Warnings,
 };
 use crate::protocol::text::Text;
 use crate::protocol::tree::Value;
 
 const ROLES: &str = "'system', 'assistant', 'user', 'function', 'tool', and 'developer'";
 
-pub(super) fn read<'a>(body: Value<'a>, request: &mut Request<'a>, warnings: &mut Warnings) -> Result<(), Refused> {
-    let messages = body.get("messages").filter(|messages| messages.items().next().is_some());
-    let Some(messages) = messages else { return Err(invalid("messages", "[] is too short - 'messages'")) };
+pub(super) fn read<'a>(
+    body: Value<'a>,
+    request: &mut Request<'a>,
+    warnings: &mut Warnings,
+) -> Result<(), Refused> {
+    let messages = body
+        .get("messages")
+        .filter(|messages| messages.items().next().is_some());
+    let Some(messages) = messages else {
+        return Err(invalid("messages", "[] is too short - 'messages'"));
+    };
     let mut is_leading = true;
     for (index, value) in messages.items().enumerate() {
         shape(value, Shape::Object, format_args!("messages[{index}]"))?;
         let role = required_text(value, "role", format_args!("messages[{index}].role"))?;
         let cache = marker(value, format_args!("messages[{index}]"))?;
-        let mut message = Message { index, value, cache, warnings };
+        let mut message = Message {
+            index,
+            value,
+            cache,
+            warnings,
+        };
         let (side, blocks) = match role.value().as_ref() {
             "system" | "developer" if is_leading => {
                 request.system.extend(message.instructions()?);
@@ -39,10 +53,20 @@ pub(super) fn read<'a>(body: Value<'a>, request: &mut Request<'a>, warnings: &mu
             "assistant" => (Side::Assistant, message.assistant()?),
             "tool" => (Side::User, message.tool()?),
             "function" => (Side::User, message.function()?),
-            _ => return Err(unknown_word(format_args!("messages[{index}].role"), &role, ROLES)),
+            _ => {
+                return Err(unknown_word(
+                    format_args!("messages[{index}].role"),
+                    &role,
+                    ROLES,
+                ));
+            }
         };
         is_leading = false;
-        request.turns.push(Turn { side, blocks, at: At::Message(index) });
+        request.turns.push(Turn {
+            side,
+            blocks,
+            at: At::Message(index),
+        });
     }
     Ok(())
 }
@@ -55,8 +79,8 @@ struct Message<'a, 'w> {
 }
 
 impl<'a> Message<'a, '_> {
-    /// Tells of members besides those, and those that every message may have; a participant's name says nothing that
-    /// another protocol could carry.
+    /// Tells of members besides those, and those that every message may have; a participant's name
+    /// says nothing that another protocol could carry.
     fn known(&mut self, own: &[&str]) {
         const COMMON: [&str; 4] = ["role", "content", "name", "cache_control"];
         unknown_besides(self.value, &COMMON, own, "messages[]", self.warnings);
@@ -71,7 +95,11 @@ impl<'a> Message<'a, '_> {
         let mut blocks = self.content(Place::Instructions)?;
         if blocks.is_empty() {
             // It was said, if nothing: a request of instructions alone must know its last message.
-            blocks.push(Block { at: At::Message(self.index), cache: None, kind: BlockKind::Text(Text::made("")) });
+            blocks.push(Block {
+                at: At::Message(self.index),
+                cache: None,
+                kind: BlockKind::Text(Text::made("")),
+            });
         }
         mark_last(&mut blocks, self.cache);
         Ok(blocks)
@@ -93,46 +121,80 @@ impl<'a> Message<'a, '_> {
             "reasoning_details",
             "thinking_blocks",
             "reasoning_content",
-            // Said again in `reasoning_details`, or nothing that can be sent back; sources and parsed copies of the
-            // text.
+            // Said again in `reasoning_details`, or nothing that can be sent back; sources and
+            // parsed copies of the text.
             "reasoning",
             "annotations",
             "parsed",
         ]);
         let index = self.index;
         let mut texts = self.content(Place::Assistant)?;
-        if let Some(refusal) = optional_text(self.value, "refusal", format_args!("messages[{index}].refusal"))? {
-            texts.push(Block { at: At::Message(index), cache: None, kind: BlockKind::Refusal(refusal) });
+        if let Some(refusal) = optional_text(
+            self.value,
+            "refusal",
+            format_args!("messages[{index}].refusal"),
+        )? {
+            texts.push(Block {
+                at: At::Message(index),
+                cache: None,
+                kind: BlockKind::Refusal(refusal),
+            });
         }
         if let Some(value) = self.value.get("audio") {
-            let kind = Opaque { origin: Protocol::Chat, name: Text::made("audio"), value };
-            texts.push(Block { at: At::Message(index), cache: None, kind: BlockKind::Opaque(kind) });
+            let kind = Opaque {
+                origin: Protocol::Chat,
+                name: Text::made("audio"),
+                value,
+            };
+            texts.push(Block {
+                at: At::Message(index),
+                cache: None,
+                kind: BlockKind::Opaque(kind),
+            });
         }
-        let mut blocks = reasoning::placed(reasoning::pieces(self.value), texts, self.calls()?, index);
+        let mut blocks =
+            reasoning::placed(reasoning::pieces(self.value), texts, self.calls()?, index);
         mark_last(&mut blocks, self.cache);
         Ok(blocks)
     }
 
     fn calls(&mut self) -> Result<Vec<Block<'a>>, Refused> {
         let mut calls = Vec::new();
-        let items = optional_items(self.value, "tool_calls", &format_args!("messages[{}].tool_calls", self.index))?;
+        let items = optional_items(
+            self.value,
+            "tool_calls",
+            &format_args!("messages[{}].tool_calls", self.index),
+        )?;
         for (index, value) in items.enumerate() {
             let at = At::Call(self.index, index);
             shape(value, Shape::Object, at)?;
             let kind = BlockKind::Call(self.call(value, at)?);
-            calls.push(Block { at, cache: marker(value, at)?, kind });
+            calls.push(Block {
+                at,
+                cache: marker(value, at)?,
+                kind,
+            });
         }
         if let Some(value) = self.value.get("function_call") {
             let path = format!("messages[{}].function_call", self.index);
             shape(value, Shape::Object, &path)?;
-            unknown_members(value, &["name", "arguments"], "messages[].function_call", self.warnings);
+            unknown_members(
+                value,
+                &["name", "arguments"],
+                "messages[].function_call",
+                self.warnings,
+            );
             let kind = BlockKind::Call(Call {
                 id: Some(Text::made(format!("fc_{}", self.index))),
                 name: required_text(value, "name", format_args!("{path}.name"))?,
                 arguments: arguments(value, "arguments", &path)?,
                 is_custom: false,
             });
-            calls.push(Block { at: At::Message(self.index), cache: None, kind });
+            calls.push(Block {
+                at: At::Message(self.index),
+                cache: None,
+                kind,
+            });
         }
         Ok(calls)
     }
@@ -142,9 +204,17 @@ impl<'a> Message<'a, '_> {
         let is_custom = kind.as_ref().is_some_and(|kind| kind.is("custom"));
         // Some clients leave the type out; then it is the one there always was.
         if let Some(kind) = kind.filter(|kind| !is_custom && !kind.is("function")) {
-            return Err(unknown_word(format_args!("{at}.type"), &kind, "'function' and 'custom'"));
+            return Err(unknown_word(
+                format_args!("{at}.type"),
+                &kind,
+                "'function' and 'custom'",
+            ));
         }
-        let (member, text) = if is_custom { ("custom", "input") } else { ("function", "arguments") };
+        let (member, text) = if is_custom {
+            ("custom", "input")
+        } else {
+            ("function", "arguments")
+        };
         // Where the call stood in a stream means nothing in a history.
         unknown_members(
             value,
@@ -154,7 +224,11 @@ impl<'a> Message<'a, '_> {
         );
         let path = format!("{at}.{member}");
         let inner = required_object(value, member, &path)?;
-        let inner_path = if is_custom { "messages[].tool_calls[].custom" } else { "messages[].tool_calls[].function" };
+        let inner_path = if is_custom {
+            "messages[].tool_calls[].custom"
+        } else {
+            "messages[].tool_calls[].function"
+        };
         unknown_members(inner, &["name", text], inner_path, self.warnings);
         Ok(Call {
             id: optional_text(value, "id", format_args!("{at}.id"))?.filter(|id| !id.is_empty()),
@@ -173,11 +247,19 @@ impl<'a> Message<'a, '_> {
 
     fn function(&mut self) -> Result<Vec<Block<'a>>, Refused> {
         self.known(&["is_error"]);
-        let name = required_text(self.value, "name", format_args!("messages[{}].name", self.index))?;
+        let name = required_text(
+            self.value,
+            "name",
+            format_args!("messages[{}].name", self.index),
+        )?;
         self.result(None, Some(name))
     }
 
-    fn result(&mut self, id: Option<Text<'a>>, name: Option<Text<'a>>) -> Result<Vec<Block<'a>>, Refused> {
+    fn result(
+        &mut self,
+        id: Option<Text<'a>>,
+        name: Option<Text<'a>>,
+    ) -> Result<Vec<Block<'a>>, Refused> {
         let path = format!("messages[{}].is_error", self.index);
         let is_error = optional_bool(self.value, "is_error", path)?.unwrap_or(false);
         let mut cache = self.cache;
@@ -191,13 +273,24 @@ impl<'a> Message<'a, '_> {
             Some(content) => {
                 let path = format_args!("messages[{}].content", self.index);
                 let text = content.text();
-                let text = text.ok_or_else(|| wrong_type(path, "one of a string or array of objects", content))?;
+                let text = text.ok_or_else(|| {
+                    wrong_type(path, "one of a string or array of objects", content)
+                })?;
                 OutcomeContent::Text(text)
             }
             None => OutcomeContent::Nothing,
         };
-        let kind = BlockKind::Result(Outcome { id, name, content, is_error });
-        Ok(vec![Block { at: At::Message(self.index), cache, kind }])
+        let kind = BlockKind::Result(Outcome {
+            id,
+            name,
+            content,
+            is_error,
+        });
+        Ok(vec![Block {
+            at: At::Message(self.index),
+            cache,
+            kind,
+        }])
     }
 }
 
@@ -208,7 +301,9 @@ fn arguments<'a>(of: Value<'a>, member: &str, path: &str) -> Result<Arguments<'a
 
 /// A marker on the message is one on its last block; reasoning takes none.
 fn mark_last(blocks: &mut [Block<'_>], cache: Option<Cache>) {
-    let last = blocks.iter_mut().rfind(|block| !matches!(block.kind, BlockKind::Thinking(_)));
+    let last = blocks
+        .iter_mut()
+        .rfind(|block| !matches!(block.kind, BlockKind::Thinking(_)));
     if let (Some(last), Some(_)) = (last, cache) {
         last.cache = cache;
     }

@@ -1,7 +1,8 @@
-//! Reasoning that an assistant message carries, put back to where it stood between its texts and calls.
+//! Reasoning that an assistant message carries, put back to where it stood between its texts and
+//! calls.
 //!
-//! It must not change a block: what its vendor signed is verified letter by letter. Unsigned reasoning is kept only
-//! where there is no signed one, for targets that want it.
+//! It must not change a block: what its vendor signed is verified letter by letter. Unsigned
+//! reasoning is kept only where there is no signed one, for targets that want it.
 //!
 //! Read next: `read_request/messages.rs`.
 
@@ -30,9 +31,17 @@ struct Anchor {
 
 /// The reasoning of a message, by the first of its members that has any.
 pub(super) fn pieces<'a>(message: Value<'a>) -> Vec<Piece<'a>> {
-    let some = |name| message.get(name).filter(|value| value.items().next().is_some());
+    let some = |name| {
+        message
+            .get(name)
+            .filter(|value| value.items().next().is_some())
+    };
     let signed: Vec<Piece<'a>> = if let Some(details) = some("reasoning_details") {
-        details.items().filter_map(detail).chain(items(details)).collect()
+        details
+            .items()
+            .filter_map(detail)
+            .chain(items(details))
+            .collect()
     } else if let Some(blocks) = some("thinking_blocks") {
         blocks.items().filter_map(block).collect()
     } else {
@@ -42,8 +51,17 @@ pub(super) fn pieces<'a>(message: Value<'a>) -> Vec<Piece<'a>> {
     if !signed.is_empty() {
         return signed;
     }
-    let bare = message.get("reasoning_content").and_then(Value::text).filter(|text| !text.is_empty());
-    let bare = bare.map(|text| Piece { thinking: Thinking::Shown { text, signature: None }, anchor: None });
+    let bare = message
+        .get("reasoning_content")
+        .and_then(Value::text)
+        .filter(|text| !text.is_empty());
+    let bare = bare.map(|text| Piece {
+        thinking: Thinking::Shown {
+            text,
+            signature: None,
+        },
+        anchor: None,
+    });
     bare.into_iter().collect()
 }
 
@@ -57,28 +75,47 @@ fn detail<'a>(value: Value<'a>) -> Option<Piece<'a>> {
         "reasoning.encrypted" => hidden(value.get("data"))?,
         _ => return None,
     };
-    Some(Piece { thinking, anchor: anchor(value) })
+    Some(Piece {
+        thinking,
+        anchor: anchor(value),
+    })
 }
 
-/// A responses vendor's items, each from the entries of its id: the texts of its summary, and what only the vendor can
-/// read, without which there is no item.
+/// A responses vendor's items, each from the entries of its id: the texts of its summary, and what
+/// only the vendor can read, without which there is no item.
 fn items(details: Value<'_>) -> Vec<Piece<'_>> {
     let mut items: Vec<(Item, String, Option<Anchor>)> = Vec::new();
-    for entry in details.items().filter(|entry| entry.get("format").is_some_and(|format| format.is(ITEM_FORMAT))) {
+    for entry in details.items().filter(|entry| {
+        entry
+            .get("format")
+            .is_some_and(|format| format.is(ITEM_FORMAT))
+    }) {
         let text = |name| entry.get(name).and_then(Value::string);
         let id = text("id").unwrap_or_default();
-        let at = items.iter().rposition(|(item, ..)| item.id == id && item.encrypted.is_empty());
+        let at = items
+            .iter()
+            .rposition(|(item, ..)| item.id == id && item.encrypted.is_empty());
         let at = at.unwrap_or_else(|| {
-            items.push((Item { id: id.into_owned(), ..Item::default() }, String::new(), anchor(entry)));
+            items.push((
+                Item {
+                    id: id.into_owned(),
+                    ..Item::default()
+                },
+                String::new(),
+                anchor(entry),
+            ));
             items.len() - 1
         });
-        let Some((item, told, _)) = items.get_mut(at) else { continue };
+        let Some((item, told, _)) = items.get_mut(at) else {
+            continue;
+        };
         if let Some(summary) = text("summary") {
             if !item.lengths.is_empty() {
                 told.push_str(PART_GAP);
             }
             told.push_str(&summary);
-            item.lengths.push(u64::try_from(summary.chars().count()).unwrap_or(u64::MAX));
+            item.lengths
+                .push(u64::try_from(summary.chars().count()).unwrap_or(u64::MAX));
         }
         if let Some(data) = text("data") {
             item.encrypted = data.into_owned();
@@ -86,7 +123,10 @@ fn items(details: Value<'_>) -> Vec<Piece<'_>> {
     }
     let piece = |(item, told, anchor): (Item, String, Option<Anchor>)| {
         let carrier = (!item.encrypted.is_empty()).then(|| carrier::pack_item(&item))??;
-        let thinking = Thinking::Shown { text: Text::made(told), signature: Some(Text::made(carrier)) };
+        let thinking = Thinking::Shown {
+            text: Text::made(told),
+            signature: Some(Text::made(carrier)),
+        };
         Some(Piece { thinking, anchor })
     };
     items.into_iter().filter_map(piece).collect()
@@ -95,7 +135,10 @@ fn items(details: Value<'_>) -> Vec<Piece<'_>> {
 fn anchor(entry: Value<'_>) -> Option<Anchor> {
     let anchor = entry.get("anchor").and_then(Value::string)?;
     let (letters, calls) = anchor.split_once(':')?;
-    Some(Anchor { letters: letters.parse().ok()?, calls: calls.parse().ok()? })
+    Some(Anchor {
+        letters: letters.parse().ok()?,
+        calls: calls.parse().ok()?,
+    })
 }
 
 /// A block as the messages protocol has it.
@@ -105,7 +148,10 @@ fn block<'a>(value: Value<'a>) -> Option<Piece<'a>> {
         "redacted_thinking" => hidden(value.get("data"))?,
         _ => return None,
     };
-    Some(Piece { thinking, anchor: None })
+    Some(Piece {
+        thinking,
+        anchor: None,
+    })
 }
 
 /// The text may be empty: vendors leave it out and sign what they keep.
@@ -115,12 +161,19 @@ fn shown<'a>(text: Option<Value<'a>>, signature: Option<Value<'a>>) -> Option<Th
         return None;
     }
     let text = text.and_then(Value::text).unwrap_or(Text::made(""));
-    Some(Thinking::Shown { text, signature: Some(signature) })
+    Some(Thinking::Shown {
+        text,
+        signature: Some(signature),
+    })
 }
 
 fn hidden(data: Option<Value<'_>>) -> Option<Thinking<'_>> {
     let data = data?.text()?;
-    if data.is_empty() { None } else { Some(Thinking::Hidden { data }) }
+    if data.is_empty() {
+        None
+    } else {
+        Some(Thinking::Hidden { data })
+    }
 }
 
 /// The blocks of an assistant message in order. `texts`: its content, refusals among it.
@@ -131,8 +184,11 @@ pub(super) fn placed<'a>(
     message: usize,
 ) -> Vec<Block<'a>> {
     let mut blocks = Vec::with_capacity(pieces.len() + texts.len() + calls.len());
-    let block =
-        |piece: Piece<'a>| Block { at: At::Message(message), cache: None, kind: BlockKind::Thinking(piece.thinking) };
+    let block = |piece: Piece<'a>| Block {
+        at: At::Message(message),
+        cache: None,
+        kind: BlockKind::Thinking(piece.thinking),
+    };
     if pieces.is_empty() || !are_placed(&pieces, &texts, calls.len()) {
         blocks.extend(pieces.into_iter().map(block));
         blocks.extend(texts);
@@ -141,14 +197,21 @@ pub(super) fn placed<'a>(
     }
     let mut pieces = pieces.into_iter().peekable();
     let is_before = |piece: &Piece<'_>, letters: u64, calls: u64| {
-        piece.anchor.is_some_and(|anchor| anchor.calls <= calls && (anchor.letters <= letters || anchor.calls > 0))
+        piece.anchor.is_some_and(|anchor| {
+            anchor.calls <= calls && (anchor.letters <= letters || anchor.calls > 0)
+        })
     };
     let mut begin = 0;
     for text in texts {
         let end = begin + letters(&text);
         let last = end.saturating_sub(1);
-        let inside: Vec<Piece<'a>> = std::iter::from_fn(|| pieces.next_if(|piece| is_before(piece, last, 0))).collect();
-        let places: Vec<u64> = inside.iter().filter_map(|piece| piece.anchor).map(|anchor| anchor.letters).collect();
+        let inside: Vec<Piece<'a>> =
+            std::iter::from_fn(|| pieces.next_if(|piece| is_before(piece, last, 0))).collect();
+        let places: Vec<u64> = inside
+            .iter()
+            .filter_map(|piece| piece.anchor)
+            .map(|anchor| anchor.letters)
+            .collect();
         let splits = splits(&text, begin, &places);
         let mut rest = Some(text);
         for (piece, split) in inside.into_iter().zip(splits) {
@@ -156,7 +219,9 @@ pub(super) fn placed<'a>(
                 Split::Before => {}
                 Split::Behind => blocks.extend(rest.take()),
                 Split::At(letters) => {
-                    let (before, after) = rest.take().map_or((None, None), |whole| cut(whole, letters));
+                    let (before, after) = rest
+                        .take()
+                        .map_or((None, None), |whole| cut(whole, letters));
                     blocks.extend(before);
                     rest = after;
                 }
@@ -186,12 +251,18 @@ fn are_placed(pieces: &[Piece<'_>], texts: &[Block<'_>], calls: usize) -> bool {
     }
     let all = texts.iter().map(letters).fold(0, u64::saturating_add);
     let calls = u64::try_from(calls).unwrap_or(u64::MAX);
-    let mut last = Anchor { letters: 0, calls: 0 };
-    pieces.iter().filter_map(|piece| piece.anchor).all(|anchor| {
-        let is_later = anchor.letters >= last.letters && anchor.calls >= last.calls;
-        last = anchor;
-        is_later && anchor.letters <= all && anchor.calls <= calls
-    })
+    let mut last = Anchor {
+        letters: 0,
+        calls: 0,
+    };
+    pieces
+        .iter()
+        .filter_map(|piece| piece.anchor)
+        .all(|anchor| {
+            let is_later = anchor.letters >= last.letters && anchor.calls >= last.calls;
+            last = anchor;
+            is_later && anchor.letters <= all && anchor.calls <= calls
+        })
 }
 
 /// Code points that count: of the content, not of a refusal.
@@ -212,21 +283,31 @@ enum Split {
     Behind,
 }
 
-/// How each of the pieces that stood at `places` splits the text, which begins at letter `begin`. A cut that would
-/// leave a blank side, which no vendor takes, moves to the side's end. One pass, however many pieces there are.
+/// How each of the pieces that stood at `places` splits the text, which begins at letter `begin`. A
+/// cut that would leave a blank side, which no vendor takes, moves to the side's end. One pass,
+/// however many pieces there are.
 fn splits(text: &Block<'_>, begin: u64, places: &[u64]) -> Vec<Split> {
-    let BlockKind::Text(text) = &text.kind else { return places.iter().map(|_| Split::Before).collect() };
+    let BlockKind::Text(text) = &text.kind else {
+        return places.iter().map(|_| Split::Before).collect();
+    };
     if places.is_empty() {
         return Vec::new();
     }
     let mut splits = Vec::with_capacity(places.len());
-    let mut places = places.iter().map(|place| place.saturating_sub(begin)).peekable();
+    let mut places = places
+        .iter()
+        .map(|place| place.saturating_sub(begin))
+        .peekable();
     // Of what is left: where it begins, and whether it has shown more than white space.
     let (mut from, mut has_words, mut behind_words) = (0, false, 0);
     for (at, letter) in (0_u64..).zip(text.letters()) {
         while places.next_if(|place| *place <= at).is_some() {
             behind_words += 1;
-            splits.push(if has_words { Split::At(at.saturating_sub(from)) } else { Split::Before });
+            splits.push(if has_words {
+                Split::At(at.saturating_sub(from))
+            } else {
+                Split::Before
+            });
             if has_words {
                 (from, has_words) = (at, false);
             }
@@ -237,7 +318,10 @@ fn splits(text: &Block<'_>, begin: u64, places: &[u64]) -> Vec<Split> {
     }
     splits.extend(places.map(|_| Split::Before));
     let first_behind = splits.len().saturating_sub(behind_words);
-    splits.iter_mut().skip(first_behind).for_each(|split| *split = Split::Behind);
+    splits
+        .iter_mut()
+        .skip(first_behind)
+        .for_each(|split| *split = Split::Behind);
     splits
 }
 
@@ -246,8 +330,19 @@ fn cut<'a>(block: Block<'a>, letters: u64) -> (Option<Block<'a>>, Option<Block<'
     match kind {
         BlockKind::Text(text) => {
             let (before, after) = text.cut(letters);
-            let before = Block { at, cache: None, kind: BlockKind::Text(before) };
-            (Some(before), Some(Block { at, cache, kind: BlockKind::Text(after) }))
+            let before = Block {
+                at,
+                cache: None,
+                kind: BlockKind::Text(before),
+            };
+            (
+                Some(before),
+                Some(Block {
+                    at,
+                    cache,
+                    kind: BlockKind::Text(after),
+                }),
+            )
         }
         kind => (Some(Block { at, cache, kind }), None),
     }
@@ -266,17 +361,34 @@ mod tests {
         };
         let call = |_| {
             let arguments = Arguments::Text(Text::made("{}"));
-            let call = Call { id: None, name: Text::made("look"), arguments, is_custom: false };
-            Block { at: At::Call(1, 0), cache: None, kind: BlockKind::Call(call) }
+            let call = Call {
+                id: None,
+                name: Text::made("look"),
+                arguments,
+                is_custom: false,
+            };
+            Block {
+                at: At::Call(1, 0),
+                cache: None,
+                kind: BlockKind::Call(call),
+            }
         };
         let piece = |(index, anchor): (usize, &&str)| Piece {
-            thinking: Thinking::Hidden { data: Text::made(index.to_string()) },
-            anchor: anchor
-                .split_once(':')
-                .map(|(letters, calls)| Anchor { letters: letters.parse().unwrap(), calls: calls.parse().unwrap() }),
+            thinking: Thinking::Hidden {
+                data: Text::made(index.to_string()),
+            },
+            anchor: anchor.split_once(':').map(|(letters, calls)| Anchor {
+                letters: letters.parse().unwrap(),
+                calls: calls.parse().unwrap(),
+            }),
         };
         let pieces = anchors.iter().enumerate().map(piece).collect();
-        let blocks = placed(pieces, content.iter().map(text).collect(), (0..calls).map(call).collect(), 1);
+        let blocks = placed(
+            pieces,
+            content.iter().map(text).collect(),
+            (0..calls).map(call).collect(),
+            1,
+        );
         let told = |block: &Block<'_>| match &block.kind {
             BlockKind::Text(Text::Token { raw, .. }) if block.cache.is_some() => format!("{raw}!"),
             BlockKind::Text(Text::Token { raw, .. }) => (*raw).to_owned(),
@@ -293,30 +405,54 @@ mod tests {
             told(&["abcd"], 1, &["0:0", "2:0", "2:0", "4:0", "4:1"]),
             ["<0>", "ab", "<1>", "<2>", "cd!", "<3>", "call", "<4>"]
         );
-        assert_eq!(told(&["ab", "cd"], 0, &["2:0", "3:0"]), ["ab!", "<0>", "c", "<1>", "d!"]);
-        assert_eq!(told(&["a\\n\\ud83d\\ude00b"], 0, &["3:0"]), ["a\\n\\ud83d\\ude00", "<0>", "b!"]);
-        assert_eq!(told(&["", "ab"], 0, &["0:0", "0:0", "1:0"]), ["<0>", "<1>", "!", "a", "<2>", "b!"]);
-        assert_eq!(told(&[], 2, &["0:0", "0:1", "0:2"]), ["<0>", "call", "<1>", "call", "<2>"]);
+        assert_eq!(
+            told(&["ab", "cd"], 0, &["2:0", "3:0"]),
+            ["ab!", "<0>", "c", "<1>", "d!"]
+        );
+        assert_eq!(
+            told(&["a\\n\\ud83d\\ude00b"], 0, &["3:0"]),
+            ["a\\n\\ud83d\\ude00", "<0>", "b!"]
+        );
+        assert_eq!(
+            told(&["", "ab"], 0, &["0:0", "0:0", "1:0"]),
+            ["<0>", "<1>", "!", "a", "<2>", "b!"]
+        );
+        assert_eq!(
+            told(&[], 2, &["0:0", "0:1", "0:2"]),
+            ["<0>", "call", "<1>", "call", "<2>"]
+        );
     }
 
     #[test]
     fn a_cut_never_leaves_a_blank_text() {
         assert_eq!(told(&["  ab"], 0, &["1:0", "2:0"]), ["<0>", "<1>", "  ab!"]);
-        assert_eq!(told(&["ab\\n "], 0, &["2:0", "3:0"]), ["ab\\n !", "<0>", "<1>"]);
-        assert_eq!(told(&["a   b"], 0, &["1:0", "2:0", "4:0"]), ["a", "<0>", "<1>", "<2>", "   b!"]);
+        assert_eq!(
+            told(&["ab\\n "], 0, &["2:0", "3:0"]),
+            ["ab\\n !", "<0>", "<1>"]
+        );
+        assert_eq!(
+            told(&["a   b"], 0, &["1:0", "2:0", "4:0"]),
+            ["a", "<0>", "<1>", "<2>", "   b!"]
+        );
     }
 
     #[test]
     fn without_places_that_make_sense_reasoning_comes_first() {
         for anchors in [["1:0", ""], ["2:0", "1:0"], ["1:0", "5:0"], ["1:0", "1:2"]] {
-            assert_eq!(told(&["abcd"], 1, &anchors), ["<0>", "<1>", "abcd!", "call"], "{anchors:?}");
+            assert_eq!(
+                told(&["abcd"], 1, &anchors),
+                ["<0>", "<1>", "abcd!", "call"],
+                "{anchors:?}"
+            );
         }
     }
 
     #[test]
     fn many_pieces_in_one_blank_are_placed_in_one_pass() {
         let spaces: &'static str = format!("a{}b", " ".repeat(200_000)).leak();
-        let anchors: Vec<String> = (0..2_000).map(|index| format!("{}:0", 50 + index * 90)).collect();
+        let anchors: Vec<String> = (0..2_000)
+            .map(|index| format!("{}:0", 50 + index * 90))
+            .collect();
         let anchors: Vec<&str> = anchors.iter().map(String::as_str).collect();
         assert_eq!(told(&[spaces], 0, &anchors).len(), 2_002);
     }

@@ -1,12 +1,13 @@
-//! What a chat request says besides its messages and tools: limits, sampling, stop, the answer's form, reasoning.
+//! What a chat request says besides its messages and tools: limits, sampling, stop, the answer's
+//! form, reasoning.
 //!
 //! It must not know what a target makes of it: only whether the surface takes it.
 //!
 //! Read next: `read_request/tools.rs`.
 
 use super::check::{
-    Shape, invalid, optional_bool, optional_text, required_object, required_text, shape, unknown_members, unknown_word,
-    wrong_type,
+    Shape, invalid, optional_bool, optional_text, required_object, required_text, shape,
+    unknown_members, unknown_word, wrong_type,
 };
 use crate::protocol::form::{Effort, Format, Limit, Reasoning, Refused, Sampling, Warnings};
 use crate::protocol::text::Text;
@@ -22,7 +23,12 @@ pub(super) fn limit(body: Value<'_>) -> Result<Option<Limit>, Refused> {
     for field in ["max_completion_tokens", "max_tokens"] {
         if let Some(value) = body.get(field) {
             let tokens = value.count().filter(|tokens| *tokens > 0).ok_or_else(|| {
-                invalid(field, format!("Invalid '{field}': integer below minimum value. Expected a value >= 1."))
+                invalid(
+                    field,
+                    format!(
+                        "Invalid '{field}': integer below minimum value. Expected a value >= 1."
+                    ),
+                )
             })?;
             return Ok(Some(Limit { field, tokens }));
         }
@@ -31,49 +37,86 @@ pub(super) fn limit(body: Value<'_>) -> Result<Option<Limit>, Refused> {
 }
 
 pub(in crate::protocol) fn sampling<'a>(body: Value<'a>) -> Result<Sampling<'a>, Refused> {
-    let number = |name: &'static str, maximum: f64, words: &str| -> Result<Option<Value<'a>>, Refused> {
-        let Some(value) = body.get(name) else { return Ok(None) };
-        let number = value.number().ok_or_else(|| wrong_type(name, "a decimal number", value))?;
-        if !(0.0..=maximum).contains(&number) {
-            return Err(invalid(name, format!("Invalid '{name}': must be between 0 and {words}.")));
-        }
-        Ok(Some(value))
-    };
+    let number =
+        |name: &'static str, maximum: f64, words: &str| -> Result<Option<Value<'a>>, Refused> {
+            let Some(value) = body.get(name) else {
+                return Ok(None);
+            };
+            let number = value
+                .number()
+                .ok_or_else(|| wrong_type(name, "a decimal number", value))?;
+            if !(0.0..=maximum).contains(&number) {
+                return Err(invalid(
+                    name,
+                    format!("Invalid '{name}': must be between 0 and {words}."),
+                ));
+            }
+            Ok(Some(value))
+        };
     let top_k = body.get("top_k");
     if let Some(value) = top_k.filter(|value| value.count().is_none()) {
         return Err(wrong_type("top_k", "an integer", value));
     }
-    Ok(Sampling { temperature: number("temperature", 2.0, "2")?, top_p: number("top_p", 1.0, "1")?, top_k })
+    Ok(Sampling {
+        temperature: number("temperature", 2.0, "2")?,
+        top_p: number("top_p", 1.0, "1")?,
+        top_k,
+    })
 }
 
 pub(super) fn stop<'a>(body: Value<'a>) -> Result<Vec<Text<'a>>, Refused> {
-    let Some(stop) = body.get("stop") else { return Ok(Vec::new()) };
+    let Some(stop) = body.get("stop") else {
+        return Ok(Vec::new());
+    };
     if let Some(text) = stop.text() {
-        return Ok(if text.is_empty() { Vec::new() } else { vec![text] });
+        return Ok(if text.is_empty() {
+            Vec::new()
+        } else {
+            vec![text]
+        });
     }
     if !stop.is_array() {
-        return Err(wrong_type("stop", "one of a string or array of strings", stop));
+        return Err(wrong_type(
+            "stop",
+            "one of a string or array of strings",
+            stop,
+        ));
     }
     let mut texts = Vec::new();
     for (index, item) in stop.items().enumerate() {
         if index >= STOPS_MAX {
-            let message = "Invalid 'stop': array too long. Expected an array with maximum length 4.";
+            let message =
+                "Invalid 'stop': array too long. Expected an array with maximum length 4.";
             return Err(invalid("stop", message));
         }
-        texts.push(item.text().ok_or_else(|| wrong_type(format_args!("stop[{index}]"), "a string", item))?);
+        texts.push(
+            item.text()
+                .ok_or_else(|| wrong_type(format_args!("stop[{index}]"), "a string", item))?,
+        );
     }
     Ok(texts)
 }
 
 /// Of `stream_options`; the rest of it changes nothing that could be seen here.
-pub(super) fn include_usage(body: Value<'_>, stream: bool, warnings: &mut Warnings) -> Result<bool, Refused> {
-    let Some(options) = body.get("stream_options") else { return Ok(false) };
+pub(super) fn include_usage(
+    body: Value<'_>,
+    stream: bool,
+    warnings: &mut Warnings,
+) -> Result<bool, Refused> {
+    let Some(options) = body.get("stream_options") else {
+        return Ok(false);
+    };
     shape(options, Shape::Object, "stream_options")?;
     if !stream {
         let message = "The 'stream_options' parameter is only allowed when 'stream' is enabled.";
         return Err(invalid("stream_options", message));
     }
-    unknown_members(options, &["include_usage", "include_obfuscation"], "stream_options", warnings);
+    unknown_members(
+        options,
+        &["include_usage", "include_obfuscation"],
+        "stream_options",
+        warnings,
+    );
     let include_usage = optional_bool(options, "include_usage", "stream_options.include_usage")?;
     Ok(include_usage.unwrap_or(false))
 }
@@ -81,17 +124,31 @@ pub(super) fn include_usage(body: Value<'_>, stream: bool, warnings: &mut Warnin
 /// Who is behind the request, by any of the three names.
 pub(in crate::protocol) fn end_user<'a>(body: Value<'a>) -> Result<Option<Text<'a>>, Refused> {
     let some = |text: Option<Text<'a>>| text.filter(|text| !text.is_empty());
-    let safety_identifier = some(optional_text(body, "safety_identifier", "safety_identifier")?);
+    let safety_identifier = some(optional_text(
+        body,
+        "safety_identifier",
+        "safety_identifier",
+    )?);
     let user = some(optional_text(body, "user", "user")?);
-    let metadata = body.get("metadata").and_then(|metadata| metadata.get("user_id")).and_then(Value::text);
+    let metadata = body
+        .get("metadata")
+        .and_then(|metadata| metadata.get("user_id"))
+        .and_then(Value::text);
     Ok(safety_identifier.or(some(metadata)).or(user))
 }
 
 pub(super) fn format<'a>(body: Value<'a>, warnings: &mut Warnings) -> Result<Format<'a>, Refused> {
-    let Some(format) = body.get("response_format") else { return Ok(Format::Free) };
+    let Some(format) = body.get("response_format") else {
+        return Ok(Format::Free);
+    };
     shape(format, Shape::Object, "response_format")?;
     let kind = required_text(format, "type", "response_format.type")?;
-    unknown_members(format, &["type", "json_schema"], "response_format", warnings);
+    unknown_members(
+        format,
+        &["type", "json_schema"],
+        "response_format",
+        warnings,
+    );
     if kind.is("text") {
         return Ok(Format::Free);
     }
@@ -106,14 +163,30 @@ pub(super) fn format<'a>(body: Value<'a>, warnings: &mut Warnings) -> Result<For
     let known = ["name", "description", "schema", "strict"];
     unknown_members(wrapper, &known, "response_format.json_schema", warnings);
     let schema = required_object(wrapper, "schema", "response_format.json_schema.schema")?;
-    let description = optional_text(wrapper, "description", "response_format.json_schema.description")?;
+    let description = optional_text(
+        wrapper,
+        "description",
+        "response_format.json_schema.description",
+    )?;
     let description = description.filter(|text| !text.is_empty());
-    let name = wrapper.get("name").and_then(Value::text).filter(|name| !name.is_empty());
-    Ok(Format::Schema { schema, description, name, strict: wrapper.get("strict").and_then(Value::bool) })
+    let name = wrapper
+        .get("name")
+        .and_then(Value::text)
+        .filter(|name| !name.is_empty());
+    Ok(Format::Schema {
+        schema,
+        description,
+        name,
+        strict: wrapper.get("strict").and_then(Value::bool),
+    })
 }
 
-/// The first of: the messages protocol's own members, the extension `reasoning`, `reasoning_effort`.
-pub(super) fn reasoning<'a>(body: Value<'a>, warnings: &mut Warnings) -> Result<Reasoning<'a>, Refused> {
+/// The first of: the messages protocol's own members, the extension `reasoning`,
+/// `reasoning_effort`.
+pub(super) fn reasoning<'a>(
+    body: Value<'a>,
+    warnings: &mut Warnings,
+) -> Result<Reasoning<'a>, Refused> {
     let mut reasoning = Reasoning::default();
     if let Some(thinking) = body.get("thinking") {
         shape(thinking, Shape::Object, "thinking")?;
@@ -121,7 +194,9 @@ pub(super) fn reasoning<'a>(body: Value<'a>, warnings: &mut Warnings) -> Result<
         reasoning.is_verbatim = true;
     }
     // What else `output_config` says is kept among the extra members.
-    reasoning.is_verbatim |= body.get("output_config").is_some_and(|config| config.get("effort").is_some());
+    reasoning.is_verbatim |= body
+        .get("output_config")
+        .is_some_and(|config| config.get("effort").is_some());
     if reasoning.is_verbatim {
         return Ok(reasoning);
     }
@@ -137,14 +212,27 @@ pub(super) fn reasoning<'a>(body: Value<'a>, warnings: &mut Warnings) -> Result<
 }
 
 /// `{effort, max_tokens, exclude, enabled}`, as aggregators have it.
-fn extended(extension: Value<'_>, reasoning: &mut Reasoning<'_>, warnings: &mut Warnings) -> Result<(), Refused> {
-    unknown_members(extension, &["effort", "max_tokens", "exclude", "enabled"], "reasoning", warnings);
+fn extended(
+    extension: Value<'_>,
+    reasoning: &mut Reasoning<'_>,
+    warnings: &mut Warnings,
+) -> Result<(), Refused> {
+    unknown_members(
+        extension,
+        &["effort", "max_tokens", "exclude", "enabled"],
+        "reasoning",
+        warnings,
+    );
     reasoning.hide = optional_bool(extension, "exclude", "reasoning.exclude")?.unwrap_or(false);
     let enabled = optional_bool(extension, "enabled", "reasoning.enabled")?;
     let level = effort(extension, "effort", "reasoning.effort")?;
     let budget = match extension.get("max_tokens") {
         None => None,
-        Some(value) => Some(value.count().ok_or_else(|| wrong_type("reasoning.max_tokens", "an integer", value))?),
+        Some(value) => Some(
+            value
+                .count()
+                .ok_or_else(|| wrong_type("reasoning.max_tokens", "an integer", value))?,
+        ),
     };
     let (effort, field) = match (enabled, level, budget) {
         (Some(false), ..) => (Some(Effort::None), "reasoning.enabled"),
@@ -162,6 +250,10 @@ fn extended(extension: Value<'_>, reasoning: &mut Reasoning<'_>, warnings: &mut 
 }
 
 fn effort(of: Value<'_>, name: &str, path: &str) -> Result<Option<Effort>, Refused> {
-    let Some(word) = optional_text(of, name, path)? else { return Ok(None) };
-    Effort::named(&word.value()).map(Some).ok_or_else(|| unknown_word(path, &word, EFFORTS))
+    let Some(word) = optional_text(of, name, path)? else {
+        return Ok(None);
+    };
+    Effort::named(&word.value())
+        .map(Some)
+        .ok_or_else(|| unknown_word(path, &word, EFFORTS))
 }

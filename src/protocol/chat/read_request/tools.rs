@@ -1,12 +1,13 @@
-//! The tools of a chat request, today's and the older `functions`, and which of them must be called.
+//! The tools of a chat request, today's and the older `functions`, and which of them must be
+//! called.
 //!
 //! It must not change a schema or a name: that is for the target's rules.
 //!
 //! Read next: `read_request/messages.rs`.
 
 use super::check::{
-    Shape, invalid, optional_bool, optional_items, optional_text, required_object, required_text, shape,
-    unknown_members, unknown_word, wrong_type,
+    Shape, invalid, optional_bool, optional_items, optional_text, required_object, required_text,
+    shape, unknown_members, unknown_word, wrong_type,
 };
 use super::marker;
 use crate::protocol::form::{Choice, Function, Refused, Request, Tool, ToolKind, Warnings};
@@ -16,7 +17,11 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fmt::Display;
 
-pub(super) fn read<'a>(body: Value<'a>, request: &mut Request<'a>, warnings: &mut Warnings) -> Result<(), Refused> {
+pub(super) fn read<'a>(
+    body: Value<'a>,
+    request: &mut Request<'a>,
+    warnings: &mut Warnings,
+) -> Result<(), Refused> {
     let mut names = HashSet::new();
     for (index, value) in optional_items(body, "tools", &"tools")?.enumerate() {
         let tool = tool(index, value, warnings)?;
@@ -25,12 +30,24 @@ pub(super) fn read<'a>(body: Value<'a>, request: &mut Request<'a>, warnings: &mu
     }
     for (index, value) in optional_items(body, "functions", &"functions")?.enumerate() {
         if !request.legacy_functions && !request.tools.is_empty() {
-            return Err(invalid("functions", "'functions' and 'tools' cannot both be provided."));
+            return Err(invalid(
+                "functions",
+                "'functions' and 'tools' cannot both be provided.",
+            ));
         }
         request.legacy_functions = true;
         shape(value, Shape::Object, format_args!("functions[{index}]"))?;
-        let function = function(value, "functions[]", format_args!("functions[{index}]"), warnings)?;
-        let tool = Tool { index, kind: ToolKind::Function(function), cache: None };
+        let function = function(
+            value,
+            "functions[]",
+            format_args!("functions[{index}]"),
+            warnings,
+        )?;
+        let tool = Tool {
+            index,
+            kind: ToolKind::Function(function),
+            cache: None,
+        };
         unique(&mut names, &tool, "functions", index)?;
         request.tools.push(tool);
     }
@@ -39,7 +56,12 @@ pub(super) fn read<'a>(body: Value<'a>, request: &mut Request<'a>, warnings: &mu
     Ok(())
 }
 
-fn unique<'a>(names: &mut HashSet<Cow<'a, str>>, tool: &Tool<'a>, list: &str, index: usize) -> Result<(), Refused> {
+fn unique<'a>(
+    names: &mut HashSet<Cow<'a, str>>,
+    tool: &Tool<'a>,
+    list: &str,
+    index: usize,
+) -> Result<(), Refused> {
     let name = match &tool.kind {
         ToolKind::Function(function) => function.name.clone(),
         ToolKind::Custom { name, .. } => name.clone(),
@@ -50,7 +72,10 @@ fn unique<'a>(names: &mut HashSet<Cow<'a, str>>, tool: &Tool<'a>, list: &str, in
     };
     let name = name.into_value();
     if names.contains(&name) {
-        return Err(invalid(format_args!("{list}[{index}]"), format!("Tool names must be unique: '{name}'.")));
+        return Err(invalid(
+            format_args!("{list}[{index}]"),
+            format!("Tool names must be unique: '{name}'."),
+        ));
     }
     names.insert(name);
     Ok(())
@@ -62,19 +87,38 @@ fn tool<'a>(index: usize, value: Value<'a>, warnings: &mut Warnings) -> Result<T
     let own = marker(value, format_args!("tools[{index}]"))?;
     if kind.is("function") {
         // Some clients say the name here once more.
-        unknown_members(value, &["type", "function", "cache_control", "name"], "tools[]", warnings);
+        unknown_members(
+            value,
+            &["type", "function", "cache_control", "name"],
+            "tools[]",
+            warnings,
+        );
         let path = format!("tools[{index}].function");
         let inner = required_object(value, "function", &path)?;
         let cache = own.or(marker(inner, &path)?);
         let function = function(inner, "tools[].function", &path, warnings)?;
-        return Ok(Tool { index, kind: ToolKind::Function(function), cache });
+        return Ok(Tool {
+            index,
+            kind: ToolKind::Function(function),
+            cache,
+        });
     }
     if kind.is("custom") {
-        unknown_members(value, &["type", "custom", "cache_control"], "tools[]", warnings);
+        unknown_members(
+            value,
+            &["type", "custom", "cache_control"],
+            "tools[]",
+            warnings,
+        );
         let path = format!("tools[{index}].custom");
         let inner = required_object(value, "custom", &path)?;
         let cache = own.or(marker(inner, &path)?);
-        unknown_members(inner, &["name", "description", "format", "cache_control"], "tools[].custom", warnings);
+        unknown_members(
+            inner,
+            &["name", "description", "format", "cache_control"],
+            "tools[].custom",
+            warnings,
+        );
         let kind = ToolKind::Custom {
             name: required_text(inner, "name", format_args!("{path}.name"))?,
             description: optional_text(inner, "description", format_args!("{path}.description"))?,
@@ -83,16 +127,30 @@ fn tool<'a>(index: usize, value: Value<'a>, warnings: &mut Warnings) -> Result<T
         return Ok(Tool { index, kind, cache });
     }
     if is_dated(&kind.value()) {
-        return Ok(Tool { index, kind: ToolKind::Vendor { kind, value }, cache: own });
+        return Ok(Tool {
+            index,
+            kind: ToolKind::Vendor { kind, value },
+            cache: own,
+        });
     }
-    Err(unknown_word(format_args!("tools[{index}].type"), &kind, "'function'"))
+    Err(unknown_word(
+        format_args!("tools[{index}].type"),
+        &kind,
+        "'function'",
+    ))
 }
 
 /// `bash_20250124`: a tool type of the messages protocol.
 fn is_dated(kind: &str) -> bool {
     kind.rsplit_once('_').is_some_and(|(name, date)| {
-        let is_name = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
-        is_name && date.len() == 8 && date.starts_with("20") && date.bytes().all(|byte| byte.is_ascii_digit())
+        let is_name = !name.is_empty()
+            && name
+                .bytes()
+                .all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+        is_name
+            && date.len() == 8
+            && date.starts_with("20")
+            && date.bytes().all(|byte| byte.is_ascii_digit())
     })
 }
 
@@ -102,7 +160,13 @@ fn function<'a>(
     path: impl Display,
     warnings: &mut Warnings,
 ) -> Result<Function<'a>, Refused> {
-    let known = ["name", "description", "parameters", "strict", "cache_control"];
+    let known = [
+        "name",
+        "description",
+        "parameters",
+        "strict",
+        "cache_control",
+    ];
     unknown_members(value, &known, pattern, warnings);
     let schema = value.get("parameters");
     if let Some(schema) = schema {
@@ -124,16 +188,24 @@ fn choice<'a>(body: Value<'a>, names: &HashSet<Cow<'a, str>>) -> Result<Choice<'
         (None, None) => return Ok(Choice::Absent),
     };
     let named = match &choice {
-        Choice::Absent | Choice::Auto | Choice::None if names.is_empty() => return Ok(Choice::Absent),
+        Choice::Absent | Choice::Auto | Choice::None if names.is_empty() => {
+            return Ok(Choice::Absent);
+        }
         _ if names.is_empty() => {
-            return Err(invalid(field, format!("'{field}' is only allowed when '{list}' are specified.")));
+            return Err(invalid(
+                field,
+                format!("'{field}' is only allowed when '{list}' are specified."),
+            ));
         }
         Choice::Absent | Choice::Auto | Choice::None | Choice::Required => &[],
         Choice::Tool(name) => std::slice::from_ref(name),
         Choice::Allowed { names, .. } => names.as_slice(),
     };
     if let Some(unknown) = named.iter().find(|name| !names.contains(&name.value())) {
-        return Err(invalid(field, format!("Tool choice '{}' not found in '{list}'.", unknown.value())));
+        return Err(invalid(
+            field,
+            format!("Tool choice '{}' not found in '{list}'.", unknown.value()),
+        ));
     }
     Ok(choice)
 }
@@ -144,18 +216,30 @@ fn tool_choice<'a>(value: Value<'a>) -> Result<Choice<'a>, Refused> {
             "auto" => Ok(Choice::Auto),
             "none" => Ok(Choice::None),
             "required" => Ok(Choice::Required),
-            _ => Err(unknown_word("tool_choice", &word, "'none', 'auto', and 'required'")),
+            _ => Err(unknown_word(
+                "tool_choice",
+                &word,
+                "'none', 'auto', and 'required'",
+            )),
         };
     }
     if !value.is_object() {
-        return Err(wrong_type("tool_choice", "one of a string or an object", value));
+        return Err(wrong_type(
+            "tool_choice",
+            "one of a string or an object",
+            value,
+        ));
     }
     let kind = required_text(value, "type", "tool_choice.type")?;
     match kind.value().as_ref() {
         "function" => named(value, "function", "tool_choice").map(Choice::Tool),
         "custom" => named(value, "custom", "tool_choice").map(Choice::Tool),
         "allowed_tools" => allowed(value),
-        _ => Err(unknown_word("tool_choice.type", &kind, "'allowed_tools', 'function', and 'custom'")),
+        _ => Err(unknown_word(
+            "tool_choice.type",
+            &kind,
+            "'allowed_tools', 'function', and 'custom'",
+        )),
     }
 }
 
@@ -171,16 +255,29 @@ fn allowed<'a>(value: Value<'a>) -> Result<Choice<'a>, Refused> {
     let mode = required_text(inner, "mode", "tool_choice.allowed_tools.mode")?;
     let required = mode.is("required");
     if !required && !mode.is("auto") {
-        return Err(unknown_word("tool_choice.allowed_tools.mode", &mode, "'auto' and 'required'"));
+        return Err(unknown_word(
+            "tool_choice.allowed_tools.mode",
+            &mode,
+            "'auto' and 'required'",
+        ));
     }
     let mut names = Vec::new();
-    for (index, item) in optional_items(inner, "tools", &"tool_choice.allowed_tools.tools")?.enumerate() {
+    for (index, item) in
+        optional_items(inner, "tools", &"tool_choice.allowed_tools.tools")?.enumerate()
+    {
         let path = format!("tool_choice.allowed_tools.tools[{index}]");
-        let member = if item.get("custom").is_some() { "custom" } else { "function" };
+        let member = if item.get("custom").is_some() {
+            "custom"
+        } else {
+            "function"
+        };
         names.push(named(item, member, path)?);
     }
     if names.is_empty() {
-        return Err(invalid(path, "[] is too short - 'tool_choice.allowed_tools.tools'"));
+        return Err(invalid(
+            path,
+            "[] is too short - 'tool_choice.allowed_tools.tools'",
+        ));
     }
     Ok(Choice::Allowed { names, required })
 }
@@ -190,7 +287,13 @@ fn function_call<'a>(value: Value<'a>) -> Result<Choice<'a>, Refused> {
         Some(word) if word.is("auto") => Ok(Choice::Auto),
         Some(word) if word.is("none") => Ok(Choice::None),
         Some(word) => Err(unknown_word("function_call", &word, "'none' and 'auto'")),
-        None if value.is_object() => required_text(value, "name", "function_call.name").map(Choice::Tool),
-        None => Err(wrong_type("function_call", "one of a string or an object", value)),
+        None if value.is_object() => {
+            required_text(value, "name", "function_call.name").map(Choice::Tool)
+        }
+        None => Err(wrong_type(
+            "function_call",
+            "one of a string or an object",
+            value,
+        )),
     }
 }

@@ -1,8 +1,9 @@
 //! Which call a fragment of `tool_calls` belongs to, and when a call can be told.
 //!
-//! It must not join arguments once a call has a name: fragments pass through. Vendors differ in what they send with
-//! a fragment: an index or none, 0 for every call, the id once or every time. The rule: the index tells the call,
-//! unless an id says that it is another one, or two of one chunk have a name and no id between them.
+//! It must not join arguments once a call has a name: fragments pass through. Vendors differ in
+//! what they send with a fragment: an index or none, 0 for every call, the id once or every time.
+//! The rule: the index tells the call, unless an id says that it is another one, or two of one
+//! chunk have a name and no id between them.
 //!
 //! Read next: `messages/write_stream/arguments.rs`, where overlapping calls are put in line.
 
@@ -11,7 +12,8 @@ use crate::protocol::form::answer::{Event, Fault, Piece, Sink};
 use crate::protocol::text::{Gathered, Text};
 use crate::protocol::tree::Value;
 
-/// The most calls of one answer, and the most that is held of their ids and of arguments without a name.
+/// The most calls of one answer, and the most that is held of their ids and of arguments without a
+/// name.
 const CALLS_MAX: usize = 1024;
 const HELD_BYTES_MAX: usize = 4 * 1024 * 1024;
 
@@ -47,7 +49,11 @@ impl<'v> Entry<'v> {
 
     /// `function_call`: one call, without an id.
     pub(super) fn legacy(function: Value<'v>) -> Self {
-        let mut read = Entry { index: Some(0), is_legacy: true, ..Entry::default() };
+        let mut read = Entry {
+            index: Some(0),
+            is_legacy: true,
+            ..Entry::default()
+        };
         read.callee(function);
         read
     }
@@ -57,7 +63,9 @@ impl<'v> Entry<'v> {
             match key.value().as_ref() {
                 "name" => self.name = super::text(value),
                 // Some vendors send the object itself instead of a string that holds it.
-                "arguments" | "input" if value.is_object() => self.arguments = Some(Text::made(value.raw())),
+                "arguments" | "input" if value.is_object() => {
+                    self.arguments = Some(Text::made(value.raw()))
+                }
                 "arguments" | "input" => self.arguments = super::text(value),
                 _ => {}
             }
@@ -129,16 +137,29 @@ impl Calls {
         if let (None, Some(name)) = (call.slot, &entry.name) {
             let slot = slots.next();
             let id = call.id.as_deref().map(Text::made);
-            to.event(Event::Open { slot, piece: Piece::Call { id, name: name.borrowed(), is_custom: call.is_custom } });
+            to.event(Event::Open {
+                slot,
+                piece: Piece::Call {
+                    id,
+                    name: name.borrowed(),
+                    is_custom: call.is_custom,
+                },
+            });
             call.slot = Some(slot);
             if !call.early.is_empty() {
-                to.event(Event::Delta { slot, text: call.early.text() });
+                to.event(Event::Delta {
+                    slot,
+                    text: call.early.text(),
+                });
                 self.held_bytes = self.held_bytes.saturating_sub(call.early.len());
                 call.early = Gathered::default();
             }
         }
         match (call.slot, &entry.arguments) {
-            (Some(slot), Some(arguments)) => to.event(Event::Delta { slot, text: arguments.borrowed() }),
+            (Some(slot), Some(arguments)) => to.event(Event::Delta {
+                slot,
+                text: arguments.borrowed(),
+            }),
             (None, Some(arguments)) => {
                 let before = call.early.len();
                 call.early.push(arguments);
@@ -146,7 +167,11 @@ impl Calls {
             }
             (_, None) => {}
         }
-        if self.held_bytes > HELD_BYTES_MAX { Err(Fault::TooLarge) } else { Ok(()) }
+        if self.held_bytes > HELD_BYTES_MAX {
+            Err(Fault::TooLarge)
+        } else {
+            Ok(())
+        }
     }
 
     /// The call that an entry goes on with; `None`: it begins a new one.
@@ -155,7 +180,10 @@ impl Calls {
             return None;
         }
         let at = match entry.index {
-            Some(index) => self.calls.iter().rposition(|call| call.index == Some(index))?,
+            Some(index) => self
+                .calls
+                .iter()
+                .rposition(|call| call.index == Some(index))?,
             None => self.calls.len().checked_sub(1)?,
         };
         let Some(id) = &entry.id else {
@@ -166,7 +194,8 @@ impl Calls {
         match self.calls.get(at)?.id.as_deref() {
             Some(own) if id.is(own) => Some(at),
             None if entry.index.is_some() => Some(at),
-            // Not the last call of that index, but perhaps an earlier one: fragments may take turns.
+            // Not the last call of that index, but perhaps an earlier one: fragments may take
+            // turns.
             _ => self.calls.iter().rposition(|call| {
                 let is_same_index = entry.index.is_none() || call.index == entry.index;
                 is_same_index && call.id.as_deref().is_some_and(|own| id.is(own))
@@ -178,7 +207,13 @@ impl Calls {
         if self.calls.len() >= CALLS_MAX {
             return Err(Fault::TooLarge);
         }
-        let call = Call { index: entry.index, id: None, slot: None, early: Gathered::default(), is_custom: false };
+        let call = Call {
+            index: entry.index,
+            id: None,
+            slot: None,
+            early: Gathered::default(),
+            is_custom: false,
+        };
         self.calls.push(call);
         Ok(self.calls.len() - 1)
     }

@@ -1,4 +1,5 @@
-//! A chat vendor's reasoning: under which of its names it is told, and what of it the vendor wants back.
+//! A chat vendor's reasoning: under which of its names it is told, and what of it the vendor wants
+//! back.
 //!
 //! It must not tell the same thought twice: vendors say it under two or three names at once.
 //!
@@ -46,10 +47,18 @@ impl Reasoning {
     /// Where this message's reasoning is to be read.
     pub(super) fn source(&mut self, said: &Said<'_>) -> Option<Source> {
         if self.source.is_none() {
-            let has_details = || said.details.is_some_and(|details| details.items().any(|it| entry_text(it).is_some()));
+            let has_details = || {
+                said.details
+                    .is_some_and(|details| details.items().any(|it| entry_text(it).is_some()))
+            };
             self.source = match said {
-                Said { reasoning_content: Some(_), .. } => Some(Source::Content),
-                Said { reasoning: Some(_), .. } => Some(Source::Plain),
+                Said {
+                    reasoning_content: Some(_),
+                    ..
+                } => Some(Source::Content),
+                Said {
+                    reasoning: Some(_), ..
+                } => Some(Source::Plain),
                 _ if has_details() => Some(Source::Details),
                 _ => None,
             };
@@ -57,23 +66,32 @@ impl Reasoning {
         self.source
     }
 
-    /// Keeps one entry of `reasoning_details`; in a stream it may be a fragment of the last, and is joined to it.
+    /// Keeps one entry of `reasoning_details`; in a stream it may be a fragment of the last, and is
+    /// joined to it.
     pub(super) fn keep(&mut self, entry: Value<'_>, is_whole: bool) {
         if !entry.is_object() || self.is_too_large {
             return;
         }
-        self.has_sealed |= ["data", "signature"].iter().any(|name| entry.get(name).and_then(super::text).is_some());
+        self.has_sealed |= ["data", "signature"]
+            .iter()
+            .any(|name| entry.get(name).and_then(super::text).is_some());
         match self.kept.last_mut() {
             Some(last) if !is_whole && last.goes_on(entry) => self.kept_bytes += last.join(entry),
             _ => {
-                let members: Vec<_> =
-                    entry.members().map(|(key, value)| (as_written(&key).to_owned(), value.raw().to_owned())).collect();
+                let members: Vec<_> = entry
+                    .members()
+                    .map(|(key, value)| (as_written(&key).to_owned(), value.raw().to_owned()))
+                    .collect();
                 self.kept_bytes += entry.raw().len() + size_of::<Entry>();
                 self.kept.push(Entry { members });
             }
         }
         if self.kept_bytes > KEPT_BYTES_MAX {
-            *self = Reasoning { source: self.source, is_too_large: true, ..Reasoning::default() };
+            *self = Reasoning {
+                source: self.source,
+                is_too_large: true,
+                ..Reasoning::default()
+            };
         }
     }
 
@@ -92,15 +110,21 @@ impl Reasoning {
 const TEXTS: [&str; 2] = ["text", "summary"];
 
 pub(super) fn entry_text(entry: Value<'_>) -> Option<Text<'_>> {
-    TEXTS.iter().find_map(|name| entry.get(name).and_then(super::text))
+    TEXTS
+        .iter()
+        .find_map(|name| entry.get(name).and_then(super::text))
 }
 
 impl Entry {
     fn get(&self, name: &str) -> Option<&str> {
-        self.members.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+        self.members
+            .iter()
+            .find(|(key, _)| key == name)
+            .map(|(_, value)| value.as_str())
     }
 
-    /// `entry` is more of this one: of the same type and place, and this one has a text that no signature closed.
+    /// `entry` is more of this one: of the same type and place, and this one has a text that no
+    /// signature closed.
     fn goes_on(&self, entry: Value<'_>) -> bool {
         let same = |name: &str| match (self.get(name), entry.get(name)) {
             (Some(own), Some(other)) => own == other.raw(),

@@ -7,7 +7,11 @@ use crate::protocol::form::{Action, Effort, Request, Warnings};
 use crate::protocol::tree::Value;
 
 /// Budgets in tokens up to which a level holds.
-const BUDGETS: [(u64, Effort); 3] = [(4_096, Effort::Low), (16_384, Effort::Medium), (32_768, Effort::High)];
+const BUDGETS: [(u64, Effort); 3] = [
+    (4_096, Effort::Low),
+    (16_384, Effort::Medium),
+    (32_768, Effort::High),
+];
 
 /// What `thinking` says.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -26,19 +30,32 @@ fn wish(request: &Request<'_>) -> Wish {
         level.map_or(Effort::Xhigh, |(_, level)| *level)
     };
     let Some(thinking) = request.reasoning.thinking else {
-        return request.reasoning.budget_tokens.map_or(Wish::Nothing, |tokens| Wish::Budget(level_of(tokens)));
+        return request
+            .reasoning
+            .budget_tokens
+            .map_or(Wish::Nothing, |tokens| Wish::Budget(level_of(tokens)));
     };
     let is = |wanted| thinking.get("type").is_some_and(|kind| kind.is(wanted));
     if is("enabled") {
-        let tokens = thinking.get("budget_tokens").and_then(Value::count).unwrap_or_default();
+        let tokens = thinking
+            .get("budget_tokens")
+            .and_then(Value::count)
+            .unwrap_or_default();
         return Wish::Budget(level_of(tokens));
     }
-    if is("adaptive") { Wish::Free } else { Wish::Off }
+    if is("adaptive") {
+        Wish::Free
+    } else {
+        Wish::Off
+    }
 }
 
 /// The caller wants to see the reasoning.
 pub(in crate::protocol) fn shows_thinking(request: &Request<'_>) -> bool {
-    let display = request.reasoning.thinking.and_then(|thinking| thinking.get("display"));
+    let display = request
+        .reasoning
+        .thinking
+        .and_then(|thinking| thinking.get("display"));
     let is_omitted = display.is_some_and(|display| display.is("omitted"));
     matches!(wish(request), Wish::Free | Wish::Budget(_)) && !is_omitted
 }
@@ -69,9 +86,17 @@ pub(in crate::protocol) fn effort(
     if !thinker.reasons {
         let is_wanted = matches!(wish, Wish::Free | Wish::Budget(_));
         // Beside messages' members an effort alone asks for no reasoning.
-        let is_asked = request.surface != Protocol::Messages && said.is_some_and(|level| level != Effort::None);
+        let is_asked = request.surface != Protocol::Messages
+            && said.is_some_and(|level| level != Effort::None);
         if is_wanted || is_asked {
-            warnings.add(Action::Dropped, if request.reasoning.thinking.is_some() { "thinking" } else { field });
+            warnings.add(
+                Action::Dropped,
+                if request.reasoning.thinking.is_some() {
+                    "thinking"
+                } else {
+                    field
+                },
+            );
         }
         return None;
     }

@@ -1,7 +1,8 @@
-//! What only the messages protocol has, told in words: search results, documents, summaries, and what tools did that
-//! ran at another vendor.
+//! What only the messages protocol has, told in words: search results, documents, summaries, and
+//! what tools did that ran at another vendor.
 //!
-//! It must stay small: what a far tool gave back is cut, because it was already worked into the answer beside it.
+//! It must stay small: what a far tool gave back is cut, because it was already worked into the
+//! answer beside it.
 //!
 //! Read next: `chat/write_request/turns.rs`.
 
@@ -36,7 +37,8 @@ impl Words<'_> {
         names::tool_name(name.value(), at, self.warnings, self.recall).into_owned()
     }
 
-    /// A block of the turn `at`, as pieces of one text; empty for what says nothing, or was told with an earlier block.
+    /// A block of the turn `at`, as pieces of one text; empty for what says nothing, or was told
+    /// with an earlier block.
     pub fn opaque<'a>(
         &mut self,
         (at, blocks): (At, &[Block<'a>]),
@@ -46,10 +48,16 @@ impl Words<'_> {
     ) -> Vec<Text<'a>> {
         match opaque.name.value().as_ref() {
             "search_result" => self.search_result(block, opaque.value),
-            "compaction" => self.summary(block, opaque.value).map(Vec::from).unwrap_or_default(),
+            "compaction" => self
+                .summary(block, opaque.value)
+                .map(Vec::from)
+                .unwrap_or_default(),
             _ => {
                 let results = results.get_or_insert_with(|| FarResults::of(blocks));
-                self.far_tool(at, opaque, results).map(Text::made).into_iter().collect()
+                self.far_tool(at, opaque, results)
+                    .map(Text::made)
+                    .into_iter()
+                    .collect()
             }
         }
     }
@@ -60,7 +68,10 @@ impl Words<'_> {
             "search_result" => self.search_result(at, opaque.value),
             "tool_reference" => {
                 let name = member(opaque.value, "tool_name").unwrap_or(Text::made(""));
-                vec![Text::made(format!("[tool available: {}]", self.tool_name(&name, at)))]
+                vec![Text::made(format!(
+                    "[tool available: {}]",
+                    self.tool_name(&name, at)
+                ))]
             }
             _ => {
                 let mut json = Vec::new();
@@ -72,22 +83,34 @@ impl Words<'_> {
 
     /// A search result between its tags.
     fn search_result<'a>(&mut self, at: At, value: Value<'a>) -> Vec<Text<'a>> {
-        let wants_citations = value.get("citations").and_then(|citations| citations.get("enabled"));
+        let wants_citations = value
+            .get("citations")
+            .and_then(|citations| citations.get("enabled"));
         self.citations(at, wants_citations.and_then(Value::bool).unwrap_or(false));
         let mut open = String::from("<search_result");
         attribute("source", member(value, "source").as_ref(), &mut open);
         attribute("title", member(value, "title").as_ref(), &mut open);
         open.push_str(">\n");
         let mut texts = vec![Text::made(open)];
-        texts.extend(value.get("content").into_iter().flat_map(Value::items).filter_map(|item| member(item, "text")));
+        texts.extend(
+            value
+                .get("content")
+                .into_iter()
+                .flat_map(Value::items)
+                .filter_map(|item| member(item, "text")),
+        );
         texts.push(Text::made("\n</search_result>"));
         texts
     }
 
-    /// A document's texts between its tags; of one that is handed on as it is only its context, which goes before it.
+    /// A document's texts between its tags; of one that is handed on as it is only its context,
+    /// which goes before it.
     pub fn document<'t>(&mut self, at: At, file: &'t File<'_>) -> Vec<Text<'t>> {
         self.citations(at, file.wants_citations);
-        let context = file.context.as_ref().map(|context| [Text::made("Context: "), context.borrowed()]);
+        let context = file
+            .context
+            .as_ref()
+            .map(|context| [Text::made("Context: "), context.borrowed()]);
         if let FileContent::Pdf(_) | FileContent::Url(_) = file.content {
             return context.into_iter().flatten().collect();
         }
@@ -115,30 +138,49 @@ impl Words<'_> {
 
     fn citations(&mut self, at: At, are_wanted: bool) {
         if are_wanted {
-            self.warnings.add(Action::Dropped, format_args!("{at}.citations"));
+            self.warnings
+                .add(Action::Dropped, format_args!("{at}.citations"));
         }
     }
 
     /// What a compaction says, if it can be read.
     fn summary<'a>(&mut self, at: At, value: Value<'a>) -> Option<[Text<'a>; 2]> {
-        if value.get("tool_changes").is_some_and(|changes| changes.items().next().is_some()) {
-            self.warnings.add(Action::Dropped, format_args!("{at}.tool_changes"));
+        if value
+            .get("tool_changes")
+            .is_some_and(|changes| changes.items().next().is_some())
+        {
+            self.warnings
+                .add(Action::Dropped, format_args!("{at}.tool_changes"));
         }
         let content = member(value, "content").filter(|content| !content.is_blank())?;
         Some([Text::made(SUMMARY), content])
     }
 
-    /// What a far tool was asked and gave back; `None` for what belongs to an earlier block, or says nothing.
-    fn far_tool(&mut self, at: At, opaque: &Opaque<'_>, results: &mut FarResults<'_>) -> Option<String> {
+    /// What a far tool was asked and gave back; `None` for what belongs to an earlier block, or
+    /// says nothing.
+    fn far_tool(
+        &mut self,
+        at: At,
+        opaque: &Opaque<'_>,
+        results: &mut FarResults<'_>,
+    ) -> Option<String> {
         let kind = opaque.name.value();
         let (call, result) = match kind.as_ref() {
             "fallback" | "mcp_tool_listing" => return None,
             "server_tool_use" | "mcp_tool_use" => {
-                let id = opaque.value.get("id").and_then(Value::string).unwrap_or_default();
+                let id = opaque
+                    .value
+                    .get("id")
+                    .and_then(Value::string)
+                    .unwrap_or_default();
                 (Some(opaque.value), results.take(&id))
             }
             _ => {
-                let id = opaque.value.get("tool_use_id").and_then(Value::string).unwrap_or_default();
+                let id = opaque
+                    .value
+                    .get("tool_use_id")
+                    .and_then(Value::string)
+                    .unwrap_or_default();
                 if results.is_told(&id) {
                     return None;
                 }
@@ -147,7 +189,11 @@ impl Words<'_> {
         };
         self.warnings.add(Action::Rewritten, at);
         let lines = [call.map(used), result.map(gave_back)];
-        let lines: Vec<String> = lines.into_iter().flatten().filter(|line| !line.is_empty()).collect();
+        let lines: Vec<String> = lines
+            .into_iter()
+            .flatten()
+            .filter(|line| !line.is_empty())
+            .collect();
         (!lines.is_empty()).then(|| lines.join("\n"))
     }
 }
@@ -188,7 +234,10 @@ fn used(call: Value<'_>) -> String {
     let name = call.get("name").and_then(Value::string).unwrap_or_default();
     let mut input = Vec::new();
     compact(call.get("input").map_or("{}", Value::raw), &mut input);
-    format!("[used {name}: {}]", String::from_utf8(input).unwrap_or_default())
+    format!(
+        "[used {name}: {}]",
+        String::from_utf8(input).unwrap_or_default()
+    )
 }
 
 /// One line per hit of a search; else the text of it, cut.
@@ -208,7 +257,10 @@ struct Told {
 impl Told {
     /// Whatever text is in there, by the names that results have for it.
     fn value(&mut self, value: Option<Value<'_>>, depth: u32) {
-        let Some(value) = value.filter(|_| depth < DEPTH_MAX && self.chars < RESULT_CHARS_MAX) else { return };
+        let Some(value) = value.filter(|_| depth < DEPTH_MAX && self.chars < RESULT_CHARS_MAX)
+        else {
+            return;
+        };
         if let Some(text) = value.string() {
             self.line(&text);
             return;
@@ -229,7 +281,16 @@ impl Told {
         } else if value.get("type").is_some_and(|kind| kind.is("base64")) {
             // A file's bytes are no text.
         } else {
-            for name in ["text", "stdout", "stderr", "lines", "content", "source", "data", "tool_references"] {
+            for name in [
+                "text",
+                "stdout",
+                "stderr",
+                "lines",
+                "content",
+                "source",
+                "data",
+                "tool_references",
+            ] {
                 self.value(value.get(name), depth + 1);
             }
         }

@@ -32,7 +32,10 @@ pub(in crate::protocol) enum Said<'t> {
 
 impl<'t> Part<'t> {
     pub fn of(said: Said<'t>) -> Self {
-        Part { said, is_marked: false }
+        Part {
+            said,
+            is_marked: false,
+        }
     }
 
     pub fn is_text(&self) -> bool {
@@ -73,7 +76,12 @@ impl Words<'_> {
     }
 
     /// A document: its words, then what cannot be said in words.
-    pub fn file<'t>(&mut self, block: &'t Block<'_>, file: &'t File<'t>, parts: &mut Vec<Part<'t>>) {
+    pub fn file<'t>(
+        &mut self,
+        block: &'t Block<'_>,
+        file: &'t File<'t>,
+        parts: &mut Vec<Part<'t>>,
+    ) {
         let texts = self.document(block.at, file);
         if !texts.is_empty() {
             parts.push(Part::of(Said::Texts(texts)));
@@ -83,15 +91,22 @@ impl Words<'_> {
             FileContent::Pdf(data) => parts.push(Part::of(Said::File(file, data))),
             FileContent::Url(url) => {
                 if file.title.is_some() {
-                    let name = if self.recall.voice.is_some() { "filename" } else { "title" };
-                    self.warnings.add(Action::Dropped, format_args!("{}.{name}", block.at));
+                    let name = if self.recall.voice.is_some() {
+                        "filename"
+                    } else {
+                        "title"
+                    };
+                    self.warnings
+                        .add(Action::Dropped, format_args!("{}.{name}", block.at));
                 }
                 parts.push(Part::of(Said::FileAt(url)));
             }
-            FileContent::Blocks(blocks) => parts.extend(blocks.iter().filter_map(|block| match &block.kind {
-                BlockKind::Image(image) => Some(Part::of(Said::Image(image))),
-                _ => None,
-            })),
+            FileContent::Blocks(blocks) => {
+                parts.extend(blocks.iter().filter_map(|block| match &block.kind {
+                    BlockKind::Image(image) => Some(Part::of(Said::Image(image))),
+                    _ => None,
+                }))
+            }
         }
     }
 }
@@ -101,13 +116,31 @@ impl Writer<'_> {
     pub(super) fn content(&mut self, parts: &[Part<'_>]) {
         match parts {
             [] => drop(self.json.str("")),
-            [Part { said: Said::Text(text), is_marked: false }] => drop(self.json.text(text)),
-            [Part { said: Said::Texts(texts), is_marked: false }] => drop(self.json.joined(texts)),
+            [
+                Part {
+                    said: Said::Text(text),
+                    is_marked: false,
+                },
+            ] => drop(self.json.text(text)),
+            [
+                Part {
+                    said: Said::Texts(texts),
+                    is_marked: false,
+                },
+            ] => drop(self.json.joined(texts)),
             parts => {
                 self.json.open_array();
                 for part in parts {
-                    if matches!(part.said, Said::Image(Image { detail: Some(Detail::Original), .. })) {
-                        self.words.warnings.add(Action::Clamped, "input[].content[].detail");
+                    if matches!(
+                        part.said,
+                        Said::Image(Image {
+                            detail: Some(Detail::Original),
+                            ..
+                        })
+                    ) {
+                        self.words
+                            .warnings
+                            .add(Action::Clamped, "input[].content[].detail");
                     }
                     write(part, &mut self.json);
                 }
@@ -123,7 +156,11 @@ impl Writer<'_> {
         if parts.is_empty() || !parts.iter().all(Part::is_text) {
             return;
         }
-        self.json.open_object().key("role").str(self.model.system_role).key("content");
+        self.json
+            .open_object()
+            .key("role")
+            .str(self.model.system_role)
+            .key("content");
         self.content(&parts);
         self.json.close_object();
     }
@@ -135,11 +172,18 @@ fn write(part: &Part<'_>, json: &mut Json) {
         Said::Text(text) => drop(json.str("text").key("text").text(text)),
         Said::Texts(texts) => drop(json.str("text").key("text").joined(texts)),
         Said::Image(image) => {
-            json.str("image_url").key("image_url").open_object().key("url");
+            json.str("image_url")
+                .key("image_url")
+                .open_object()
+                .key("url");
             image.source.write_url(json);
             if let Some(detail) = image.detail {
                 // It has no word for more than that.
-                let detail = if detail == Detail::Original { Detail::High } else { detail };
+                let detail = if detail == Detail::Original {
+                    Detail::High
+                } else {
+                    detail
+                };
                 json.key("detail").str(detail.as_str());
             }
             json.close_object();
@@ -147,22 +191,35 @@ fn write(part: &Part<'_>, json: &mut Json) {
         Said::File(file, data) => {
             json.str("file").key("file").open_object();
             json.key("filename").str(&file_name(file));
-            json.key("file_data").joined(&[Text::made("data:application/pdf;base64,"), data.borrowed()]);
+            json.key("file_data")
+                .joined(&[Text::made("data:application/pdf;base64,"), data.borrowed()]);
             json.close_object();
         }
         // Refused before; in words it would not be the document.
         Said::FileAt(url) => drop(json.str("text").key("text").text(url)),
     }
     if part.is_marked {
-        json.key("prompt_cache_breakpoint").open_object().key("mode").str("explicit").close_object();
+        json.key("prompt_cache_breakpoint")
+            .open_object()
+            .key("mode")
+            .str("explicit")
+            .close_object();
     }
     json.close_object();
 }
 
 pub(in crate::protocol) fn file_name(file: &File<'_>) -> String {
-    let Some(title) = file.title.as_ref().filter(|title| !title.is_blank()) else { return FILE_NAME.to_owned() };
+    let Some(title) = file.title.as_ref().filter(|title| !title.is_blank()) else {
+        return FILE_NAME.to_owned();
+    };
     let title = title.value();
     let end = title.len().saturating_sub(4);
-    let has_ending = title.get(end..).is_some_and(|ending| ending.eq_ignore_ascii_case(".pdf"));
-    if has_ending { title.into_owned() } else { format!("{title}.pdf") }
+    let has_ending = title
+        .get(end..)
+        .is_some_and(|ending| ending.eq_ignore_ascii_case(".pdf"));
+    if has_ending {
+        title.into_owned()
+    } else {
+        format!("{title}.pdf")
+    }
 }

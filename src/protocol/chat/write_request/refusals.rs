@@ -1,4 +1,5 @@
-//! What a messages caller may say and no chat vendor can be told, nor go without: refused before anything is written.
+//! What a messages caller may say and no chat vendor can be told, nor go without: refused before
+//! anything is written.
 //!
 //! It must refuse all of it, because behind it nothing of the conversation is refused any more.
 //!
@@ -8,15 +9,24 @@ use super::refused;
 use crate::protocol::Protocol;
 use crate::protocol::failure::{Failure, Kind};
 use crate::protocol::form::{
-    Action, Block, BlockKind, File, FileContent, Opaque, OutcomeContent, Refused, Request, Side, Thinking, Warnings,
+    Action, Block, BlockKind, File, FileContent, Opaque, OutcomeContent, Refused, Request, Side,
+    Thinking, Warnings,
 };
 use crate::protocol::messages::read_request::fields;
 use crate::protocol::rules::Outcome;
 use std::borrow::Cow;
 
 /// The top-level members that only the messages protocol has.
-pub(in crate::protocol) fn members(request: &Request<'_>, warnings: &mut Warnings) -> Result<(), Refused> {
-    let own = || request.extra.iter().filter(|opaque| opaque.origin == Protocol::Messages);
+pub(in crate::protocol) fn members(
+    request: &Request<'_>,
+    warnings: &mut Warnings,
+) -> Result<(), Refused> {
+    let own = || {
+        request
+            .extra
+            .iter()
+            .filter(|opaque| opaque.origin == Protocol::Messages)
+    };
     // Before all else: its client then sends the whole conversation, and that may be in order.
     if own().any(|opaque| opaque.name.is("thread")) {
         return Err(Box::new(Failure::of(Kind::ThreadUnsupported)));
@@ -60,10 +70,13 @@ struct Judge {
     fetches: bool,
 }
 
-/// The conversation. Before calls and results are paired: a missing partner would only be the consequence. `fetches`: the
-/// vendor takes a document's address.
+/// The conversation. Before calls and results are paired: a missing partner would only be the
+/// consequence. `fetches`: the vendor takes a document's address.
 pub(in crate::protocol) fn blocks(request: &Request<'_>, fetches: bool) -> Result<(), Refused> {
-    let judge = Judge { surface: request.surface, fetches };
+    let judge = Judge {
+        surface: request.surface,
+        fetches,
+    };
     for turn in &request.turns {
         each(&turn.blocks, Place::Turn(turn.side), judge)?;
     }
@@ -76,33 +89,50 @@ fn each(blocks: &[Block<'_>], place: Place, judge: Judge) -> Result<(), Refused>
 
 fn no_address(surface: Protocol, block: &Block<'_>) -> Refused {
     let (path, message) = match surface {
-        Protocol::Messages => (".document.source", "only base64 and text documents are available for this model"),
-        Protocol::Chat | Protocol::Responses => {
-            (".file_url", "file_url is not available for this model; send file_data instead.")
-        }
+        Protocol::Messages => (
+            ".document.source",
+            "only base64 and text documents are available for this model",
+        ),
+        Protocol::Chat | Protocol::Responses => (
+            ".file_url",
+            "file_url is not available for this model; send file_data instead.",
+        ),
     };
     let failure = Failure::invalid(surface, &format!("{}{path}", block.at), message);
-    Box::new(if surface == Protocol::Messages { failure } else { failure.with_code("unsupported_value") })
+    Box::new(if surface == Protocol::Messages {
+        failure
+    } else {
+        failure.with_code("unsupported_value")
+    })
 }
 
 fn one(block: &Block<'_>, place: Place, judge: Judge) -> Result<(), Refused> {
     let surface = judge.surface;
     let is_told = match &block.kind {
         BlockKind::Text(_) => true,
-        BlockKind::Refusal(_) | BlockKind::Thinking(_) | BlockKind::Call(_) | BlockKind::Result(_) => {
-            place != Place::Turn(Side::System)
-        }
+        BlockKind::Refusal(_)
+        | BlockKind::Thinking(_)
+        | BlockKind::Call(_)
+        | BlockKind::Result(_) => place != Place::Turn(Side::System),
         BlockKind::Image(_) => takes_media(place),
         BlockKind::File(file) => match &file.content {
             FileContent::Text(_) => place != Place::Turn(Side::System),
             FileContent::Url(_) if !judge.fetches => return Err(no_address(surface, block)),
-            FileContent::Pdf(_) | FileContent::Url(_) | FileContent::Blocks(_) => takes_media(place),
+            FileContent::Pdf(_) | FileContent::Url(_) | FileContent::Blocks(_) => {
+                takes_media(place)
+            }
         },
         BlockKind::Opaque(Opaque { name, value, .. }) => {
             let (path, message) = match name.value().as_ref() {
                 "image" => (".image.source", "file ids are not available for this model"),
-                "document" => (".document.source", "only base64 and text documents are available for this model"),
-                "tool_use" => (".tool_use.toolset_name", "toolset calls are not available for this model"),
+                "document" => (
+                    ".document.source",
+                    "only base64 and text documents are available for this model",
+                ),
+                "tool_use" => (
+                    ".tool_use.toolset_name",
+                    "toolset calls are not available for this model",
+                ),
                 _ => ("", ""),
             };
             if !path.is_empty() && value.is_object() {
@@ -120,7 +150,10 @@ fn one(block: &Block<'_>, place: Place, judge: Judge) -> Result<(), Refused> {
             OutcomeContent::Blocks(blocks) => each(blocks, Place::Result, judge),
             OutcomeContent::Nothing | OutcomeContent::Text(_) => Ok(()),
         },
-        BlockKind::File(File { content: FileContent::Blocks(blocks), .. }) => each(blocks, Place::Document, judge),
+        BlockKind::File(File {
+            content: FileContent::Blocks(blocks),
+            ..
+        }) => each(blocks, Place::Document, judge),
         _ => Ok(()),
     }
 }
@@ -140,7 +173,10 @@ fn opaque_is_told(kind: &str, place: Place) -> bool {
         ("tool_reference" | "browser_state", place) => place == Place::Result,
         (_, Place::Result) => false,
         ("compaction", _) => true,
-        (kind, _) => matches!(fields::block_outcome(kind), Some(Outcome::Warn | Outcome::Drop)),
+        (kind, _) => matches!(
+            fields::block_outcome(kind),
+            Some(Outcome::Warn | Outcome::Drop)
+        ),
     }
 }
 

@@ -1,5 +1,5 @@
-//! What tools gave back: a `tool` message each, and behind them one message of a user with the images and documents,
-//! which a `tool` message cannot hold.
+//! What tools gave back: a `tool` message each, and behind them one message of a user with the
+//! images and documents, which a `tool` message cannot hold.
 //!
 //! It must not put anything between the results: they follow their calls at once.
 //!
@@ -16,18 +16,26 @@ impl Writer<'_> {
         let mut shown = Vec::new();
         let mut is_any = false;
         for block in blocks {
-            let BlockKind::Result(result) = &block.kind else { continue };
+            let BlockKind::Result(result) = &block.kind else {
+                continue;
+            };
             is_any = true;
             // Results stand directly behind their calls, in the same order: they were put there.
             let id = self.open.pop_front().unwrap_or_default();
             let media = self.result(&id, result);
             if !media.is_empty() {
-                shown.push(Part::of(Said::Text(Text::made(format!("Content returned by tool call {id}:")))));
+                shown.push(Part::of(Said::Text(Text::made(format!(
+                    "Content returned by tool call {id}:"
+                )))));
                 shown.extend(media);
             }
         }
         if !shown.is_empty() {
-            self.json.open_object().key("role").str("user").key("content");
+            self.json
+                .open_object()
+                .key("role")
+                .str("user")
+                .key("content");
             self.content(&shown);
             self.json.close_object();
         }
@@ -53,12 +61,22 @@ impl Writer<'_> {
         if result.is_error && !lines.first().is_some_and(says_error) {
             lines.insert(0, Text::made("Error: "));
         }
-        self.json.open_object().key("role").str("tool").key("tool_call_id").str(id);
+        self.json
+            .open_object()
+            .key("role")
+            .str("tool")
+            .key("tool_call_id")
+            .str(id);
         self.json.key("content").joined(&lines).close_object();
         media
     }
 
-    fn line<'t>(&mut self, block: &'t Block<'t>, lines: &mut Vec<Text<'t>>, media: &mut Vec<Part<'t>>) {
+    fn line<'t>(
+        &mut self,
+        block: &'t Block<'t>,
+        lines: &mut Vec<Text<'t>>,
+        media: &mut Vec<Part<'t>>,
+    ) {
         match &block.kind {
             BlockKind::Text(text) | BlockKind::Refusal(text) => lines.push(text.borrowed()),
             BlockKind::Image(image) => {
@@ -82,5 +100,7 @@ pub(in crate::protocol) fn says_error(text: &Text<'_>) -> bool {
         Text::Token { raw, .. } => raw,
         Text::Made(made) => made.as_ref(),
     };
-    shown.get(..5).is_some_and(|start| start.eq_ignore_ascii_case("error"))
+    shown
+        .get(..5)
+        .is_some_and(|start| start.eq_ignore_ascii_case("error"))
 }

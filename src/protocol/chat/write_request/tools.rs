@@ -1,6 +1,7 @@
 //! Tools and tool choice, for both protocols of a chat vendor.
 //!
-//! It must not send a tool whose schema lives inside another vendor's models: a model would invent what it takes.
+//! It must not send a tool whose schema lives inside another vendor's models: a model would invent
+//! what it takes.
 //!
 //! Read next: `rules/schema.rs`.
 
@@ -8,7 +9,9 @@ use super::foreign::Words;
 use super::wording::Wording;
 use super::{member, refused};
 use crate::protocol::Protocol;
-use crate::protocol::form::{Action, At, Choice, Function, Refused, Request, Tool, ToolKind, Warnings};
+use crate::protocol::form::{
+    Action, At, Choice, Function, Refused, Request, Tool, ToolKind, Warnings,
+};
 use crate::protocol::messages::read_request::fields;
 use crate::protocol::rules::{Outcome, custom, schema};
 use crate::protocol::text::{Json, Text, compact};
@@ -26,9 +29,13 @@ pub(in crate::protocol) fn sent<'t, 'a>(
     let mut sent = Vec::with_capacity(request.tools.len());
     for tool in &request.tools {
         match &tool.kind {
-            ToolKind::Vendor { kind, value } => {
-                left_out(request, At::Tool(tool.index), (kind, *value), model, warnings)?
-            }
+            ToolKind::Vendor { kind, value } => left_out(
+                request,
+                At::Tool(tool.index),
+                (kind, *value),
+                model,
+                warnings,
+            )?,
             ToolKind::Function(_) | ToolKind::Custom { .. } => sent.push(tool),
         }
     }
@@ -56,9 +63,17 @@ fn left_out(
     }
     if kind == "custom" {
         let message = format!("only 'direct' is available for model '{model}'");
-        return Err(refused(request.surface, &format!("{at}.allowed_callers"), &message));
+        return Err(refused(
+            request.surface,
+            &format!("{at}.allowed_callers"),
+            &message,
+        ));
     }
-    Err(refused(request.surface, &at.to_string(), &format!("'{kind}' is not available for model '{model}'")))
+    Err(refused(
+        request.surface,
+        &at.to_string(),
+        &format!("'{kind}' is not available for model '{model}'"),
+    ))
 }
 
 /// Writes tools.
@@ -88,7 +103,11 @@ impl ToolWriter<'_, '_> {
             let at = At::Tool(tool.index);
             match &tool.kind {
                 ToolKind::Function(function) => self.function(at, function)?,
-                ToolKind::Custom { name, description, format } => self.custom(at, name, description.as_ref(), *format),
+                ToolKind::Custom {
+                    name,
+                    description,
+                    format,
+                } => self.custom(at, name, description.as_ref(), *format),
                 ToolKind::Vendor { .. } => {}
             }
         }
@@ -98,20 +117,30 @@ impl ToolWriter<'_, '_> {
     }
 
     fn function(&mut self, at: At, function: &Function<'_>) -> Result<(), Refused> {
-        let cleaned = schema::for_chat(function.schema)
-            .map_err(|_| refused(self.surface, &format!("{at}.input_schema.type"), "Input should be 'object'"))?;
+        let cleaned = schema::for_chat(function.schema).map_err(|_| {
+            refused(
+                self.surface,
+                &format!("{at}.input_schema.type"),
+                "Input should be 'object'",
+            )
+        })?;
         if cleaned.rewritten {
             self.words.warnings.add(Action::Rewritten, at);
         }
-        let name = self.words.tool_name(&function.name, format_args!("{at}.name"));
+        let name = self
+            .words
+            .tool_name(&function.name, format_args!("{at}.name"));
         self.wording.open("function", self.json);
         self.json.key("name").str(&name);
         describe(self.json, function, cleaned.note.as_deref());
         self.json.key("parameters").raw(&cleaned.json);
-        let is_strict =
-            function.strict && !cleaned.rewritten && function.schema.is_some_and(schema::is_strict_for_chat);
+        let is_strict = function.strict
+            && !cleaned.rewritten
+            && function.schema.is_some_and(schema::is_strict_for_chat);
         if function.strict && !is_strict {
-            self.words.warnings.add(Action::Dropped, format_args!("{at}.strict"));
+            self.words
+                .warnings
+                .add(Action::Dropped, format_args!("{at}.strict"));
         }
         // Where nothing is said, responses takes a function for strict.
         if is_strict || self.wording == Wording::Flat {
@@ -121,13 +150,25 @@ impl ToolWriter<'_, '_> {
         Ok(())
     }
 
-    fn custom(&mut self, at: At, name: &Text<'_>, description: Option<&Text<'_>>, format: Option<Value<'_>>) {
+    fn custom(
+        &mut self,
+        at: At,
+        name: &Text<'_>,
+        description: Option<&Text<'_>>,
+        format: Option<Value<'_>>,
+    ) {
         let own = name;
         let name = match self.surface {
             Protocol::Chat => self.words.tool_name(own, format_args!("{at}.custom.name")),
-            Protocol::Messages | Protocol::Responses => self.words.tool_name(own, format_args!("{at}.name")),
+            Protocol::Messages | Protocol::Responses => {
+                self.words.tool_name(own, format_args!("{at}.name"))
+            }
         };
-        let kind = if self.takes_custom { "custom" } else { "function" };
+        let kind = if self.takes_custom {
+            "custom"
+        } else {
+            "function"
+        };
         self.wording.open(kind, self.json);
         self.json.key("name").str(&name);
         if !self.takes_custom {
@@ -136,7 +177,10 @@ impl ToolWriter<'_, '_> {
             if self.wording == Wording::Flat {
                 self.json.key("strict").bool(false);
             }
-            self.words.recall.custom_tools.push(own.value().into_owned());
+            self.words
+                .recall
+                .custom_tools
+                .push(own.value().into_owned());
         } else {
             if let Some(description) = description {
                 self.json.key("description").text(description);
@@ -163,7 +207,11 @@ impl ToolWriter<'_, '_> {
             Choice::Allowed { names, required } => {
                 self.json.key("tool_choice");
                 self.wording.open("allowed_tools", self.json);
-                self.json.key("mode").str(if *required { "required" } else { "auto" }).key("tools").open_array();
+                self.json
+                    .key("mode")
+                    .str(if *required { "required" } else { "auto" })
+                    .key("tools")
+                    .open_array();
                 names.iter().for_each(|name| self.chosen(name, sent));
                 self.json.close_array();
                 self.wording.close(self.json);
@@ -173,9 +221,11 @@ impl ToolWriter<'_, '_> {
 
     fn chosen(&mut self, name: &Text<'_>, sent: &[&Tool<'_>]) {
         let tool = sent.iter().find(|tool| is_named(tool, name));
-        let is_custom = self.takes_custom && tool.is_some_and(|tool| matches!(tool.kind, ToolKind::Custom { .. }));
+        let is_custom = self.takes_custom
+            && tool.is_some_and(|tool| matches!(tool.kind, ToolKind::Custom { .. }));
         let name = self.words.tool_name(name, "tool_choice.name");
-        self.wording.open(if is_custom { "custom" } else { "function" }, self.json);
+        self.wording
+            .open(if is_custom { "custom" } else { "function" }, self.json);
         self.json.key("name").str(&name);
         self.wording.close(self.json);
     }
@@ -183,7 +233,9 @@ impl ToolWriter<'_, '_> {
 
 fn is_named(tool: &Tool<'_>, wanted: &Text<'_>) -> bool {
     match &tool.kind {
-        ToolKind::Function(Function { name, .. }) | ToolKind::Custom { name, .. } => name.is(&wanted.value()),
+        ToolKind::Function(Function { name, .. }) | ToolKind::Custom { name, .. } => {
+            name.is(&wanted.value())
+        }
         ToolKind::Vendor { .. } => false,
     }
 }
@@ -191,7 +243,11 @@ fn is_named(tool: &Tool<'_>, wanted: &Text<'_>) -> bool {
 /// Writes the description with what the schema cannot say there.
 fn describe(json: &mut Json, function: &Function<'_>, note: Option<&str>) {
     let mut lines: Vec<Text<'_>> = Vec::new();
-    let own = function.description.as_ref().filter(|text| !text.is_blank()).map(Text::borrowed);
+    let own = function
+        .description
+        .as_ref()
+        .filter(|text| !text.is_blank())
+        .map(Text::borrowed);
     let examples = function.examples.map(|examples| {
         let mut line = b"Examples: ".to_vec();
         compact(examples.raw(), &mut line);

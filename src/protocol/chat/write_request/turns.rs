@@ -7,7 +7,9 @@
 use super::{Writer, refused};
 use crate::protocol::Protocol;
 use crate::protocol::carrier;
-use crate::protocol::form::{Action, Arguments, At, Block, BlockKind, Call, Refused, Request, Side, Thinking, Turn};
+use crate::protocol::form::{
+    Action, Arguments, At, Block, BlockKind, Call, Refused, Request, Side, Thinking, Turn,
+};
 use crate::protocol::rules::{ReasoningReplay, arguments, custom};
 use crate::protocol::text::Text;
 use std::ops::Range;
@@ -33,7 +35,11 @@ impl Writer<'_> {
             }
         }
         if self.json.as_bytes().len() == empty {
-            return Err(refused(request.surface, "messages", "at least one message is required"));
+            return Err(refused(
+                request.surface,
+                "messages",
+                "at least one message is required",
+            ));
         }
         self.json.close_array();
         Ok(())
@@ -44,10 +50,12 @@ impl Writer<'_> {
         if self.model.reasoning_replay != ReasoningReplay::ReasoningContentInTurn {
             return 0..turns.len();
         }
-        let holds =
-            |turn: &Turn<'_>, wanted: fn(&BlockKind<'_>) -> bool| turn.blocks.iter().any(|block| wanted(&block.kind));
-        let asks =
-            |turn: &Turn<'_>| turn.side == Side::User && !holds(turn, |kind| matches!(kind, BlockKind::Result(_)));
+        let holds = |turn: &Turn<'_>, wanted: fn(&BlockKind<'_>) -> bool| {
+            turn.blocks.iter().any(|block| wanted(&block.kind))
+        };
+        let asks = |turn: &Turn<'_>| {
+            turn.side == Side::User && !holds(turn, |kind| matches!(kind, BlockKind::Result(_)))
+        };
         let start = turns.iter().rposition(asks).unwrap_or_default();
         let calls = |turn: &Turn<'_>| holds(turn, |kind| matches!(kind, BlockKind::Call(_)));
         let has_calls = turns.iter().skip(start).any(calls);
@@ -57,10 +65,15 @@ impl Writer<'_> {
     fn user(&mut self, turn: &Turn<'_>, is_last: bool) {
         let has_results = self.results(&turn.blocks);
         let parts = self.words.parts(turn.at, &turn.blocks);
-        // An empty message is worth sending only as what is to be answered. One without blocks held results.
+        // An empty message is worth sending only as what is to be answered. One without blocks held
+        // results.
         let is_asked = is_last && !has_results && !turn.blocks.is_empty();
         if !parts.is_empty() || is_asked {
-            self.json.open_object().key("role").str("user").key("content");
+            self.json
+                .open_object()
+                .key("role")
+                .str("user")
+                .key("content");
             self.content(&parts);
             self.json.close_object();
         }
@@ -77,7 +90,11 @@ impl Writer<'_> {
         if is_last && self.surface == Protocol::Messages {
             self.words.warnings.add(Action::Emulated, turn.at);
         }
-        self.json.open_object().key("role").str("assistant").key("content");
+        self.json
+            .open_object()
+            .key("role")
+            .str("assistant")
+            .key("content");
         if has_text {
             self.json.joined(&texts);
         } else {
@@ -98,12 +115,28 @@ impl Writer<'_> {
         let id = self.call_id(call.id.as_ref());
         let name = self.words.tool_name(&call.name, format_args!("{at}.name"));
         let is_custom = call.is_custom && self.model.custom_tools;
-        let (kind, arguments) = if is_custom { ("custom", "input") } else { ("function", "arguments") };
-        self.json.open_object().key("id").str(&id).key("type").str(kind);
-        self.json.key(kind).open_object().key("name").str(&name).key(arguments);
+        let (kind, arguments) = if is_custom {
+            ("custom", "input")
+        } else {
+            ("function", "arguments")
+        };
+        self.json
+            .open_object()
+            .key("id")
+            .str(&id)
+            .key("type")
+            .str(kind);
+        self.json
+            .key(kind)
+            .open_object()
+            .key("name")
+            .str(&name)
+            .key(arguments);
         match &call.arguments {
             Arguments::Json(input) => arguments::write_arguments(*input, &mut self.json),
-            Arguments::Text(text) if call.is_custom && !is_custom => custom::write_arguments(text, &mut self.json),
+            Arguments::Text(text) if call.is_custom && !is_custom => {
+                custom::write_arguments(text, &mut self.json)
+            }
             // What is nothing is no JSON.
             Arguments::Text(text) if text.is_blank() && !is_custom => drop(self.json.str("{}")),
             Arguments::Text(text) => drop(self.json.text(text)),
@@ -134,7 +167,10 @@ impl Writer<'_> {
                     said.piece(self.words.opaque(whole, block.at, opaque, &mut results));
                 }
                 // Written beside the text; images and results were refused of an assistant.
-                BlockKind::Thinking(_) | BlockKind::Call(_) | BlockKind::Image(_) | BlockKind::Result(_) => {
+                BlockKind::Thinking(_)
+                | BlockKind::Call(_)
+                | BlockKind::Image(_)
+                | BlockKind::Result(_) => {
                     said.piece(Vec::new());
                 }
             }
@@ -145,7 +181,9 @@ impl Writer<'_> {
     /// Reasoning, for vendors that want it back.
     fn reasoning(&mut self, blocks: &[Block<'_>]) {
         let shown = blocks.iter().filter_map(|block| match &block.kind {
-            BlockKind::Thinking(Thinking::Shown { text, signature }) => Some((text, signature.as_ref())),
+            BlockKind::Thinking(Thinking::Shown { text, signature }) => {
+                Some((text, signature.as_ref()))
+            }
             _ => None,
         });
         match self.model.reasoning_replay {
@@ -158,7 +196,9 @@ impl Writer<'_> {
                         let own = shown.filter(|(_, signature)| signature.is_none());
                         apart(own.map(|(text, _)| text.borrowed()).collect())
                     }
-                    Protocol::Chat | Protocol::Messages => shown.map(|(text, _)| text.borrowed()).collect(),
+                    Protocol::Chat | Protocol::Messages => {
+                        shown.map(|(text, _)| text.borrowed()).collect()
+                    }
                 };
                 if !texts.iter().all(Text::is_empty) {
                     self.json.key("reasoning_content").joined(&texts);
@@ -166,10 +206,13 @@ impl Writer<'_> {
                 }
             }
             ReasoningReplay::ReasoningDetails => {
-                let details = shown.filter_map(|(_, signature)| carrier::decode(&signature?.value()));
+                let details =
+                    shown.filter_map(|(_, signature)| carrier::decode(&signature?.value()));
                 let items: Vec<String> = details.filter_map(items_of).collect();
                 if !items.is_empty() {
-                    self.json.key("reasoning_details").raw(&format!("[{}]", items.join(",")));
+                    self.json
+                        .key("reasoning_details")
+                        .raw(&format!("[{}]", items.join(",")));
                     self.carries_thinking = true;
                 }
             }
@@ -217,7 +260,8 @@ impl<'t> Said<'t> {
         if text.is_empty() {
             return;
         }
-        let needs_gap = self.is_interrupted && self.texts.last().is_some_and(|last| !ends_in_space(last));
+        let needs_gap =
+            self.is_interrupted && self.texts.last().is_some_and(|last| !ends_in_space(last));
         if self.is_apart || needs_gap {
             self.texts.push(Text::made(APART));
         }
@@ -245,7 +289,11 @@ fn ends_in_space(text: &Text<'_>) -> bool {
         Text::Made(made) => made.ends_with(char::is_whitespace),
         Text::Token { raw, .. } => {
             let before = raw.strip_suffix(['n', 'r', 't']).unwrap_or_default();
-            let backslashes = before.bytes().rev().take_while(|byte| *byte == b'\\').count();
+            let backslashes = before
+                .bytes()
+                .rev()
+                .take_while(|byte| *byte == b'\\')
+                .count();
             raw.ends_with(char::is_whitespace) || backslashes % 2 == 1
         }
     }

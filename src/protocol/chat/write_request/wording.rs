@@ -11,7 +11,8 @@ use crate::protocol::rules::{names, schema};
 use crate::protocol::text::{Json, Text};
 use crate::protocol::translate::Given;
 
-/// Where what belongs to a kind stands: chat has it in a member of the kind's name, responses beside the kind.
+/// Where what belongs to a kind stands: chat has it in a member of the kind's name, responses
+/// beside the kind.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::protocol) enum Wording {
     Nested,
@@ -38,8 +39,19 @@ impl Wording {
     pub fn format(self, name: &str, format: &Format<'_>, json: &mut Json) {
         match format {
             Format::Free => {}
-            Format::Json => drop(json.key(name).open_object().key("type").str("json_object").close_object()),
-            Format::Schema { schema, description, name: own, strict } => {
+            Format::Json => drop(
+                json.key(name)
+                    .open_object()
+                    .key("type")
+                    .str("json_object")
+                    .close_object(),
+            ),
+            Format::Schema {
+                schema,
+                description,
+                name: own,
+                strict,
+            } => {
                 self.open("json_schema", json.key(name));
                 json.key("name");
                 match own {
@@ -50,15 +62,16 @@ impl Wording {
                     json.key("description").text(description);
                 }
                 json.key("schema").raw(schema.raw());
-                json.key("strict").bool(strict.unwrap_or_else(|| schema::is_strict_for_chat(*schema)));
+                json.key("strict")
+                    .bool(strict.unwrap_or_else(|| schema::is_strict_for_chat(*schema)));
                 self.close(json);
             }
         }
     }
 }
 
-/// The output limit to send: what the caller wants, the model can and the account can pay, and no less than the vendor
-/// takes. `None`: nothing must be said.
+/// The output limit to send: what the caller wants, the model can and the account can pay, and no
+/// less than the vendor takes. `None`: nothing must be said.
 ///
 /// # Errors
 /// The caller's protocol wants one, or it is nothing.
@@ -88,8 +101,16 @@ pub(in crate::protocol) fn limit(
 }
 
 /// `temperature` and `top_p`; a model that takes neither does as if they were 1.
-pub(in crate::protocol) fn sampling(request: &Request<'_>, is_taken: bool, json: &mut Json, warnings: &mut Warnings) {
-    for (name, value) in [("temperature", request.sampling.temperature), ("top_p", request.sampling.top_p)] {
+pub(in crate::protocol) fn sampling(
+    request: &Request<'_>,
+    is_taken: bool,
+    json: &mut Json,
+    warnings: &mut Warnings,
+) {
+    for (name, value) in [
+        ("temperature", request.sampling.temperature),
+        ("top_p", request.sampling.top_p),
+    ] {
         let Some(value) = value else { continue };
         if is_taken {
             json.key(name).raw(value.raw());
@@ -99,19 +120,27 @@ pub(in crate::protocol) fn sampling(request: &Request<'_>, is_taken: bool, json:
     }
 }
 
-/// Who is behind the request, unreadable; and for the vendor's cache, what its requests have in common.
+/// Who is behind the request, unreadable; and for the vendor's cache, what its requests have in
+/// common.
 pub(in crate::protocol) fn end_user(request: &Request<'_>, given: &Given<'_>, json: &mut Json) {
     let user = request.end_user.as_ref().map(Text::value);
-    json.key("safety_identifier").str(&names::end_user(given.account_id, user.as_deref()));
+    json.key("safety_identifier")
+        .str(&names::end_user(given.account_id, user.as_deref()));
     if given.target.official {
-        json.key("prompt_cache_key").str(&cache_key(request, given.account_id));
+        json.key("prompt_cache_key")
+            .str(&cache_key(request, given.account_id));
     }
 }
 
 /// What the requests of one user, or with the same instructions, have in common.
 fn cache_key(request: &Request<'_>, account_id: &str) -> String {
-    let named = request.extra.iter().find(|opaque| opaque.name.is("prompt_cache_key"));
-    let named = named.and_then(|opaque| opaque.value.text()).filter(|key| !key.is_empty());
+    let named = request
+        .extra
+        .iter()
+        .find(|opaque| opaque.name.is("prompt_cache_key"));
+    let named = named
+        .and_then(|opaque| opaque.value.text())
+        .filter(|key| !key.is_empty());
     if let Some(common) = named.as_ref().or(request.end_user.as_ref()) {
         return names::cache_key(account_id, &common.value());
     }

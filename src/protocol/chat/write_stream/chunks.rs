@@ -1,8 +1,8 @@
 //! An answer as a stream of chunks.
 //!
-//! It must not say anything twice: the role stands in the first chunk only, a call's id and name in its first. The
-//! clients that gather a stream join every string that comes again. No `event:` and no `id:` lines: behind an `id:`
-//! one of them takes the next comment for an event.
+//! It must not say anything twice: the role stands in the first chunk only, a call's id and name in
+//! its first. The clients that gather a stream join every string that comes again. No `event:` and
+//! no `id:` lines: behind an `id:` one of them takes the next comment for an event.
 //!
 //! Read next: `write_stream/message.rs`, the same as one body.
 
@@ -74,15 +74,31 @@ impl Chunks {
 impl Shape for Chunks {
     fn start(&mut self, start: &Start<'_>, recall: &Recall) {
         let mut json = Json::onto(b"data: ".to_vec());
-        json.open_object().key("id").str(&names::chat_answer_id(start.id.as_ref(), &recall.seed));
-        json.key("object").str("chat.completion.chunk").key("created").number(recall.created);
-        json.key("model").str(&recall.public_model).key("system_fingerprint").null();
+        json.open_object()
+            .key("id")
+            .str(&names::chat_answer_id(start.id.as_ref(), &recall.seed));
+        json.key("object")
+            .str("chat.completion.chunk")
+            .key("created")
+            .number(recall.created);
+        json.key("model")
+            .str(&recall.public_model)
+            .key("system_fingerprint")
+            .null();
         write_tier(start.tier.as_ref(), recall, &mut json);
         json.key("choices").open_array();
         self.head = json.into_bytes();
-        let usage = if recall.include_usage { USAGE_NULL } else { b"" };
+        let usage = if recall.include_usage {
+            USAGE_NULL
+        } else {
+            b""
+        };
         self.tail = [usage, END].concat();
-        self.text(b"{\"role\":\"assistant\",\"content\":\"", &Text::made(""), b"\",\"refusal\":null}");
+        self.text(
+            b"{\"role\":\"assistant\",\"content\":\"",
+            &Text::made(""),
+            b"\",\"refusal\":null}",
+        );
     }
 
     fn content(&mut self, text: &Text<'_>) {
@@ -100,7 +116,12 @@ impl Shape for Chunks {
     fn call(&mut self, number: u64, form: Form, id: &Text<'_>, name: &str) {
         if form == Form::Legacy {
             return self.member("function_call", |json| {
-                json.open_object().key("name").str(name).key("arguments").str("").close_object();
+                json.open_object()
+                    .key("name")
+                    .str(name)
+                    .key("arguments")
+                    .str("")
+                    .close_object();
             });
         }
         let (kind, arguments) = match form {
@@ -108,9 +129,23 @@ impl Shape for Chunks {
             Form::Custom => ("custom", "input"),
         };
         self.member("tool_calls", |json| {
-            json.open_array().open_object().key("index").number(number).key("id").text(id);
-            json.key("type").str(kind).key(kind).open_object().key("name").str(name);
-            json.key(arguments).str("").close_object().close_object().close_array();
+            json.open_array()
+                .open_object()
+                .key("index")
+                .number(number)
+                .key("id")
+                .text(id);
+            json.key("type")
+                .str(kind)
+                .key(kind)
+                .open_object()
+                .key("name")
+                .str(name);
+            json.key(arguments)
+                .str("")
+                .close_object()
+                .close_object()
+                .close_array();
         });
     }
 
@@ -118,8 +153,14 @@ impl Shape for Chunks {
         self.open();
         // Into memory: this cannot fail.
         let _ = match form {
-            Form::Function => write!(self.out, r#"{{"tool_calls":[{{"index":{number},"function":{{"arguments":""#),
-            Form::Custom => write!(self.out, r#"{{"tool_calls":[{{"index":{number},"custom":{{"input":""#),
+            Form::Function => write!(
+                self.out,
+                r#"{{"tool_calls":[{{"index":{number},"function":{{"arguments":""#
+            ),
+            Form::Custom => write!(
+                self.out,
+                r#"{{"tool_calls":[{{"index":{number},"custom":{{"input":""#
+            ),
             Form::Legacy => write!(self.out, r#"{{"function_call":{{"arguments":""#),
         };
         text.write_inside(&mut self.out);
@@ -142,8 +183,18 @@ impl Shape for Chunks {
         }
         self.out.extend_from_slice(&self.head);
         let mut json = Json::onto(std::mem::take(&mut self.out));
-        json.open_object().key("index").number(0).key("delta").open_object().close_object();
-        json.key("logprobs").null().key("finish_reason").str(course.finish_reason()).close_object().close_array();
+        json.open_object()
+            .key("index")
+            .number(0)
+            .key("delta")
+            .open_object()
+            .close_object();
+        json.key("logprobs")
+            .null()
+            .key("finish_reason")
+            .str(course.finish_reason())
+            .close_object()
+            .close_array();
         self.out = json.into_bytes();
         self.out.extend_from_slice(&self.tail);
         if course.recall.include_usage {

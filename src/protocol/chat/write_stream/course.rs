@@ -1,4 +1,5 @@
-//! The course of an answer: what becomes of each event, the same for a stream and for a whole answer.
+//! The course of an answer: what becomes of each event, the same for a stream and for a whole
+//! answer.
 //!
 //! It must not write JSON: the shapes do. It holds what the end of the answer needs.
 //!
@@ -12,7 +13,8 @@ use crate::protocol::text::{Gathered, Text};
 use crate::protocol::translate::ANSWER_DEPTH_MAX;
 use crate::protocol::tree::{Nodes, Tree};
 
-/// Pieces that were begun and not ended. Vendors have a handful; beyond it the oldest counts as ended.
+/// Pieces that were begun and not ended. Vendors have a handful; beyond it the oldest counts as
+/// ended.
 const PIECES_MAX: usize = 1024;
 
 /// What the model is said to have said where it declined without a word.
@@ -130,11 +132,16 @@ impl Course {
             Event::Open { slot, piece } => self.open(slot, piece, shape),
             Event::Delta { slot, text } => self.delta(slot, &text, shape),
             Event::Signature { slot, signature } => {
-                if let Some((_, Held::Thinking { entry })) = self.pieces.iter().rfind(|(other, _)| *other == slot) {
+                if let Some((_, Held::Thinking { entry })) =
+                    self.pieces.iter().rfind(|(other, _)| *other == slot)
+                {
                     self.details.sign(*entry, &signature, &mut self.budget);
                 }
             }
-            Event::Citation { slot, title, url } => self.sources.add(slot, title.as_ref(), &url, &mut self.budget),
+            Event::Citation { slot, title, url } => {
+                self.sources
+                    .add(slot, title.as_ref(), &url, &mut self.budget)
+            }
             Event::Close { slot } => {
                 if let Some(at) = self.pieces.iter().rposition(|(other, _)| *other == slot) {
                     let (slot, held) = self.pieces.remove(at);
@@ -165,12 +172,18 @@ impl Course {
                 Held::Text { start: None }
             }
             Piece::Refusal => Held::Refusal,
-            Piece::Thinking => Held::Thinking { entry: self.details.open(anchor, &mut self.budget) },
+            Piece::Thinking => Held::Thinking {
+                entry: self.details.open(anchor, &mut self.budget),
+            },
             Piece::Hidden { data } => {
                 self.details.hidden(anchor, &data, &mut self.budget);
                 Held::Skipped
             }
-            Piece::Call { id, name, is_custom } => self.call(id, &name, is_custom, shape),
+            Piece::Call {
+                id,
+                name,
+                is_custom,
+            } => self.call(id, &name, is_custom, shape),
             Piece::Search { .. } | Piece::Foreign { .. } => {
                 self.after_foreign = true;
                 Held::Skipped
@@ -183,7 +196,13 @@ impl Course {
         self.pieces.push((slot, held));
     }
 
-    fn call(&mut self, id: Option<Text<'_>>, name: &Text<'_>, is_custom: bool, shape: &mut impl Shape) -> Held {
+    fn call(
+        &mut self,
+        id: Option<Text<'_>>,
+        name: &Text<'_>,
+        is_custom: bool,
+        shape: &mut impl Shape,
+    ) -> Held {
         let name = name.value();
         let name = self.recall.own_name(&name);
         let is_wrapped = !is_custom && self.recall.custom_tools.iter().any(|custom| custom == name);
@@ -197,11 +216,19 @@ impl Course {
             return Held::Skipped;
         }
         self.calls += 1;
-        let id = id.unwrap_or_else(|| Text::made(names::made_id("call_", &self.recall.seed, number)));
+        let id =
+            id.unwrap_or_else(|| Text::made(names::made_id("call_", &self.recall.seed, number)));
         shape.call(number, form, &id, name);
         match form {
-            Form::Custom if is_wrapped => Held::Wrapped { number, json: Gathered::default() },
-            Form::Custom | Form::Function | Form::Legacy => Held::Call { number, form, has_arguments: false },
+            Form::Custom if is_wrapped => Held::Wrapped {
+                number,
+                json: Gathered::default(),
+            },
+            Form::Custom | Form::Function | Form::Legacy => Held::Call {
+                number,
+                form,
+                has_arguments: false,
+            },
         }
     }
 
@@ -213,7 +240,8 @@ impl Course {
         match held {
             Held::Text { start } => {
                 if start.is_none() {
-                    // Two texts with something between them that is left out must not run into one word.
+                    // Two texts with something between them that is left out must not run into one
+                    // word.
                     if self.after_foreign && self.content_points > 0 && !self.ends_blank {
                         shape.content(&Text::made("\n\n"));
                         self.content_points += 2;
@@ -233,7 +261,11 @@ impl Course {
                 self.details.more(*entry, text, &mut self.budget);
                 shape.reasoning(text);
             }
-            Held::Call { number, form, has_arguments } => {
+            Held::Call {
+                number,
+                form,
+                has_arguments,
+            } => {
                 *has_arguments = true;
                 shape.arguments(*number, *form, text);
             }
@@ -257,9 +289,17 @@ impl Course {
         self.end_bare(shape);
         match held {
             Held::Text { start } => {
-                self.sources.place(slot, start.unwrap_or(self.content_points), self.content_points);
+                self.sources.place(
+                    slot,
+                    start.unwrap_or(self.content_points),
+                    self.content_points,
+                );
             }
-            Held::Call { number, form: form @ (Form::Function | Form::Legacy), has_arguments: false } => {
+            Held::Call {
+                number,
+                form: form @ (Form::Function | Form::Legacy),
+                has_arguments: false,
+            } => {
                 self.bare = Some((number, form));
             }
             Held::Wrapped { number, json } => unwrapped(&json.text().value(), |input| {
@@ -300,7 +340,10 @@ impl Course {
 
     /// Why the model declined, if it did and has not said so itself.
     pub fn declined(&self) -> Option<Text<'_>> {
-        self.declined.as_ref().filter(|_| !self.has_refusal).map(Gathered::text)
+        self.declined
+            .as_ref()
+            .filter(|_| !self.has_refusal)
+            .map(Gathered::text)
     }
 }
 
@@ -308,7 +351,11 @@ fn ends_blank(text: &Text<'_>) -> bool {
     match text {
         Text::Token { raw, escaped, .. } => {
             // No escape is longer than a backslash and five letters.
-            let last_escape = if *escaped { memchr::memrchr(b'\\', raw.as_bytes()) } else { None };
+            let last_escape = if *escaped {
+                memchr::memrchr(b'\\', raw.as_bytes())
+            } else {
+                None
+            };
             if last_escape.is_none_or(|at| raw.len() - at > 6) {
                 raw.ends_with(char::is_whitespace)
             } else {
@@ -319,11 +366,14 @@ fn ends_blank(text: &Text<'_>) -> bool {
     }
 }
 
-/// Gives `write` the text inside `{"input": "…"}`, the form in which a messages vendor gets and gives a custom tool's
-/// input; anything else, such as a text that was cut off, as it stands.
+/// Gives `write` the text inside `{"input": "…"}`, the form in which a messages vendor gets and
+/// gives a custom tool's input; anything else, such as a text that was cut off, as it stands.
 fn unwrapped(json: &str, write: impl FnOnce(&Text<'_>)) {
     let tree = Tree::read(json, ANSWER_DEPTH_MAX, Nodes::new()).ok();
-    match tree.as_ref().and_then(|tree| tree.root().get("input")?.text()) {
+    match tree
+        .as_ref()
+        .and_then(|tree| tree.root().get("input")?.text())
+    {
         Some(input) => write(&input),
         None => write(&Text::made(json)),
     }

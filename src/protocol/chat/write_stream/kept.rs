@@ -1,7 +1,9 @@
-//! What is told at the end of an answer, whole: the reasoning that the vendor wants back, and the sources.
+//! What is told at the end of an answer, whole: the reasoning that the vendor wants back, and the
+//! sources.
 //!
-//! Why not piece by piece: of the official clients one joins every string of such a list that comes again under the
-//! same index, the other keeps the last piece only. One complete list is the only form that both leave alone.
+//! Why not piece by piece: of the official clients one joins every string of such a list that comes
+//! again under the same index, the other keeps the last piece only. One complete list is the only
+//! form that both leave alone.
 //!
 //! It must not hold more than it is given room for.
 
@@ -42,7 +44,14 @@ enum Reasoning {
 impl Details {
     /// Thinking begins; its number.
     pub fn open(&mut self, anchor: (u64, u64), budget: &mut usize) -> usize {
-        self.add(anchor, Reasoning::Shown { text: Gathered::default(), signature: Gathered::default() }, budget);
+        self.add(
+            anchor,
+            Reasoning::Shown {
+                text: Gathered::default(),
+                signature: Gathered::default(),
+            },
+            budget,
+        );
         self.entries.len().saturating_sub(1)
     }
 
@@ -54,7 +63,11 @@ impl Details {
     }
 
     pub fn more(&mut self, entry: usize, more: &Text<'_>, budget: &mut usize) {
-        if let Some(Entry { reasoning: Reasoning::Shown { text, .. }, .. }) = self.entries.get_mut(entry) {
+        if let Some(Entry {
+            reasoning: Reasoning::Shown { text, .. },
+            ..
+        }) = self.entries.get_mut(entry)
+        {
             let before = text.len();
             text.push(more);
             let added = text.len() - before;
@@ -64,7 +77,11 @@ impl Details {
 
     /// The last signature counts.
     pub fn sign(&mut self, entry: usize, text: &Text<'_>, budget: &mut usize) {
-        if let Some(Entry { reasoning: Reasoning::Shown { signature, .. }, .. }) = self.entries.get_mut(entry) {
+        if let Some(Entry {
+            reasoning: Reasoning::Shown { signature, .. },
+            ..
+        }) = self.entries.get_mut(entry)
+        {
             signature.clear();
             signature.push(text);
             let added = signature.len();
@@ -86,17 +103,23 @@ impl Details {
 
     /// All the text that was shown.
     pub fn texts(&self) -> impl Iterator<Item = Text<'_>> {
-        self.entries.iter().filter_map(|entry| match &entry.reasoning {
-            Reasoning::Shown { text, .. } => Some(text.text()),
-            Reasoning::Hidden { .. } => None,
-        })
+        self.entries
+            .iter()
+            .filter_map(|entry| match &entry.reasoning {
+                Reasoning::Shown { text, .. } => Some(text.text()),
+                Reasoning::Hidden { .. } => None,
+            })
     }
 
     /// Writes the array. Each entry has its own position in it: one of the clients sorts by it.
     pub fn write(&self, json: &mut Json) {
         json.open_array();
         let mut index = 0;
-        for Entry { anchor: (points, calls), reasoning } in &self.entries {
+        for Entry {
+            anchor: (points, calls),
+            reasoning,
+        } in &self.entries
+        {
             let anchor = format!("{points}:{calls}");
             if let Reasoning::Shown { text, signature } = reasoning
                 && let Some(Carried::Item(item)) = carrier::unpack(&signature.text().value())
@@ -113,10 +136,18 @@ impl Details {
                     }
                 }
                 Reasoning::Hidden { data } => {
-                    json.str("reasoning.encrypted").key("data").text(&data.text());
+                    json.str("reasoning.encrypted")
+                        .key("data")
+                        .text(&data.text());
                 }
             }
-            json.key("format").str(FORMAT).key("index").number(index).key("anchor").str(&anchor).close_object();
+            json.key("format")
+                .str(FORMAT)
+                .key("index")
+                .number(index)
+                .key("anchor")
+                .str(&anchor)
+                .close_object();
             index += 1;
         }
         json.close_array();
@@ -140,11 +171,29 @@ impl Details {
 /// A responses vendor's item: the texts of its summary, and what only the vendor can read.
 fn write_item(item: &Item, text: &Text<'_>, anchor: &str, index: &mut u64, json: &mut Json) {
     let texts = summary(text, &item.lengths).unwrap_or_default();
-    let texts = texts.iter().map(|text| ("reasoning.summary", "summary", text.borrowed()));
-    let sealed = ("reasoning.encrypted", "data", Text::made(item.encrypted.as_str()));
+    let texts = texts
+        .iter()
+        .map(|text| ("reasoning.summary", "summary", text.borrowed()));
+    let sealed = (
+        "reasoning.encrypted",
+        "data",
+        Text::made(item.encrypted.as_str()),
+    );
     for (kind, member, text) in texts.chain([sealed]) {
-        json.open_object().key("type").str(kind).key(member).text(&text).key("id").str(&item.id);
-        json.key("format").str(ITEM_FORMAT).key("index").number(*index).key("anchor").str(anchor).close_object();
+        json.open_object()
+            .key("type")
+            .str(kind)
+            .key(member)
+            .text(&text)
+            .key("id")
+            .str(&item.id);
+        json.key("format")
+            .str(ITEM_FORMAT)
+            .key("index")
+            .number(*index)
+            .key("anchor")
+            .str(anchor)
+            .close_object();
         *index += 1;
     }
 }
@@ -165,7 +214,13 @@ struct Source {
 
 impl Sources {
     pub fn add(&mut self, slot: u32, title: Option<&Text<'_>>, url: &Text<'_>, budget: &mut usize) {
-        let mut source = Source { slot, start: 0, end: 0, title: Gathered::default(), url: Gathered::default() };
+        let mut source = Source {
+            slot,
+            start: 0,
+            end: 0,
+            title: Gathered::default(),
+            url: Gathered::default(),
+        };
         source.url.push(url);
         title.into_iter().for_each(|title| source.title.push(title));
         if take(source.title.len() + source.url.len() + ENTRY_BYTES, budget) {
@@ -175,7 +230,12 @@ impl Sources {
 
     /// The text in `slot` is whole: it stands at these code points.
     pub fn place(&mut self, slot: u32, start: u64, end: u64) {
-        for source in self.0.iter_mut().rev().take_while(|source| source.slot == slot) {
+        for source in self
+            .0
+            .iter_mut()
+            .rev()
+            .take_while(|source| source.slot == slot)
+        {
             (source.start, source.end) = (start, end);
         }
     }
@@ -186,12 +246,17 @@ impl Sources {
 
     /// As [`Details::shift`].
     pub fn shift(&mut self, start: u64, length: u64) {
-        for at in self.0.iter_mut().flat_map(|source| [&mut source.start, &mut source.end]) {
+        for at in self
+            .0
+            .iter_mut()
+            .flat_map(|source| [&mut source.start, &mut source.end])
+        {
             *at = at.saturating_sub(start).min(length);
         }
     }
 
-    /// Writes the array. `indexed`: each with its position, as the clients that gather a stream want it.
+    /// Writes the array. `indexed`: each with its position, as the clients that gather a stream
+    /// want it.
     pub fn write(&self, indexed: bool, json: &mut Json) {
         json.open_array();
         for (index, source) in (0_u64..).zip(&self.0) {
@@ -199,9 +264,18 @@ impl Sources {
             if indexed {
                 json.key("index").number(index);
             }
-            json.key("type").str("url_citation").key("url_citation").open_object();
-            json.key("start_index").number(source.start).key("end_index").number(source.end);
-            json.key("title").text(&source.title.text()).key("url").text(&source.url.text());
+            json.key("type")
+                .str("url_citation")
+                .key("url_citation")
+                .open_object();
+            json.key("start_index")
+                .number(source.start)
+                .key("end_index")
+                .number(source.end);
+            json.key("title")
+                .text(&source.title.text())
+                .key("url")
+                .text(&source.url.text());
             json.close_object().close_object();
         }
         json.close_array();

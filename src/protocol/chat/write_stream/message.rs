@@ -1,6 +1,7 @@
 //! An answer as one body.
 //!
-//! It must leave members out that are empty, but for those that every client reads: content, refusal, usage.
+//! It must leave members out that are empty, but for those that every client reads: content,
+//! refusal, usage.
 //!
 //! Read next: `write_stream/course.rs`.
 
@@ -43,7 +44,10 @@ impl Message {
     }
 
     fn write(&self, course: &Course, json: &mut Json) {
-        json.open_object().key("role").str("assistant").key("content");
+        json.open_object()
+            .key("role")
+            .str("assistant")
+            .key("content");
         let has_refusal = !self.refusal.is_empty() || course.declined().is_some();
         if course.has_text || (self.calls.is_empty() && !has_refusal) {
             json.text(&self.content.text());
@@ -62,7 +66,8 @@ impl Message {
         }
         self.write_calls(json);
         if course.details.texts().any(|text| !text.is_empty()) {
-            json.key("reasoning_content").joined(course.details.texts().collect::<Vec<_>>().iter());
+            json.key("reasoning_content")
+                .joined(course.details.texts().collect::<Vec<_>>().iter());
         }
         if !course.details.is_empty() {
             json.key("reasoning_details");
@@ -72,8 +77,19 @@ impl Message {
     }
 
     fn write_calls(&self, json: &mut Json) {
-        if let [Call { form: Form::Legacy, name, arguments, .. }] = self.calls.as_slice() {
-            json.key("function_call").open_object().key("name").str(name);
+        if let [
+            Call {
+                form: Form::Legacy,
+                name,
+                arguments,
+                ..
+            },
+        ] = self.calls.as_slice()
+        {
+            json.key("function_call")
+                .open_object()
+                .key("name")
+                .str(name);
             json.key("arguments").text(&arguments.text()).close_object();
             return;
         }
@@ -86,14 +102,24 @@ impl Message {
                 Form::Function | Form::Legacy => ("function", "arguments"),
                 Form::Custom => ("custom", "input"),
             };
-            json.open_object().key("id").text(&call.id.text()).key("type").str(kind).key(kind).open_object();
-            json.key("name").str(&call.name).key(arguments).text(&call.arguments.text());
+            json.open_object()
+                .key("id")
+                .text(&call.id.text())
+                .key("type")
+                .str(kind)
+                .key(kind)
+                .open_object();
+            json.key("name")
+                .str(&call.name)
+                .key(arguments)
+                .text(&call.arguments.text());
             json.close_object().close_object();
         }
         json.close_array();
     }
 
-    /// Takes the code fence off a content that is nothing but one. Places in the content move along.
+    /// Takes the code fence off a content that is nothing but one. Places in the content move
+    /// along.
     fn unwrap_fence(&mut self, course: &mut Course) {
         let content = self.content.text();
         let content = content.value();
@@ -112,9 +138,20 @@ impl Message {
 
 impl Shape for Message {
     fn start(&mut self, start: &Start<'_>, recall: &Recall) {
-        self.head.open_object().key("id").str(&names::chat_answer_id(start.id.as_ref(), &recall.seed));
-        self.head.key("object").str("chat.completion").key("created").number(recall.created);
-        self.head.key("model").str(&recall.public_model).key("system_fingerprint").null();
+        self.head
+            .open_object()
+            .key("id")
+            .str(&names::chat_answer_id(start.id.as_ref(), &recall.seed));
+        self.head
+            .key("object")
+            .str("chat.completion")
+            .key("created")
+            .number(recall.created);
+        self.head
+            .key("model")
+            .str(&recall.public_model)
+            .key("system_fingerprint")
+            .null();
         write_tier(start.tier.as_ref(), recall, &mut self.head);
     }
 
@@ -130,8 +167,13 @@ impl Shape for Message {
     }
 
     fn call(&mut self, number: u64, form: Form, id: &Text<'_>, name: &str) {
-        let mut call =
-            Call { number, form, id: Gathered::default(), name: name.to_owned(), arguments: Gathered::default() };
+        let mut call = Call {
+            number,
+            form,
+            id: Gathered::default(),
+            name: name.to_owned(),
+            arguments: Gathered::default(),
+        };
         gather(id, &mut call.id, &mut self.bytes);
         self.bytes = self.bytes.saturating_add(size_of::<Call>() + name.len());
         self.calls.push(call);
@@ -148,9 +190,17 @@ impl Shape for Message {
             self.unwrap_fence(course);
         }
         let mut json = std::mem::take(&mut self.head);
-        json.key("choices").open_array().open_object().key("index").number(0).key("message");
+        json.key("choices")
+            .open_array()
+            .open_object()
+            .key("index")
+            .number(0)
+            .key("message");
         self.write(course, &mut json);
-        json.key("logprobs").null().key("finish_reason").str(course.finish_reason());
+        json.key("logprobs")
+            .null()
+            .key("finish_reason")
+            .str(course.finish_reason());
         json.close_object().close_array().key("usage");
         course.told.write(&mut json);
         json.close_object();
@@ -181,7 +231,9 @@ fn unfenced(text: &str) -> Option<(&str, &str)> {
     let fenced = text.trim().strip_prefix("```")?.strip_suffix("```")?;
     let (language, inside) = fenced.split_once('\n')?;
     let (inside, indent) = inside.rsplit_once('\n')?;
-    let is_one = !inside.lines().any(|line| line.trim_start().starts_with("```"));
+    let is_one = !inside
+        .lines()
+        .any(|line| line.trim_start().starts_with("```"));
     if !is_one || language.contains('`') || !indent.trim().is_empty() {
         return None;
     }

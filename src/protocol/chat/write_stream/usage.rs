@@ -1,6 +1,7 @@
 //! The usage that the caller is told.
 //!
-//! It must always be numbers: clients add them up. What the vendor left out is estimated, as it is for the bill.
+//! It must always be numbers: clients add them up. What the vendor left out is estimated, as it is
+//! for the bill.
 
 use crate::protocol::text::{Json, Text};
 use crate::usage::{Usage, UsageEstimator};
@@ -16,7 +17,10 @@ pub(super) struct Told {
 
 impl Told {
     pub fn new(estimator: UsageEstimator) -> Self {
-        Told { estimator, ..Told::default() }
+        Told {
+            estimator,
+            ..Told::default()
+        }
     }
 
     pub fn learn(&mut self, usage: Usage, is_final: bool) {
@@ -30,7 +34,10 @@ impl Told {
 
     /// The vendor's last word, or what comes nearest.
     fn usage(&self) -> Usage {
-        let believed = self.usage.filter(|_| self.is_final).and_then(|usage| usage.believed(self.generated_bytes));
+        let believed = self
+            .usage
+            .filter(|_| self.is_final)
+            .and_then(|usage| usage.believed(self.generated_bytes));
         if let Some(usage) = believed {
             return usage;
         }
@@ -45,14 +52,28 @@ impl Told {
 /// A usage object with every member that clients read.
 pub fn write(usage: &Usage, json: &mut Json) {
     let written = usage.cache_write_5m.saturating_add(usage.cache_write_1h);
-    json.open_object().key("prompt_tokens").number(usage.input_total());
+    json.open_object()
+        .key("prompt_tokens")
+        .number(usage.input_total());
     json.key("completion_tokens").number(usage.output_total());
-    json.key("total_tokens").number(usage.input_total().saturating_add(usage.output_total()));
+    json.key("total_tokens")
+        .number(usage.input_total().saturating_add(usage.output_total()));
     json.key("prompt_tokens_details").open_object();
-    json.key("cached_tokens").number(usage.cache_read).key("cache_write_tokens").number(written);
-    json.key("audio_tokens").number(usage.audio_input).close_object();
+    json.key("cached_tokens")
+        .number(usage.cache_read)
+        .key("cache_write_tokens")
+        .number(written);
+    json.key("audio_tokens")
+        .number(usage.audio_input)
+        .close_object();
     json.key("completion_tokens_details").open_object();
-    json.key("reasoning_tokens").number(usage.reasoning).key("audio_tokens").number(usage.audio_output);
-    json.key("accepted_prediction_tokens").number(0).key("rejected_prediction_tokens").number(0);
+    json.key("reasoning_tokens")
+        .number(usage.reasoning)
+        .key("audio_tokens")
+        .number(usage.audio_output);
+    json.key("accepted_prediction_tokens")
+        .number(0)
+        .key("rejected_prediction_tokens")
+        .number(0);
     json.close_object().close_object();
 }

@@ -1,15 +1,16 @@
 //! Instructions, messages and their blocks.
 //!
-//! It must not join, move or drop a block: an empty one, one of an unknown type, a result in a strange place are the
-//! writer's to deal with. Only what has no place in the form is left out here, by the table.
+//! It must not join, move or drop a block: an empty one, one of an unknown type, a result in a
+//! strange place are the writer's to deal with. Only what has no place in the form is left out
+//! here, by the table.
 //!
 //! Read next: `messages/read_request/tools.rs`, then `rules/pairing.rs`.
 
 use super::check::{self, is_true, object, pick, refused, required, text};
 use crate::protocol::Protocol;
 use crate::protocol::form::{
-    Arguments, At, Block, BlockKind, Cache, Call, File, FileContent, Image, ImageSource, Opaque, Outcome,
-    OutcomeContent, Refused, Side, Thinking, Turn, Warnings,
+    Arguments, At, Block, BlockKind, Cache, Call, File, FileContent, Image, ImageSource, Opaque,
+    Outcome, OutcomeContent, Refused, Side, Thinking, Turn, Warnings,
 };
 use crate::protocol::text::Text;
 use crate::protocol::tree::Value;
@@ -25,10 +26,19 @@ enum Place {
 }
 
 /// `system`: a string or text blocks.
-pub(super) fn system<'a>(value: Option<Value<'a>>, warnings: &mut Warnings) -> Result<Vec<Block<'a>>, Refused> {
-    let Some(value) = value else { return Ok(Vec::new()) };
+pub(super) fn system<'a>(
+    value: Option<Value<'a>>,
+    warnings: &mut Warnings,
+) -> Result<Vec<Block<'a>>, Refused> {
+    let Some(value) = value else {
+        return Ok(Vec::new());
+    };
     if let Some(text) = value.text() {
-        return Ok(vec![Block { at: At::System(0), cache: None, kind: BlockKind::Text(text) }]);
+        return Ok(vec![Block {
+            at: At::System(0),
+            cache: None,
+            kind: BlockKind::Text(text),
+        }]);
     }
     if !value.is_array() {
         return Err(refused("system", check::NO_ARRAY));
@@ -46,7 +56,10 @@ pub(super) fn system<'a>(value: Option<Value<'a>>, warnings: &mut Warnings) -> R
 }
 
 /// `messages`.
-pub(super) fn turns<'a>(value: Option<Value<'a>>, warnings: &mut Warnings) -> Result<Vec<Turn<'a>>, Refused> {
+pub(super) fn turns<'a>(
+    value: Option<Value<'a>>,
+    warnings: &mut Warnings,
+) -> Result<Vec<Turn<'a>>, Refused> {
     let value = required(value, "messages")?;
     if !value.is_array() {
         return Err(refused("messages", check::NO_ARRAY));
@@ -54,43 +67,84 @@ pub(super) fn turns<'a>(value: Option<Value<'a>>, warnings: &mut Warnings) -> Re
     if value.items().next().is_none() {
         return Err(refused("messages", "at least one message is required"));
     }
-    value.items().enumerate().map(|(index, message)| turn(index, message, warnings)).collect()
+    value
+        .items()
+        .enumerate()
+        .map(|(index, message)| turn(index, message, warnings))
+        .collect()
 }
 
-fn turn<'a>(message: usize, value: Value<'a>, warnings: &mut Warnings) -> Result<Turn<'a>, Refused> {
+fn turn<'a>(
+    message: usize,
+    value: Value<'a>,
+    warnings: &mut Warnings,
+) -> Result<Turn<'a>, Refused> {
     let at = At::Message(message);
     object(value, at)?;
-    let [role, content] =
-        pick(value, ["role", "content"], |name, _| check::left_out("messages[]", at, &name, warnings));
-    let role = text(required(role, format_args!("{at}.role"))?, format_args!("{at}.role"))?;
+    let [role, content] = pick(value, ["role", "content"], |name, _| {
+        check::left_out("messages[]", at, &name, warnings)
+    });
+    let role = text(
+        required(role, format_args!("{at}.role"))?,
+        format_args!("{at}.role"),
+    )?;
     let side = match role.value().as_ref() {
         "user" => Side::User,
         "assistant" => Side::Assistant,
         "system" => Side::System,
-        _ => return Err(refused(format_args!("{at}.role"), "Input should be 'user', 'assistant' or 'system'")),
+        _ => {
+            return Err(refused(
+                format_args!("{at}.role"),
+                "Input should be 'user', 'assistant' or 'system'",
+            ));
+        }
     };
     let content = required(content, format_args!("{at}.content"))?;
     let mut blocks = match content.text() {
-        Some(text) => vec![Block { at, cache: None, kind: BlockKind::Text(text) }],
+        Some(text) => vec![Block {
+            at,
+            cache: None,
+            kind: BlockKind::Text(text),
+        }],
         None if !content.is_array() => {
-            return Err(refused(format_args!("{at}.content"), "Input should be a valid string or array"));
+            return Err(refused(
+                format_args!("{at}.content"),
+                "Input should be a valid string or array",
+            ));
         }
         None => {
             let each = content.items().enumerate();
-            let mut read = |(part, value)| block(value, At::Part(message, part), Place::Turn(side), warnings);
+            let mut read =
+                |(part, value)| block(value, At::Part(message, part), Place::Turn(side), warnings);
             each.map(&mut read).collect::<Result<Vec<_>, _>>()?
         }
     };
     if blocks.is_empty() {
         // The same as an empty string. A turn without any block is one that pairing has emptied.
-        blocks.push(Block { at, cache: None, kind: BlockKind::Text(Text::made("")) });
+        blocks.push(Block {
+            at,
+            cache: None,
+            kind: BlockKind::Text(Text::made("")),
+        });
     }
-    Ok(Turn { side, blocks, at: At::Message(message) })
+    Ok(Turn {
+        side,
+        blocks,
+        at: At::Message(message),
+    })
 }
 
-fn block<'a>(value: Value<'a>, at: At, place: Place, warnings: &mut Warnings) -> Result<Block<'a>, Refused> {
+fn block<'a>(
+    value: Value<'a>,
+    at: At,
+    place: Place,
+    warnings: &mut Warnings,
+) -> Result<Block<'a>, Refused> {
     object(value, at)?;
-    let kind = text(required(value.get("type"), format_args!("{at}.type"))?, format_args!("{at}.type"))?;
+    let kind = text(
+        required(value.get("type"), format_args!("{at}.type"))?,
+        format_args!("{at}.type"),
+    )?;
     let kind_name = kind.value();
     match kind_name.as_ref() {
         "text" => return text_block(value, at, "messages[].content[text]", warnings),
@@ -103,24 +157,40 @@ fn block<'a>(value: Value<'a>, at: At, place: Place, warnings: &mut Warnings) ->
     match (kind_name.as_ref(), place) {
         ("document", _) => document(value, at, warnings),
         ("tool_use", Place::Turn(Side::Assistant)) => call(value, at, warnings),
-        ("thinking" | "redacted_thinking", Place::Turn(Side::Assistant)) => thinking(value, at, warnings),
-        ("tool_result", Place::Turn(Side::User)) => result(value, at, warnings),
-        (kind @ ("tool_use" | "thinking" | "redacted_thinking"), _) => {
-            Err(refused(at, &format!("`{kind}` blocks can only be in `assistant` messages")))
+        ("thinking" | "redacted_thinking", Place::Turn(Side::Assistant)) => {
+            thinking(value, at, warnings)
         }
-        ("tool_result", _) => Err(refused(at, "`tool_result` blocks can only be in `user` messages")),
+        ("tool_result", Place::Turn(Side::User)) => result(value, at, warnings),
+        (kind @ ("tool_use" | "thinking" | "redacted_thinking"), _) => Err(refused(
+            at,
+            &format!("`{kind}` blocks can only be in `assistant` messages"),
+        )),
+        ("tool_result", _) => Err(refused(
+            at,
+            "`tool_result` blocks can only be in `user` messages",
+        )),
         _ => Ok(opaque(kind, value, at)),
     }
 }
 
 fn not_expected(kind: &str, expected: &str) -> String {
-    format!("Input tag '{kind}' found using 'type' does not match any of the expected tags: {expected}")
+    format!(
+        "Input tag '{kind}' found using 'type' does not match any of the expected tags: {expected}"
+    )
 }
 
 /// A block that only this protocol has, or nobody knows.
 fn opaque<'a>(kind: Text<'a>, value: Value<'a>, at: At) -> Block<'a> {
-    let opaque = Opaque { origin: Protocol::Messages, name: kind, value };
-    Block { at, cache: cache(value.get("cache_control")), kind: BlockKind::Opaque(opaque) }
+    let opaque = Opaque {
+        origin: Protocol::Messages,
+        name: kind,
+        value,
+    };
+    Block {
+        at,
+        cache: cache(value.get("cache_control")),
+        kind: BlockKind::Opaque(opaque),
+    }
 }
 
 fn cache(marker: Option<Value<'_>>) -> Option<Cache> {
@@ -132,12 +202,24 @@ fn cache(marker: Option<Value<'_>>) -> Option<Cache> {
     })
 }
 
-fn text_block<'a>(value: Value<'a>, at: At, row: &str, warnings: &mut Warnings) -> Result<Block<'a>, Refused> {
+fn text_block<'a>(
+    value: Value<'a>,
+    at: At,
+    row: &str,
+    warnings: &mut Warnings,
+) -> Result<Block<'a>, Refused> {
     let [_, said, marker] = pick(value, ["type", "text", "cache_control"], |name, _| {
         check::left_out(row, at, &name, warnings);
     });
-    let said = text(required(said, format_args!("{at}.text.text"))?, format_args!("{at}.text.text"))?;
-    Ok(Block { at, cache: cache(marker), kind: BlockKind::Text(said) })
+    let said = text(
+        required(said, format_args!("{at}.text.text"))?,
+        format_args!("{at}.text.text"),
+    )?;
+    Ok(Block {
+        at,
+        cache: cache(marker),
+        kind: BlockKind::Text(said),
+    })
 }
 
 fn image<'a>(value: Value<'a>, at: At, warnings: &mut Warnings) -> Result<Block<'a>, Refused> {
@@ -147,37 +229,76 @@ fn image<'a>(value: Value<'a>, at: At, warnings: &mut Warnings) -> Result<Block<
     let path = format_args!("{at}.image.source");
     let source = required(source, path)?;
     object(source, path)?;
-    let source_kind = text(required(source.get("type"), format_args!("{path}.type"))?, format_args!("{path}.type"))?;
+    let source_kind = text(
+        required(source.get("type"), format_args!("{path}.type"))?,
+        format_args!("{path}.type"),
+    )?;
     let source = match source_kind.value().as_ref() {
         "base64" => {
             let media_type = member_text(source, "media_type", path)?;
             if !IMAGE_TYPES.iter().any(|known| media_type.is(known)) {
-                let message = "Input should be 'image/jpeg', 'image/png', 'image/gif' or 'image/webp'";
+                let message =
+                    "Input should be 'image/jpeg', 'image/png', 'image/gif' or 'image/webp'";
                 return Err(refused(format_args!("{path}.media_type"), message));
             }
-            ImageSource::Base64 { media_type, data: base64(source, path)? }
+            ImageSource::Base64 {
+                media_type,
+                data: base64(source, path)?,
+            }
         }
         "url" => ImageSource::Url(member_text(source, "url", path)?),
         // Of the vendor's own store.
-        "file" => return Ok(opaque(kind.and_then(Value::text).unwrap_or(Text::made("image")), value, at)),
-        other => return Err(refused(path, &not_expected(other, "'base64', 'file', 'url'"))),
+        "file" => {
+            return Ok(opaque(
+                kind.and_then(Value::text).unwrap_or(Text::made("image")),
+                value,
+                at,
+            ));
+        }
+        other => {
+            return Err(refused(
+                path,
+                &not_expected(other, "'base64', 'file', 'url'"),
+            ));
+        }
     };
-    Ok(Block { at, cache: cache(marker), kind: BlockKind::Image(Image { source, detail: None }) })
+    Ok(Block {
+        at,
+        cache: cache(marker),
+        kind: BlockKind::Image(Image {
+            source,
+            detail: None,
+        }),
+    })
 }
 
 fn document<'a>(value: Value<'a>, at: At, warnings: &mut Warnings) -> Result<Block<'a>, Refused> {
-    let [kind, source, title, context, citations, marker] =
-        pick(value, ["type", "source", "title", "context", "citations", "cache_control"], |name, _| {
-            check::left_out("messages[].content[document]", at, &name, warnings)
-        });
+    let [kind, source, title, context, citations, marker] = pick(
+        value,
+        [
+            "type",
+            "source",
+            "title",
+            "context",
+            "citations",
+            "cache_control",
+        ],
+        |name, _| check::left_out("messages[].content[document]", at, &name, warnings),
+    );
     let path = format_args!("{at}.document.source");
     let source = required(source, path)?;
     object(source, path)?;
-    let source_kind = text(required(source.get("type"), format_args!("{path}.type"))?, format_args!("{path}.type"))?;
+    let source_kind = text(
+        required(source.get("type"), format_args!("{path}.type"))?,
+        format_args!("{path}.type"),
+    )?;
     let content = match source_kind.value().as_ref() {
         "base64" => {
             if !member_text(source, "media_type", path)?.is("application/pdf") {
-                return Err(refused(format_args!("{path}.media_type"), "Input should be 'application/pdf'"));
+                return Err(refused(
+                    format_args!("{path}.media_type"),
+                    "Input should be 'application/pdf'",
+                ));
             }
             FileContent::Pdf(base64(source, path)?)
         }
@@ -185,19 +306,42 @@ fn document<'a>(value: Value<'a>, at: At, warnings: &mut Warnings) -> Result<Blo
         "content" => document_content(source, at, warnings)?,
         "url" => FileContent::Url(member_text(source, "url", path)?),
         // Of the vendor's own store.
-        "file" => return Ok(opaque(kind.and_then(Value::text).unwrap_or(Text::made("document")), value, at)),
-        other => return Err(refused(path, &not_expected(other, "'base64', 'content', 'file', 'text', 'url'"))),
+        "file" => {
+            return Ok(opaque(
+                kind.and_then(Value::text).unwrap_or(Text::made("document")),
+                value,
+                at,
+            ));
+        }
+        other => {
+            return Err(refused(
+                path,
+                &not_expected(other, "'base64', 'content', 'file', 'text', 'url'"),
+            ));
+        }
     };
     let file = File {
-        title: title.map(|title| text(title, format_args!("{at}.document.title"))).transpose()?,
-        context: context.map(|context| text(context, format_args!("{at}.document.context"))).transpose()?,
+        title: title
+            .map(|title| text(title, format_args!("{at}.document.title")))
+            .transpose()?,
+        context: context
+            .map(|context| text(context, format_args!("{at}.document.context")))
+            .transpose()?,
         content,
         wants_citations: wants_citations(citations, at)?,
     };
-    Ok(Block { at, cache: cache(marker), kind: BlockKind::File(file) })
+    Ok(Block {
+        at,
+        cache: cache(marker),
+        kind: BlockKind::File(file),
+    })
 }
 
-fn document_content<'a>(source: Value<'a>, at: At, warnings: &mut Warnings) -> Result<FileContent<'a>, Refused> {
+fn document_content<'a>(
+    source: Value<'a>,
+    at: At,
+    warnings: &mut Warnings,
+) -> Result<FileContent<'a>, Refused> {
     let path = format_args!("{at}.document.source.content");
     let content = required(source.get("content"), path)?;
     if let Some(text) = content.text() {
@@ -216,11 +360,21 @@ fn document_content<'a>(source: Value<'a>, at: At, warnings: &mut Warnings) -> R
 }
 
 fn wants_citations(citations: Option<Value<'_>>, at: At) -> Result<bool, Refused> {
-    is_true(citations.and_then(|citations| citations.get("enabled")), format_args!("{at}.document.citations.enabled"))
+    is_true(
+        citations.and_then(|citations| citations.get("enabled")),
+        format_args!("{at}.document.citations.enabled"),
+    )
 }
 
-fn member_text<'a>(object: Value<'a>, name: &str, path: std::fmt::Arguments<'_>) -> Result<Text<'a>, Refused> {
-    text(required(object.get(name), format_args!("{path}.{name}"))?, format_args!("{path}.{name}"))
+fn member_text<'a>(
+    object: Value<'a>,
+    name: &str,
+    path: std::fmt::Arguments<'_>,
+) -> Result<Text<'a>, Refused> {
+    text(
+        required(object.get(name), format_args!("{path}.{name}"))?,
+        format_args!("{path}.{name}"),
+    )
 }
 
 fn base64<'a>(source: Value<'a>, path: std::fmt::Arguments<'_>) -> Result<Text<'a>, Refused> {
@@ -228,60 +382,111 @@ fn base64<'a>(source: Value<'a>, path: std::fmt::Arguments<'_>) -> Result<Text<'
     let value = data.value();
     let letters = value.trim_end_matches('=');
     let is_base64 = value.len() - letters.len() <= 2
-        && letters.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/'));
+        && letters
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/'));
     drop(value);
-    if is_base64 { Ok(data) } else { Err(refused(format_args!("{path}.data"), "Invalid base64 data")) }
+    if is_base64 {
+        Ok(data)
+    } else {
+        Err(refused(format_args!("{path}.data"), "Invalid base64 data"))
+    }
 }
 
 fn call<'a>(value: Value<'a>, at: At, warnings: &mut Warnings) -> Result<Block<'a>, Refused> {
-    let [kind, id, name, input, toolset] = pick(value, ["type", "id", "name", "input", "toolset_name"], |name, _| {
-        check::left_out("messages[].content[tool_use]", at, &name, warnings);
-    });
+    let [kind, id, name, input, toolset] = pick(
+        value,
+        ["type", "id", "name", "input", "toolset_name"],
+        |name, _| {
+            check::left_out("messages[].content[tool_use]", at, &name, warnings);
+        },
+    );
     if toolset.is_some() {
-        return Ok(opaque(kind.and_then(Value::text).unwrap_or(Text::made("tool_use")), value, at));
+        return Ok(opaque(
+            kind.and_then(Value::text).unwrap_or(Text::made("tool_use")),
+            value,
+            at,
+        ));
     }
     let path = format_args!("{at}.tool_use.input");
     let input = required(input, path)?;
     object(input, path)?;
     let call = Call {
-        id: Some(text(required(id, format_args!("{at}.tool_use.id"))?, format_args!("{at}.tool_use.id"))?),
-        name: text(required(name, format_args!("{at}.tool_use.name"))?, format_args!("{at}.tool_use.name"))?,
+        id: Some(text(
+            required(id, format_args!("{at}.tool_use.id"))?,
+            format_args!("{at}.tool_use.id"),
+        )?),
+        name: text(
+            required(name, format_args!("{at}.tool_use.name"))?,
+            format_args!("{at}.tool_use.name"),
+        )?,
         arguments: Arguments::Json(input),
         is_custom: false,
     };
-    Ok(Block { at, cache: None, kind: BlockKind::Call(call) })
+    Ok(Block {
+        at,
+        cache: None,
+        kind: BlockKind::Call(call),
+    })
 }
 
 fn thinking<'a>(value: Value<'a>, at: At, warnings: &mut Warnings) -> Result<Block<'a>, Refused> {
     if let Some(data) = value.get("data") {
         let data = text(data, format_args!("{at}.redacted_thinking.data"))?;
-        return Ok(Block { at, cache: None, kind: BlockKind::Thinking(Thinking::Hidden { data }) });
+        return Ok(Block {
+            at,
+            cache: None,
+            kind: BlockKind::Thinking(Thinking::Hidden { data }),
+        });
     }
     let [kind, said, signature] = pick(value, ["type", "thinking", "signature"], |name, _| {
         check::left_out("messages[].content[thinking]", at, &name, warnings);
     });
     if kind.is_some_and(|kind| kind.is("redacted_thinking")) {
-        return Err(refused(format_args!("{at}.redacted_thinking.data"), "Field required"));
+        return Err(refused(
+            format_args!("{at}.redacted_thinking.data"),
+            "Field required",
+        ));
     }
     let path = format_args!("{at}.thinking.thinking");
     let said = text(required(said, path)?, path)?;
-    let signature = signature.map(|signature| text(signature, format_args!("{at}.thinking.signature"))).transpose()?;
-    Ok(Block { at, cache: None, kind: BlockKind::Thinking(Thinking::Shown { text: said, signature }) })
+    let signature = signature
+        .map(|signature| text(signature, format_args!("{at}.thinking.signature")))
+        .transpose()?;
+    Ok(Block {
+        at,
+        cache: None,
+        kind: BlockKind::Thinking(Thinking::Shown {
+            text: said,
+            signature,
+        }),
+    })
 }
 
 fn result<'a>(value: Value<'a>, at: At, warnings: &mut Warnings) -> Result<Block<'a>, Refused> {
-    let [_, id, content, is_error] = pick(value, ["type", "tool_use_id", "content", "is_error"], |name, _| {
-        check::left_out("messages[].content[tool_result]", at, &name, warnings);
-    });
+    let [_, id, content, is_error] = pick(
+        value,
+        ["type", "tool_use_id", "content", "is_error"],
+        |name, _| {
+            check::left_out("messages[].content[tool_result]", at, &name, warnings);
+        },
+    );
     let path = format_args!("{at}.tool_result");
-    let id = text(required(id, format_args!("{path}.tool_use_id"))?, format_args!("{path}.tool_use_id"))?;
+    let id = text(
+        required(id, format_args!("{path}.tool_use_id"))?,
+        format_args!("{path}.tool_use_id"),
+    )?;
     let outcome = Outcome {
         id: Some(id),
         name: None,
         content: result_content(content, at, warnings)?,
         is_error: is_true(is_error, format_args!("{path}.is_error"))?,
     };
-    Ok(Block { at, cache: None, kind: BlockKind::Result(outcome) })
+    Ok(Block {
+        at,
+        cache: None,
+        kind: BlockKind::Result(outcome),
+    })
 }
 
 fn result_content<'a>(
@@ -289,12 +494,17 @@ fn result_content<'a>(
     at: At,
     warnings: &mut Warnings,
 ) -> Result<OutcomeContent<'a>, Refused> {
-    let Some(content) = content else { return Ok(OutcomeContent::Nothing) };
+    let Some(content) = content else {
+        return Ok(OutcomeContent::Nothing);
+    };
     if let Some(text) = content.text() {
         return Ok(OutcomeContent::Text(text));
     }
     if !content.is_array() {
-        return Err(refused(format_args!("{at}.tool_result.content"), "Input should be a valid string or array"));
+        return Err(refused(
+            format_args!("{at}.tool_result.content"),
+            "Input should be a valid string or array",
+        ));
     }
     let nested = |index| match at {
         At::Part(message, part) => At::Nested(message, part, index),

@@ -1,4 +1,5 @@
-//! Small judgements in the messages surface's words, and the picking of an object's members in one pass.
+//! Small judgements in the messages surface's words, and the picking of an object's members in one
+//! pass.
 //!
 //! It must not know what a member means.
 
@@ -15,7 +16,11 @@ pub(super) const NO_ARRAY: &str = "Input should be a valid array";
 pub(super) const NO_INTEGER: &str = "Input should be a valid integer";
 
 pub(super) fn refused(path: impl Display, message: &str) -> Refused {
-    Box::new(Failure::invalid(Protocol::Messages, &path.to_string(), message))
+    Box::new(Failure::invalid(
+        Protocol::Messages,
+        &path.to_string(),
+        message,
+    ))
 }
 
 pub(super) fn required(value: Option<Value<'_>>, path: impl Display) -> Result<Value<'_>, Refused> {
@@ -23,23 +28,31 @@ pub(super) fn required(value: Option<Value<'_>>, path: impl Display) -> Result<V
 }
 
 pub(super) fn text(value: Value<'_>, path: impl Display) -> Result<Text<'_>, Refused> {
-    value.text().ok_or_else(|| refused(path, "Input should be a valid string"))
+    value
+        .text()
+        .ok_or_else(|| refused(path, "Input should be a valid string"))
 }
 
 pub(super) fn object(value: Value<'_>, path: impl Display) -> Result<(), Refused> {
-    if value.is_object() { Ok(()) } else { Err(refused(path, "Input should be a valid object")) }
+    if value.is_object() {
+        Ok(())
+    } else {
+        Err(refused(path, "Input should be a valid object"))
+    }
 }
 
 /// Absent is false.
 pub(super) fn is_true(value: Option<Value<'_>>, path: impl Display) -> Result<bool, Refused> {
     match value {
         None => Ok(false),
-        Some(value) => value.bool().ok_or_else(|| refused(path, "Input should be a valid boolean")),
+        Some(value) => value
+            .bool()
+            .ok_or_else(|| refused(path, "Input should be a valid boolean")),
     }
 }
 
-/// The members of these names, the last of each where it is given twice, and every other one to `other`. Nulls are
-/// absent.
+/// The members of these names, the last of each where it is given twice, and every other one to
+/// `other`. Nulls are absent.
 pub(super) fn pick<'a, const N: usize>(
     object: Value<'a>,
     names: [&str; N],
@@ -57,8 +70,8 @@ pub(super) fn pick<'a, const N: usize>(
     found
 }
 
-/// A member that has no place in the form: by its row it goes silently, else with a warning. `row`: its parent's path
-/// in the table; `at`: where the parent stands.
+/// A member that has no place in the form: by its row it goes silently, else with a warning. `row`:
+/// its parent's path in the table; `at`: where the parent stands.
 pub(super) fn left_out(row: &str, at: impl Display, name: &Text<'_>, warnings: &mut Warnings) {
     let name = name.value();
     if fields::outcome(row, &name) != Some(Outcome::Drop) {

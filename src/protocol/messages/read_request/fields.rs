@@ -1,11 +1,14 @@
-//! The outcome of every member of a messages request on its way to a chat vendor: the one table of it.
+//! The outcome of every member of a messages request on its way to a chat vendor: the one table of
+//! it.
 //!
-//! What is left out, refused or warned about is decided by looking here ([`outcome`]); what is mapped has its code,
-//! and the tests below hold that code against the rows. A member that is not here is left out with a warning.
+//! What is left out, refused or warned about is decided by looking here ([`outcome`]); what is
+//! mapped has its code, and the tests below hold that code against the rows. A member that is not
+//! here is left out with a warning.
 //!
-//! How a path is written: a list's items by `[]`, or by their `type` where it decides (`[custom]`: a tool without one,
-//! too; `[*]`: of a type that has no row). A row without members below it speaks for all of them. Blocks inside tool
-//! results and documents go by the rows of the blocks themselves.
+//! How a path is written: a list's items by `[]`, or by their `type` where it decides (`[custom]`:
+//! a tool without one, too; `[*]`: of a type that has no row). A row without members below it
+//! speaks for all of them. Blocks inside tool results and documents go by the rows of the blocks
+//! themselves.
 //!
 //! Read next: `messages/read_request/blocks.rs`.
 
@@ -77,7 +80,10 @@ pub const FIELDS: &[(&str, Outcome)] = &[
     ("messages[].content[text].citations", Drop),
     ("messages[].content[text].text", Map),
     ("messages[].content[text].type", Map),
-    ("messages[].content[text_editor_code_execution_tool_result]", Warn),
+    (
+        "messages[].content[text_editor_code_execution_tool_result]",
+        Warn,
+    ),
     ("messages[].content[thinking].signature", Map),
     ("messages[].content[thinking].thinking", Map),
     ("messages[].content[thinking].type", Map),
@@ -156,7 +162,8 @@ pub const FIELDS: &[(&str, Outcome)] = &[
     ("workspace_id", Warn),
 ];
 
-/// The outcome of the member `name` of what stands at `parent`; at the top `parent` is empty. `None`: no row.
+/// The outcome of the member `name` of what stands at `parent`; at the top `parent` is empty.
+/// `None`: no row.
 pub(crate) fn outcome(parent: &str, name: &str) -> Option<Outcome> {
     let dot = if parent.is_empty() { "" } else { "." };
     row(parent.bytes().chain(dot.bytes()).chain(name.bytes()))
@@ -173,11 +180,17 @@ pub(crate) fn tool_outcome(kind: &str) -> Option<Outcome> {
 }
 
 fn typed(list: &str, kind: &str) -> Option<Outcome> {
-    row(list.bytes().chain("[".bytes()).chain(kind.bytes()).chain("]".bytes()))
+    row(list
+        .bytes()
+        .chain("[".bytes())
+        .chain(kind.bytes())
+        .chain("]".bytes()))
 }
 
 fn row(wanted: impl Iterator<Item = u8> + Clone) -> Option<Outcome> {
-    let found = FIELDS.binary_search_by(|(path, _)| path.bytes().cmp(wanted.clone())).ok()?;
+    let found = FIELDS
+        .binary_search_by(|(path, _)| path.bytes().cmp(wanted.clone()))
+        .ok()?;
     FIELDS.get(found).map(|(_, outcome)| *outcome)
 }
 
@@ -192,7 +205,8 @@ mod tests {
 
     type Told = Result<(Value, Vec<String>, bool), String>;
 
-    /// What comes of a request at a vendor that takes as much as any: body, warnings, and whether reasoning is shown.
+    /// What comes of a request at a vendor that takes as much as any: body, warnings, and whether
+    /// reasoning is shown.
     fn told(request: &Value, replay: ReasoningReplay) -> Told {
         let accepts = Accepts::Chat(ChatModel {
             reasoning: true,
@@ -209,7 +223,11 @@ mod tests {
     }
 
     fn both(request: &Value) -> [Told; 2] {
-        [ReasoningReplay::ReasoningContent, ReasoningReplay::ReasoningDetails].map(|replay| told(request, replay))
+        [
+            ReasoningReplay::ReasoningContent,
+            ReasoningReplay::ReasoningDetails,
+        ]
+        .map(|replay| told(request, replay))
     }
 
     const MARKER: &str = r#"{"type":"ephemeral"}"#;
@@ -261,31 +279,38 @@ mod tests {
 
     /// The first object of `type` anywhere in the request.
     fn typed<'v>(value: &'v mut Value, kind: &str, has: &str) -> Option<&'v mut Value> {
-        let is_it =
-            value.get("type").is_some_and(|found| found == kind) && (has.is_empty() || reach(value, has).is_some());
+        let is_it = value.get("type").is_some_and(|found| found == kind)
+            && (has.is_empty() || reach(value, has).is_some());
         if is_it {
             return Some(value);
         }
         match value {
             Value::Array(items) => items.iter_mut().find_map(|item| typed(item, kind, has)),
-            Value::Object(members) => members.values_mut().find_map(|member| typed(member, kind, has)),
+            Value::Object(members) => members
+                .values_mut()
+                .find_map(|member| typed(member, kind, has)),
             _ => None,
         }
     }
 
     fn reach<'v>(value: &'v Value, path: &str) -> Option<&'v Value> {
-        path.split('.').try_fold(value, |value, name| value.get(name))
+        path.split('.')
+            .try_fold(value, |value, name| value.get(name))
     }
 
     /// Sets a member by its path, or takes it out.
     fn set(value: &mut Value, path: &str, to: Option<Value>) {
         let (parents, name) = path.rsplit_once('.').unwrap_or(("", path));
-        let parent = parents.split('.').filter(|name| !name.is_empty()).fold(value, |value, name| {
-            if value.get(name).is_none() {
-                value[name] = json!({});
-            }
-            &mut value[name]
-        });
+        let parent =
+            parents
+                .split('.')
+                .filter(|name| !name.is_empty())
+                .fold(value, |value, name| {
+                    if value.get(name).is_none() {
+                        value[name] = json!({});
+                    }
+                    &mut value[name]
+                });
         let members = parent.as_object_mut().unwrap();
         match to {
             Some(to) => drop(members.insert(name.to_owned(), to)),
@@ -293,9 +318,12 @@ mod tests {
         }
     }
 
-    /// The object that a row is about, and the member's path in it; `None`: the row is about all of a block or tool.
+    /// The object that a row is about, and the member's path in it; `None`: the row is about all of
+    /// a block or tool.
     fn place<'v>(request: &'v mut Value, path: &str, has: bool) -> Option<(&'v mut Value, String)> {
-        let Some((list, rest)) = path.split_once('[') else { return Some((request, path.to_owned())) };
+        let Some((list, rest)) = path.split_once('[') else {
+            return Some((request, path.to_owned()));
+        };
         let (kind, member) = rest.split_once(']')?;
         let member = member.strip_prefix('.')?;
         if kind.is_empty() {
@@ -335,7 +363,9 @@ mod tests {
         let mut request = whole();
         let turn = match kind.as_str() {
             _ if list == "tools" => request["tools"].as_array_mut(),
-            "tool_reference" | "browser_state" => request["messages"][2]["content"][1]["content"].as_array_mut(),
+            "tool_reference" | "browser_state" => {
+                request["messages"][2]["content"][1]["content"].as_array_mut()
+            }
             _ => request["messages"][1]["content"].as_array_mut(),
         };
         turn.unwrap().push(value);
@@ -346,7 +376,10 @@ mod tests {
     fn the_rows_are_sorted() {
         assert!(FIELDS.windows(2).all(|pair| pair[0].0 < pair[1].0));
         assert_eq!(outcome("", "model"), Some(Outcome::Map));
-        assert_eq!(outcome("messages[].content[image]", "transformations"), Some(Outcome::Drop));
+        assert_eq!(
+            outcome("messages[].content[image]", "transformations"),
+            Some(Outcome::Drop)
+        );
         assert_eq!(outcome("", "modell"), None);
     }
 
@@ -371,11 +404,20 @@ mod tests {
                 continue;
             };
             match outcome {
-                Outcome::Map if SILENT.contains(path) || path.starts_with("output_format") => continue,
+                Outcome::Map if SILENT.contains(path) || path.starts_with("output_format") => {
+                    continue;
+                }
                 Outcome::Map => {
-                    assert!(reach(object, &member).is_some(), "{path}: the whole request does not say it");
+                    assert!(
+                        reach(object, &member).is_some(),
+                        "{path}: the whole request does not say it"
+                    );
                     set(object, &member, None);
-                    assert_ne!(both(&request), both(&whole()), "{path}: it makes no difference");
+                    assert_ne!(
+                        both(&request),
+                        both(&whole()),
+                        "{path}: it makes no difference"
+                    );
                     continue;
                 }
                 _ => set(object, &member, Some(sample(path))),
@@ -397,9 +439,15 @@ mod tests {
                 Outcome::Warn => {
                     let (body, warnings, _) = told.unwrap();
                     assert_eq!(body, before.0, "{path}");
-                    let added: Vec<_> = warnings.iter().filter(|warning| !before.1.contains(warning)).collect();
+                    let added: Vec<_> = warnings
+                        .iter()
+                        .filter(|warning| !before.1.contains(warning))
+                        .collect();
                     assert_eq!(added.len(), 1, "{path}: {warnings:?}");
-                    assert!(added[0].starts_with("dropped:") && added[0].ends_with(member), "{path}: {added:?}");
+                    assert!(
+                        added[0].starts_with("dropped:") && added[0].ends_with(member),
+                        "{path}: {added:?}"
+                    );
                 }
                 Outcome::Refuse => assert!(told.is_err(), "{path}"),
             }
@@ -429,18 +477,39 @@ mod tests {
             ("system[text].new", "dropped:system[0].new"),
             ("tools[custom].new", "dropped:tools[0].new"),
             ("messages[].new", "dropped:messages[0].new"),
-            ("messages[].content[text].new", "dropped:messages[0].content[0].new"),
-            ("messages[].content[image].new", "dropped:messages[0].content[1].new"),
-            ("messages[].content[document].new", "dropped:messages[0].content[3].new"),
-            ("messages[].content[thinking].new", "dropped:messages[1].content[0].new"),
-            ("messages[].content[tool_use].new", "dropped:messages[1].content[2].new"),
-            ("messages[].content[tool_result].new", "dropped:messages[2].content[0].new"),
+            (
+                "messages[].content[text].new",
+                "dropped:messages[0].content[0].new",
+            ),
+            (
+                "messages[].content[image].new",
+                "dropped:messages[0].content[1].new",
+            ),
+            (
+                "messages[].content[document].new",
+                "dropped:messages[0].content[3].new",
+            ),
+            (
+                "messages[].content[thinking].new",
+                "dropped:messages[1].content[0].new",
+            ),
+            (
+                "messages[].content[tool_use].new",
+                "dropped:messages[1].content[2].new",
+            ),
+            (
+                "messages[].content[tool_result].new",
+                "dropped:messages[2].content[0].new",
+            ),
         ] {
             let mut request = whole();
             let (object, member) = place(&mut request, path, false).unwrap();
             set(object, &member, Some(json!({"a": 1})));
             for told in both(&request) {
-                assert!(told.unwrap().1.iter().any(|warning| warning == token), "{path}");
+                assert!(
+                    told.unwrap().1.iter().any(|warning| warning == token),
+                    "{path}"
+                );
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Members at the top of a request that the form has no place for: copied, left out, or refused.
 //!
-//! Which of these is for the table to say (`chat/read_request/fields.rs`); what a member's value changes about its row
-//! stands here.
+//! Which of these is for the table to say (`chat/read_request/fields.rs`); what a member's value
+//! changes about its row stands here.
 //!
 //! Read next: `write_request/turns.rs`.
 
@@ -31,7 +31,12 @@ pub(super) fn judge<'a>(
     warnings: &mut Warnings,
 ) -> Result<Extras<'a>, Refused> {
     let mut extras = Extras::default();
-    for Opaque { origin, name, value } in &request.extra {
+    for Opaque {
+        origin,
+        name,
+        value,
+    } in &request.extra
+    {
         let name = name.value();
         match (origin, name.as_ref()) {
             (Protocol::Messages, "cache_control") => extras.cache = Some(lifetime(*value)),
@@ -50,7 +55,9 @@ pub(super) fn judge<'a>(
             }
             // Its reader knows that the model may search.
             (Protocol::Responses, SEARCH_MEMBER) => extras.web_search = Some(*value),
-            (Protocol::Chat | Protocol::Responses, name) => of_chat(request.surface, name, *value, warnings)?,
+            (Protocol::Chat | Protocol::Responses, name) => {
+                of_chat(request.surface, name, *value, warnings)?
+            }
         }
     }
     Ok(extras)
@@ -64,14 +71,22 @@ fn lifetime(marker: Value<'_>) -> Cache {
     }
 }
 
-fn of_chat(surface: Protocol, name: &str, value: Value<'_>, warnings: &mut Warnings) -> Result<(), Refused> {
+fn of_chat(
+    surface: Protocol,
+    name: &str,
+    value: Value<'_>,
+    warnings: &mut Warnings,
+) -> Result<(), Refused> {
     match fields::outcome(name).unwrap_or(Outcome::Warn) {
         // Members that are mapped never come here: they are in the form.
         Outcome::Map | Outcome::Drop => Ok(()),
         Outcome::Warn | Outcome::Refuse if asks_nothing(name, value) => Ok(()),
         Outcome::Warn => {
             let is_ours = surface == Protocol::Responses && name == "verbosity";
-            warnings.add(Action::Dropped, if is_ours { "text.verbosity" } else { name });
+            warnings.add(
+                Action::Dropped,
+                if is_ours { "text.verbosity" } else { name },
+            );
             Ok(())
         }
         Outcome::Refuse => {
@@ -87,7 +102,9 @@ pub(in crate::protocol) fn asks_nothing(name: &str, value: Value<'_>) -> bool {
         "n" => value.count() == Some(1),
         "logprobs" | "store" => value.bool() == Some(false),
         "logit_bias" => value.members().next().is_none(),
-        "presence_penalty" | "frequency_penalty" => value.number().is_some_and(|penalty| penalty.abs() < f64::EPSILON),
+        "presence_penalty" | "frequency_penalty" => value
+            .number()
+            .is_some_and(|penalty| penalty.abs() < f64::EPSILON),
         "verbosity" => value.is("medium"),
         "modalities" => value.items().all(|modality| modality.is("text")),
         _ => false,
@@ -100,7 +117,9 @@ fn refusal(name: &str, value: Value<'_>) -> String {
         "modalities" if value.items().any(|modality| modality.is("audio")) => {
             "Audio output is not supported by this model."
         }
-        "web_search_options" | "moderation" => return format!("{name} is not supported for this model."),
+        "web_search_options" | "moderation" => {
+            return format!("{name} is not supported for this model.");
+        }
         _ => return format!("{name} is not supported by this model."),
     };
     message.to_owned()

@@ -1,4 +1,5 @@
-//! The form that an answer must have: as a schema where the model takes one, else asked for in words.
+//! The form that an answer must have: as a schema where the model takes one, else asked for in
+//! words.
 //!
 //! It must not promise more than it asks for: what was only asked for in words is told as such.
 //!
@@ -12,7 +13,8 @@ use crate::protocol::rules::{MessagesModel, schema};
 use crate::protocol::text::{Json, Text};
 use crate::protocol::tree::{Nodes, Tree};
 
-const JSON_WORDS: &str = "Answer with one valid JSON object and nothing else – no code fence, no commentary.";
+const JSON_WORDS: &str =
+    "Answer with one valid JSON object and nothing else – no code fence, no commentary.";
 const SCHEMA_WORDS: &str = "Answer with one JSON value that conforms to this JSON Schema and nothing else – no code \
                             fence, no commentary:\n";
 
@@ -33,7 +35,9 @@ pub(super) fn form(
 ) -> Result<AnswerForm, Refused> {
     let (field, schema_field) = match request.surface {
         Protocol::Responses => ("text.format", "text.format.schema"),
-        Protocol::Chat | Protocol::Messages => ("response_format", "response_format.json_schema.schema"),
+        Protocol::Chat | Protocol::Messages => {
+            ("response_format", "response_format.json_schema.schema")
+        }
     };
     let (schema, description) = match &request.format {
         Format::Free => return Ok(AnswerForm::Free),
@@ -41,25 +45,38 @@ pub(super) fn form(
             warnings.add(Action::Emulated, field);
             return Ok(AnswerForm::Asked(JSON_WORDS.to_owned()));
         }
-        Format::Schema { schema, description, .. } => (*schema, description.as_ref()),
+        Format::Schema {
+            schema,
+            description,
+            ..
+        } => (*schema, description.as_ref()),
     };
     let cleaned = schema::for_messages(Some(schema)).map_err(|schema::NotAnObject| {
         let message = format!("{schema_field}: schema must be of type 'object'.");
         Box::new(Failure::invalid(request.surface, schema_field, &message))
     })?;
-    let restricted = Some(&cleaned.json).filter(|_| model.structured).and_then(|json| schema::restricted(json));
+    let restricted = Some(&cleaned.json)
+        .filter(|_| model.structured)
+        .and_then(|json| schema::restricted(json));
     if let Some(restricted) = restricted {
         if cleaned.rewritten {
             warnings.add(Action::Rewritten, field);
         }
-        return Ok(AnswerForm::Schema(described(restricted, description, cleaned.note.as_deref())));
+        return Ok(AnswerForm::Schema(described(
+            restricted,
+            description,
+            cleaned.note.as_deref(),
+        )));
     }
     warnings.add(Action::Emulated, field);
     let mut compact = Json::with_capacity(schema.raw().len());
     compact.compact(schema.raw());
     // It was read as text, so it is text.
     let compact = String::from_utf8(compact.into_bytes()).unwrap_or_default();
-    Ok(AnswerForm::Asked(format!("{SCHEMA_WORDS}{}", described(compact, description, None))))
+    Ok(AnswerForm::Asked(format!(
+        "{SCHEMA_WORDS}{}",
+        described(compact, description, None)
+    )))
 }
 
 /// The schema with more words: a description before its own, a note behind it.
@@ -67,9 +84,14 @@ fn described(schema: String, description: Option<&Text<'_>>, note: Option<&str>)
     if description.is_none() && note.is_none() {
         return schema;
     }
-    let Ok(tree) = Tree::read(&schema, DEPTH_MAX, Nodes::new()) else { return schema };
+    let Ok(tree) = Tree::read(&schema, DEPTH_MAX, Nodes::new()) else {
+        return schema;
+    };
     let root = tree.root();
-    let own = root.get("description").and_then(|own| own.string()).filter(|own| !own.is_empty());
+    let own = root
+        .get("description")
+        .and_then(|own| own.string())
+        .filter(|own| !own.is_empty());
     let given = description.map(|given| given.value());
     let words: Vec<&str> = given.as_deref().into_iter().chain(own.as_deref()).collect();
     let mut words = words.join("\n\n");

@@ -26,7 +26,8 @@ pub(super) enum Place {
 }
 
 impl Markers {
-    /// Counts what is about to be written; what goes first is what the next turn would not read again.
+    /// Counts what is about to be written; what goes first is what the next turn would not read
+    /// again.
     pub fn new(
         request: &Request<'_>,
         tools: &Tools<'_, '_>,
@@ -34,8 +35,15 @@ impl Markers {
         at_top: bool,
         warnings: &mut Warnings,
     ) -> Self {
-        let in_messages: usize = arranged.iter().flat_map(|turn| &turn.pieces).map(|piece| piece.markers()).sum();
-        let (in_tools, in_system) = (tools.markers(), request.system.iter().map(count).sum::<usize>());
+        let in_messages: usize = arranged
+            .iter()
+            .flat_map(|turn| &turn.pieces)
+            .map(|piece| piece.markers())
+            .sum();
+        let (in_tools, in_system) = (
+            tools.markers(),
+            request.system.iter().map(count).sum::<usize>(),
+        );
         let all = in_messages + in_tools + in_system + usize::from(at_top);
         let mut over = all.saturating_sub(MARKERS_MAX);
         if over > 0 {
@@ -46,7 +54,11 @@ impl Markers {
             over -= out;
             out
         };
-        Markers { messages: leave_out(in_messages), tools: leave_out(in_tools), system: leave_out(in_system) }
+        Markers {
+            messages: leave_out(in_messages),
+            tools: leave_out(in_tools),
+            system: leave_out(in_system),
+        }
     }
 
     /// The next marker of this place may be written.

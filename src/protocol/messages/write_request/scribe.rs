@@ -1,7 +1,7 @@
 //! Blocks of the form as blocks of the messages protocol.
 //!
-//! It must not decide what is sent: by now every block that may not be was taken out. Only what shows while a block
-//! is written is judged here: an address, a name, broken arguments.
+//! It must not decide what is sent: by now every block that may not be was taken out. Only what
+//! shows while a block is written is judged here: an address, a name, broken arguments.
 //!
 //! Read next: `write_request/tools.rs`.
 
@@ -11,8 +11,8 @@ use crate::protocol::Protocol;
 use crate::protocol::failure::Failure;
 use crate::protocol::form::answer::Recall;
 use crate::protocol::form::{
-    Action, Arguments, At, Block, BlockKind, Cache, Call, File, FileContent, ImageSource, Opaque, Outcome,
-    OutcomeContent, Refused, Thinking, Warnings,
+    Action, Arguments, At, Block, BlockKind, Cache, Call, File, FileContent, ImageSource, Opaque,
+    Outcome, OutcomeContent, Refused, Thinking, Warnings,
 };
 use crate::protocol::rules::arguments;
 use crate::protocol::rules::names::{self, CallIds};
@@ -40,11 +40,23 @@ impl<'w> Scribe<'w> {
         recall: &'w mut Recall,
     ) -> Self {
         let (ids, open) = (CallIds::default(), VecDeque::new());
-        Scribe { json, warnings, recall, surface, markers, ids, open }
+        Scribe {
+            json,
+            warnings,
+            recall,
+            surface,
+            markers,
+            ids,
+            open,
+        }
     }
 
     pub fn block(&mut self, block: &Block<'_>, place: Place) -> Result<(), Refused> {
-        if let BlockKind::Opaque(Opaque { origin: Protocol::Chat | Protocol::Responses, .. }) = block.kind {
+        if let BlockKind::Opaque(Opaque {
+            origin: Protocol::Chat | Protocol::Responses,
+            ..
+        }) = block.kind
+        {
             return Ok(());
         }
         self.json.open_object();
@@ -66,12 +78,27 @@ impl<'w> Scribe<'w> {
 
     /// A text block of ours.
     pub fn words(&mut self, words: &str) {
-        self.json.open_object().key("type").str("text").key("text").str(words).close_object();
+        self.json
+            .open_object()
+            .key("type")
+            .str("text")
+            .key("text")
+            .str(words)
+            .close_object();
     }
 
     /// A text block made of several texts.
-    pub fn joined<'t, 'a: 't>(&mut self, texts: impl IntoIterator<Item = &'t Text<'a>>, cache: Option<Cache>) {
-        self.json.open_object().key("type").str("text").key("text").joined(texts);
+    pub fn joined<'t, 'a: 't>(
+        &mut self,
+        texts: impl IntoIterator<Item = &'t Text<'a>>,
+        cache: Option<Cache>,
+    ) {
+        self.json
+            .open_object()
+            .key("type")
+            .str("text")
+            .key("text")
+            .joined(texts);
         self.marker(cache, Place::Messages);
         self.json.close_object();
     }
@@ -90,15 +117,30 @@ impl<'w> Scribe<'w> {
     }
 
     fn image(&mut self, image: &ImageSource<'_>, at: At) -> Result<(), Refused> {
-        let json = self.json.key("type").str("image").key("source").open_object();
+        let json = self
+            .json
+            .key("type")
+            .str("image")
+            .key("source")
+            .open_object();
         match image {
-            ImageSource::Base64 { media_type, data } => {
-                json.key("type").str("base64").key("media_type").text(media_type).key("data").text(data)
+            ImageSource::Base64 { media_type, data } => json
+                .key("type")
+                .str("base64")
+                .key("media_type")
+                .text(media_type)
+                .key("data")
+                .text(data),
+            ImageSource::Url(url) if is_https(url) => {
+                json.key("type").str("url").key("url").text(url)
             }
-            ImageSource::Url(url) if is_https(url) => json.key("type").str("url").key("url").text(url),
             ImageSource::Url(_) => {
                 let message = "Image URLs must use https or a base64 data URL.";
-                return Err(Box::new(Failure::invalid(self.surface, &format!("{at}.image_url"), message)));
+                return Err(Box::new(Failure::invalid(
+                    self.surface,
+                    &format!("{at}.image_url"),
+                    message,
+                )));
             }
         };
         json.close_object();
@@ -106,19 +148,38 @@ impl<'w> Scribe<'w> {
     }
 
     fn file(&mut self, file: &File<'_>, at: At, place: Place) -> Result<(), Refused> {
-        let json = self.json.key("type").str("document").key("source").open_object();
+        let json = self
+            .json
+            .key("type")
+            .str("document")
+            .key("source")
+            .open_object();
         match &file.content {
             FileContent::Pdf(data) => {
-                json.key("type").str("base64").key("media_type").str("application/pdf").key("data").text(data);
+                json.key("type")
+                    .str("base64")
+                    .key("media_type")
+                    .str("application/pdf")
+                    .key("data")
+                    .text(data);
             }
             FileContent::Text(text) => {
-                json.key("type").str("text").key("media_type").str("text/plain").key("data").text(text);
+                json.key("type")
+                    .str("text")
+                    .key("media_type")
+                    .str("text/plain")
+                    .key("data")
+                    .text(text);
             }
             FileContent::Url(url) if is_https(url) => {
                 json.key("type").str("url").key("url").text(url);
             }
             FileContent::Url(_) => {
-                let failure = Failure::invalid(self.surface, &format!("{at}.file_url"), "File URLs must use https.");
+                let failure = Failure::invalid(
+                    self.surface,
+                    &format!("{at}.file_url"),
+                    "File URLs must use https.",
+                );
                 return Err(Box::new(failure));
             }
             FileContent::Blocks(blocks) => {
@@ -136,7 +197,12 @@ impl<'w> Scribe<'w> {
             }
         }
         if file.wants_citations {
-            self.json.key("citations").open_object().key("enabled").bool(true).close_object();
+            self.json
+                .key("citations")
+                .open_object()
+                .key("enabled")
+                .bool(true)
+                .close_object();
         }
         Ok(())
     }
@@ -145,32 +211,67 @@ impl<'w> Scribe<'w> {
     fn thinking(&mut self, thinking: &Thinking<'_>) {
         match thinking {
             Thinking::Shown { text, signature } => {
-                self.json.key("type").str("thinking").key("thinking").text(text);
+                self.json
+                    .key("type")
+                    .str("thinking")
+                    .key("thinking")
+                    .text(text);
                 if let Some(signature) = signature {
                     self.json.key("signature").text(signature);
                 }
             }
             Thinking::Hidden { data } => {
-                self.json.key("type").str("redacted_thinking").key("data").text(data);
+                self.json
+                    .key("type")
+                    .str("redacted_thinking")
+                    .key("data")
+                    .text(data);
             }
         }
     }
 
     fn call(&mut self, call: &Call<'_>, at: At) {
         let id = self.ids.next(call.id.as_ref());
-        let name = names::tool_name(call.name.value(), CallPath { at, call, of: "name" }, self.warnings, self.recall);
-        self.json.key("type").str("tool_use").key("id").str(&id).key("name").str(&name).key("input");
+        let name = names::tool_name(
+            call.name.value(),
+            CallPath {
+                at,
+                call,
+                of: "name",
+            },
+            self.warnings,
+            self.recall,
+        );
+        self.json
+            .key("type")
+            .str("tool_use")
+            .key("id")
+            .str(&id)
+            .key("name")
+            .str(&name)
+            .key("input");
         self.open.push_back(id);
         match &call.arguments {
             Arguments::Json(value) => {
                 self.json.compact(value.raw());
             }
             Arguments::Text(text) if call.is_custom => {
-                self.json.open_object().key("input").text(text).close_object();
+                self.json
+                    .open_object()
+                    .key("input")
+                    .text(text)
+                    .close_object();
             }
             Arguments::Text(text) => {
                 if arguments::write_input(text, &mut self.json) {
-                    self.warnings.add(Action::Rewritten, CallPath { at, call, of: "arguments" });
+                    self.warnings.add(
+                        Action::Rewritten,
+                        CallPath {
+                            at,
+                            call,
+                            of: "arguments",
+                        },
+                    );
                 }
             }
         }
@@ -179,7 +280,11 @@ impl<'w> Scribe<'w> {
     fn outcome(&mut self, outcome: &Outcome<'_>, place: Place) -> Result<(), Refused> {
         // Results stand directly behind their calls, in the same order: they were put there.
         let id = self.open.pop_front().unwrap_or_default();
-        self.json.key("type").str("tool_result").key("tool_use_id").str(&id);
+        self.json
+            .key("type")
+            .str("tool_result")
+            .key("tool_use_id")
+            .str(&id);
         match &outcome.content {
             OutcomeContent::Text(text) if !text.is_blank() => {
                 self.json.key("content").text(text);
@@ -199,7 +304,8 @@ impl<'w> Scribe<'w> {
         Ok(())
     }
 
-    /// A block of the protocol's own, as the caller wrote it; its marker is written like all others.
+    /// A block of the protocol's own, as the caller wrote it; its marker is written like all
+    /// others.
     fn opaque(&mut self, opaque: &Opaque<'_>) {
         for (name, value) in opaque.value.members() {
             if !name.is("cache_control") {
@@ -210,7 +316,10 @@ impl<'w> Scribe<'w> {
 }
 
 fn is_https(url: &Text<'_>) -> bool {
-    url.letters().take(8).map(|letter| letter.to_ascii_lowercase()).eq("https://".chars())
+    url.letters()
+        .take(8)
+        .map(|letter| letter.to_ascii_lowercase())
+        .eq("https://".chars())
 }
 
 /// Where a call's name or arguments stand in the caller's body.
@@ -225,8 +334,12 @@ impl std::fmt::Display for CallPath<'_, '_> {
         let member = match (self.at, self.call.is_custom) {
             (At::Call(..), true) => "custom",
             (At::Call(..), false) => "function",
-            (At::Item(_) | At::ItemPart(..) | At::ItemOutput(..), _) => return write!(f, "{}.{}", self.at, self.of),
-            (At::System(_) | At::Message(_) | At::Part(..) | At::Nested(..) | At::Tool(_), _) => "function_call",
+            (At::Item(_) | At::ItemPart(..) | At::ItemOutput(..), _) => {
+                return write!(f, "{}.{}", self.at, self.of);
+            }
+            (At::System(_) | At::Message(_) | At::Part(..) | At::Nested(..) | At::Tool(_), _) => {
+                "function_call"
+            }
         };
         write!(f, "{}.{member}.{}", self.at, self.of)
     }

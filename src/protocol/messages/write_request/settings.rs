@@ -32,10 +32,21 @@ pub(super) fn max_tokens(request: &Request<'_>, given: &Given<'_>, warnings: &mu
 }
 
 /// `manual`: the model thinks by a budget.
-pub(super) fn write(scribe: &mut Scribe<'_>, request: &Request<'_>, model: &MessagesModel, manual: bool) {
+pub(super) fn write(
+    scribe: &mut Scribe<'_>,
+    request: &Request<'_>,
+    model: &MessagesModel,
+    manual: bool,
+) {
     temperature(scribe, request.sampling.temperature, model, manual);
     let has_temperature = request.sampling.temperature.is_some();
-    top_p(scribe, request.sampling.top_p, model, has_temperature, manual);
+    top_p(
+        scribe,
+        request.sampling.top_p,
+        model,
+        has_temperature,
+        manual,
+    );
     if let Some(top_k) = request.sampling.top_k {
         if model.sampling == Sampling::Fixed || manual {
             scribe.warnings.add(Action::Dropped, "top_k");
@@ -47,8 +58,15 @@ pub(super) fn write(scribe: &mut Scribe<'_>, request: &Request<'_>, model: &Mess
     tier(scribe, request.tier.as_ref());
 }
 
-fn temperature(scribe: &mut Scribe<'_>, temperature: Option<Value<'_>>, model: &MessagesModel, manual: bool) {
-    let Some(temperature) = temperature else { return };
+fn temperature(
+    scribe: &mut Scribe<'_>,
+    temperature: Option<Value<'_>>,
+    model: &MessagesModel,
+    manual: bool,
+) {
+    let Some(temperature) = temperature else {
+        return;
+    };
     let number = temperature.number().unwrap_or(1.0);
     let is_default = number.total_cmp(&1.0).is_eq();
     if model.sampling == Sampling::Fixed {
@@ -91,7 +109,9 @@ fn top_p(
 /// The vendor refuses a stop string of white space alone.
 fn stop(scribe: &mut Scribe<'_>, texts: &[Text<'_>]) {
     for (index, _) in texts.iter().enumerate().filter(|(_, text)| text.is_blank()) {
-        scribe.warnings.add(Action::Dropped, format_args!("stop[{index}]"));
+        scribe
+            .warnings
+            .add(Action::Dropped, format_args!("stop[{index}]"));
     }
     let mut kept = texts.iter().filter(|text| !text.is_blank()).peekable();
     if kept.peek().is_some() {

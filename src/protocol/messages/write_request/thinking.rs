@@ -1,6 +1,7 @@
 //! How much the model is to think, in the words it knows: a level, a budget of tokens, or nothing.
 //!
-//! It must not touch what the caller wrote in the vendor's own words: that is the vendor's to judge.
+//! It must not touch what the caller wrote in the vendor's own words: that is the vendor's to
+//! judge.
 //!
 //! Read next: `write_request/settings.rs`.
 
@@ -58,7 +59,9 @@ impl Plan<'_> {
         match &self.mode {
             Mode::Adaptive | Mode::Budget(_) => true,
             Mode::Unsaid | Mode::Verbatim(None) => self.thinks_by_default,
-            Mode::Verbatim(Some(thinking)) => !thinking.get("type").is_some_and(|kind| kind.is("disabled")),
+            Mode::Verbatim(Some(thinking)) => {
+                !thinking.get("type").is_some_and(|kind| kind.is("disabled"))
+            }
             Mode::Disabled | Mode::BetweenTools => false,
         }
     }
@@ -74,7 +77,10 @@ impl Plan<'_> {
 
     /// A configuration was made here that switches thinking on.
     pub fn is_ours(&self) -> bool {
-        matches!(self.mode, Mode::Adaptive | Mode::Budget(_) | Mode::BetweenTools)
+        matches!(
+            self.mode,
+            Mode::Adaptive | Mode::Budget(_) | Mode::BetweenTools
+        )
     }
 
     /// The member `thinking`.
@@ -100,7 +106,8 @@ impl Plan<'_> {
             }
             // Vendors leave the text out unless they are asked for it.
             Mode::Adaptive => {
-                json.key("display").str(if self.hide { "omitted" } else { "summarized" });
+                json.key("display")
+                    .str(if self.hide { "omitted" } else { "summarized" });
             }
             Mode::Unsaid | Mode::Disabled | Mode::BetweenTools | Mode::Verbatim(_) => {}
         }
@@ -109,7 +116,9 @@ impl Plan<'_> {
 }
 
 pub(super) fn plan<'a>(asked: &Asked<'_, 'a>, warnings: &mut Warnings) -> Plan<'a> {
-    let Asked { reasoning, model, .. } = *asked;
+    let Asked {
+        reasoning, model, ..
+    } = *asked;
     let mut plan = Plan {
         mode: Mode::Unsaid,
         hide: reasoning.hide,
@@ -117,7 +126,8 @@ pub(super) fn plan<'a>(asked: &Asked<'_, 'a>, warnings: &mut Warnings) -> Plan<'
         unforce: false,
         thinks_by_default: model.thinks_by_default,
     };
-    let is_wanted = reasoning.budget_tokens.is_some() || reasoning.effort.is_some_and(|level| level != Effort::None);
+    let is_wanted = reasoning.budget_tokens.is_some()
+        || reasoning.effort.is_some_and(|level| level != Effort::None);
     if asked.without {
         if is_wanted {
             warnings.add(Action::Dropped, reasoning.effort_field);
@@ -162,19 +172,27 @@ fn off(plan: &mut Plan<'_>, asked: &Asked<'_, '_>, warnings: &mut Warnings) {
 }
 
 fn on(plan: &mut Plan<'_>, asked: &Asked<'_, '_>, warnings: &mut Warnings) {
-    let Asked { reasoning, model, .. } = *asked;
+    let Asked {
+        reasoning, model, ..
+    } = *asked;
     let field = reasoning.effort_field;
     if model.takes(ThinkingType::Adaptive) {
         plan.mode = Mode::Adaptive;
         // The lowest that this protocol knows.
-        let level = reasoning.effort.or(reasoning.budget_tokens.map(level_of)).map(|level| level.max(Effort::Low));
+        let level = reasoning
+            .effort
+            .or(reasoning.budget_tokens.map(level_of))
+            .map(|level| level.max(Effort::Low));
         plan.effort = level.and_then(|level| level.nearest(&model.effort_levels));
         if plan.effort.is_some() && plan.effort != level {
             warnings.add(Action::Downgraded, field);
         }
         return;
     }
-    let wanted = reasoning.budget_tokens.or(reasoning.effort.map(budget_of)).unwrap_or_default();
+    let wanted = reasoning
+        .budget_tokens
+        .or(reasoning.effort.map(budget_of))
+        .unwrap_or_default();
     let budget = fitting_budget(wanted, asked.max_tokens);
     match budget.filter(|_| model.is_manual() && !asked.breaks_off) {
         Some(budget) => plan.mode = Mode::Budget(budget),
@@ -184,7 +202,8 @@ fn on(plan: &mut Plan<'_>, asked: &Asked<'_, '_>, warnings: &mut Warnings) {
 
 /// As much of a budget as leaves room for the answer, where that is a budget at all.
 pub(in crate::protocol) fn fitting_budget(wanted: u64, max_tokens: u64) -> Option<u64> {
-    Some(wanted.min(max_tokens.saturating_sub(ANSWER_TOKENS_MIN))).filter(|budget| *budget >= BUDGET_TOKENS_MIN)
+    Some(wanted.min(max_tokens.saturating_sub(ANSWER_TOKENS_MIN)))
+        .filter(|budget| *budget >= BUDGET_TOKENS_MIN)
 }
 
 pub(in crate::protocol) fn budget_of(level: Effort) -> u64 {

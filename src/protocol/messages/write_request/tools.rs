@@ -10,7 +10,9 @@ use super::turns::{Arranged, Piece};
 use crate::protocol::Protocol;
 use crate::protocol::failure::Failure;
 use crate::protocol::form::answer::Recall;
-use crate::protocol::form::{Action, BlockKind, Choice, Function, Refused, Request, Tool, ToolKind, Warnings};
+use crate::protocol::form::{
+    Action, BlockKind, Choice, Function, Refused, Request, Tool, ToolKind, Warnings,
+};
 use crate::protocol::rules::{MessagesModel, custom, names, schema};
 use crate::protocol::text::{Json, Text};
 use crate::protocol::tree::Value;
@@ -18,7 +20,8 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 
 /// What a custom tool is called with: its free text.
-const CUSTOM_SCHEMA: &str = r#"{"type":"object","properties":{"input":{"type":"string"}},"required":["input"]}"#;
+const CUSTOM_SCHEMA: &str =
+    r#"{"type":"object","properties":{"input":{"type":"string"}},"required":["input"]}"#;
 
 /// The vendor's own search, by the type that all models with it take.
 const WEB_SEARCH_TYPE: &str = "web_search_20250305";
@@ -59,10 +62,16 @@ impl<'r, 'a> Tools<'r, 'a> {
     ) -> Self {
         let allowed: Option<HashSet<Cow<'_, str>>> = match &request.choice {
             Choice::Allowed { names, .. } => Some(names.iter().map(Text::value).collect()),
-            Choice::Absent | Choice::Auto | Choice::None | Choice::Required | Choice::Tool(_) => None,
+            Choice::Absent | Choice::Auto | Choice::None | Choice::Required | Choice::Tool(_) => {
+                None
+            }
         };
         let is_flat = request.surface == Protocol::Responses;
-        let list = if request.legacy_functions { "functions" } else { "tools" };
+        let list = if request.legacy_functions {
+            "functions"
+        } else {
+            "tools"
+        };
         let mut tools = Tools {
             legacy: request.legacy_functions,
             surface: request.surface,
@@ -79,28 +88,41 @@ impl<'r, 'a> Tools<'r, 'a> {
         };
         for tool in &request.tools {
             let (name, member) = match &tool.kind {
-                ToolKind::Function(function) if request.legacy_functions || is_flat => (&function.name, ""),
+                ToolKind::Function(function) if request.legacy_functions || is_flat => {
+                    (&function.name, "")
+                }
                 ToolKind::Custom { name, .. } if is_flat => (name, ""),
                 ToolKind::Function(function) => (&function.name, ".function"),
                 ToolKind::Custom { name, .. } => (name, ".custom"),
                 // Named by the vendor.
                 ToolKind::Vendor { value, .. } => {
-                    let name = value.get("name").and_then(Value::string).unwrap_or_default();
-                    if allowed.as_ref().is_none_or(|allowed| allowed.contains(&name)) {
+                    let name = value
+                        .get("name")
+                        .and_then(Value::string)
+                        .unwrap_or_default();
+                    if allowed
+                        .as_ref()
+                        .is_none_or(|allowed| allowed.contains(&name))
+                    {
                         tools.list.push((tool, name));
                     }
                     continue;
                 }
             };
             let name = name.value();
-            if allowed.as_ref().is_some_and(|allowed| !allowed.contains(&name)) {
+            if allowed
+                .as_ref()
+                .is_some_and(|allowed| !allowed.contains(&name))
+            {
                 continue;
             }
             if let ToolKind::Custom { .. } = tool.kind {
                 recall.custom_tools.push(name.clone().into_owned());
             }
             let path = format_args!("{list}[{}]{member}.name", tool.index);
-            tools.list.push((tool, names::tool_name(name, path, warnings, recall)));
+            tools
+                .list
+                .push((tool, names::tool_name(name, path, warnings, recall)));
         }
         if tools.list.is_empty() && tools.web_search.is_none() {
             tools.stand_in(arranged, warnings, recall);
@@ -110,11 +132,26 @@ impl<'r, 'a> Tools<'r, 'a> {
     }
 
     /// The vendor refuses a history of calls without their tools.
-    fn stand_in(&mut self, arranged: &[Arranged<'_, '_>], warnings: &mut Warnings, recall: &mut Recall) {
+    fn stand_in(
+        &mut self,
+        arranged: &[Arranged<'_, '_>],
+        warnings: &mut Warnings,
+        recall: &mut Recall,
+    ) {
         let mut seen = HashSet::new();
-        for block in arranged.iter().flat_map(|turn| &turn.pieces).filter_map(Piece::block) {
-            let BlockKind::Call(call) = &block.kind else { continue };
-            let path = CallPath { at: block.at, call, of: "name" };
+        for block in arranged
+            .iter()
+            .flat_map(|turn| &turn.pieces)
+            .filter_map(Piece::block)
+        {
+            let BlockKind::Call(call) = &block.kind else {
+                continue;
+            };
+            let path = CallPath {
+                at: block.at,
+                call,
+                of: "name",
+            };
             let name = names::tool_name(call.name.value(), path, warnings, recall).into_owned();
             if seen.insert(name.clone()) {
                 self.stubs.push(name);
@@ -130,12 +167,19 @@ impl<'r, 'a> Tools<'r, 'a> {
             return Sent::None;
         }
         match choice {
-            Choice::Absent | Choice::Auto | Choice::Allowed { required: false, .. } => Sent::Auto,
+            Choice::Absent
+            | Choice::Auto
+            | Choice::Allowed {
+                required: false, ..
+            } => Sent::Auto,
             Choice::None => Sent::None,
             Choice::Required | Choice::Allowed { required: true, .. } => Sent::Any,
             Choice::Tool(name) => {
                 // A tool of that name is in the list, so that it was told there if it was renamed.
-                Sent::Tool(names::tool_name(name.value(), self.choice_field(), warnings, recall).into_owned())
+                Sent::Tool(
+                    names::tool_name(name.value(), self.choice_field(), warnings, recall)
+                        .into_owned(),
+                )
             }
         }
     }
@@ -146,7 +190,11 @@ impl<'r, 'a> Tools<'r, 'a> {
     }
 
     pub fn choice_field(&self) -> &'static str {
-        if self.legacy { "function_call" } else { "tool_choice" }
+        if self.legacy {
+            "function_call"
+        } else {
+            "tool_choice"
+        }
     }
 
     /// Leaves it to the model.
@@ -155,7 +203,10 @@ impl<'r, 'a> Tools<'r, 'a> {
     }
 
     pub fn markers(&self) -> usize {
-        self.list.iter().filter(|(tool, _)| tool.cache.is_some()).count()
+        self.list
+            .iter()
+            .filter(|(tool, _)| tool.cache.is_some())
+            .count()
     }
 
     /// The members `tools` and `tool_choice`.
@@ -167,19 +218,32 @@ impl<'r, 'a> Tools<'r, 'a> {
         for (tool, name) in &self.list {
             scribe.json.open_object();
             match &tool.kind {
-                ToolKind::Function(function) => self.function(scribe, tool.index, name, function, model)?,
-                ToolKind::Custom { description, format, .. } if self.surface == Protocol::Responses => {
+                ToolKind::Function(function) => {
+                    self.function(scribe, tool.index, name, function, model)?
+                }
+                ToolKind::Custom {
+                    description,
+                    format,
+                    ..
+                } if self.surface == Protocol::Responses => {
                     // Nothing is lost: what stands in it comes back as it was.
                     scribe.json.key("name").str(name);
                     custom::describe(description.as_ref(), *format, &mut scribe.json);
                     scribe.json.key("input_schema").raw(custom::SCHEMA);
                 }
-                ToolKind::Custom { description, format, .. } => {
-                    scribe.warnings.add(Action::Rewritten, format_args!("tools[{}]", tool.index));
+                ToolKind::Custom {
+                    description,
+                    format,
+                    ..
+                } => {
+                    scribe
+                        .warnings
+                        .add(Action::Rewritten, format_args!("tools[{}]", tool.index));
                     in_an_object(&mut scribe.json, name, description.as_ref(), *format);
                 }
                 ToolKind::Vendor { value, .. } => {
-                    for (key, value) in value.members().filter(|(key, _)| !key.is("cache_control")) {
+                    for (key, value) in value.members().filter(|(key, _)| !key.is("cache_control"))
+                    {
                         scribe.json.key_text(&key).compact(value.raw());
                     }
                 }
@@ -190,7 +254,9 @@ impl<'r, 'a> Tools<'r, 'a> {
         for name in &self.stubs {
             let json = scribe.json.open_object().key("name").str(name);
             json.key("description").str("Not available in this turn.");
-            json.key("input_schema").raw(r#"{"type":"object"}"#).close_object();
+            json.key("input_schema")
+                .raw(r#"{"type":"object"}"#)
+                .close_object();
         }
         if let Some(options) = self.web_search {
             web_search(&mut scribe.json, options, self.max_searches);
@@ -226,28 +292,44 @@ impl<'r, 'a> Tools<'r, 'a> {
         function: &Function<'_>,
         model: &MessagesModel,
     ) -> Result<(), Refused> {
-        let (list, member) = if self.legacy { ("functions", "") } else { ("tools", ".function") };
+        let (list, member) = if self.legacy {
+            ("functions", "")
+        } else {
+            ("tools", ".function")
+        };
         let cleaned = schema::for_messages(function.schema).map_err(|schema::NotAnObject| {
             let path = format!("{list}[{index}]{member}.parameters");
             let message = format!("{path}: schema must be of type 'object'.");
             Box::new(Failure::invalid(self.surface, &path, &message))
         })?;
         if cleaned.rewritten {
-            scribe.warnings.add(Action::Rewritten, format_args!("{list}[{index}]"));
+            scribe
+                .warnings
+                .add(Action::Rewritten, format_args!("{list}[{index}]"));
         }
         scribe.json.key("name").str(name);
-        description(&mut scribe.json, function.description.as_ref(), cleaned.note.as_deref(), "\n");
+        description(
+            &mut scribe.json,
+            function.description.as_ref(),
+            cleaned.note.as_deref(),
+            "\n",
+        );
         scribe.json.key("input_schema");
         if !function.strict {
             scribe.json.raw(&cleaned.json);
             return Ok(());
         }
-        match Some(&cleaned.json).filter(|_| model.structured).and_then(|json| schema::restricted(json)) {
+        match Some(&cleaned.json)
+            .filter(|_| model.structured)
+            .and_then(|json| schema::restricted(json))
+        {
             Some(restricted) => {
                 scribe.json.raw(&restricted).key("strict").bool(true);
             }
             None => {
-                scribe.warnings.add(Action::Dropped, format_args!("{list}[{index}].strict"));
+                scribe
+                    .warnings
+                    .add(Action::Dropped, format_args!("{list}[{index}].strict"));
                 scribe.json.raw(&cleaned.json);
             }
         }
@@ -255,7 +337,8 @@ impl<'r, 'a> Tools<'r, 'a> {
     }
 }
 
-/// The member `description`: the caller's words, and behind a gap what the schema can no longer say.
+/// The member `description`: the caller's words, and behind a gap what the schema can no longer
+/// say.
 fn description(json: &mut Json, words: Option<&Text<'_>>, note: Option<&str>, gap: &'static str) {
     let words = words.filter(|words| !words.is_empty());
     if words.is_none() && note.is_none() {
@@ -263,7 +346,8 @@ fn description(json: &mut Json, words: Option<&Text<'_>>, note: Option<&str>, ga
     }
     let gap = words.and(note).map(|_| Text::made(gap));
     let note = note.map(Text::made);
-    json.key("description").joined(words.into_iter().chain(&gap).chain(&note));
+    json.key("description")
+        .joined(words.into_iter().chain(&gap).chain(&note));
 }
 
 /// A tool that takes free text, as one that takes an object with a string in it.
@@ -274,7 +358,10 @@ fn in_an_object(json: &mut Json, name: &str, words: Option<&Text<'_>>, format: O
     let note = format.map(|format| {
         let mut compact = Json::default();
         compact.compact(format.raw());
-        format!("The input must follow this format: {}", String::from_utf8_lossy(compact.as_bytes()))
+        format!(
+            "The input must follow this format: {}",
+            String::from_utf8_lossy(compact.as_bytes())
+        )
     });
     description(json, words, note.as_deref(), "\n\n");
     json.key("input_schema").raw(CUSTOM_SCHEMA);
@@ -282,12 +369,22 @@ fn in_an_object(json: &mut Json, name: &str, words: Option<&Text<'_>>, format: O
 
 /// `options`: of chat, or the tool of responses.
 fn web_search(json: &mut Json, options: Value<'_>, max_uses: Option<u64>) {
-    json.open_object().key("type").str(WEB_SEARCH_TYPE).key("name").str("web_search");
+    json.open_object()
+        .key("type")
+        .str(WEB_SEARCH_TYPE)
+        .key("name")
+        .str("web_search");
     if let Some(max_uses) = max_uses.filter(|uses| *uses > 0) {
         json.key("max_uses").number(max_uses);
     }
-    let domains = options.get("filters").and_then(|filters| filters.get("allowed_domains"));
-    let mut domains = domains.into_iter().flat_map(Value::items).filter_map(Value::text).peekable();
+    let domains = options
+        .get("filters")
+        .and_then(|filters| filters.get("allowed_domains"));
+    let mut domains = domains
+        .into_iter()
+        .flat_map(Value::items)
+        .filter_map(Value::text)
+        .peekable();
     if domains.peek().is_some() {
         json.key("allowed_domains").open_array();
         for domain in domains {
@@ -295,11 +392,19 @@ fn web_search(json: &mut Json, options: Value<'_>, max_uses: Option<u64>) {
         }
         json.close_array();
     }
-    let place = options.get("user_location").filter(|place| place.is_object());
+    let place = options
+        .get("user_location")
+        .filter(|place| place.is_object());
     let place = place.map(|place| place.get("approximate").unwrap_or(place));
     if let Some(place) = place {
-        json.key("user_location").open_object().key("type").str("approximate");
-        for (key, value) in place.members().filter(|(key, value)| !key.is("type") && !value.is_null()) {
+        json.key("user_location")
+            .open_object()
+            .key("type")
+            .str("approximate");
+        for (key, value) in place
+            .members()
+            .filter(|(key, value)| !key.is("type") && !value.is_null())
+        {
             json.key_text(&key).compact(value.raw());
         }
         json.close_object();

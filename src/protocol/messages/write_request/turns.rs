@@ -1,7 +1,9 @@
-//! The caller's messages as turns that a messages vendor takes: user and assistant alternating, the user first,
-//! no empty text, instructions in between where the model knows them and else as reminders.
+//! The caller's messages as turns that a messages vendor takes: user and assistant alternating, the
+//! user first, no empty text, instructions in between where the model knows them and else as
+//! reminders.
 //!
-//! It must not touch what stands inside a block, but for the white space at the very end of a prefill.
+//! It must not touch what stands inside a block, but for the white space at the very end of a
+//! prefill.
 //!
 //! Read next: `write_request/scribe.rs`.
 
@@ -11,7 +13,8 @@ use crate::protocol::Protocol;
 use crate::protocol::carrier;
 use crate::protocol::failure::Failure;
 use crate::protocol::form::{
-    Action, At, Block, BlockKind, Cache, Opaque, OutcomeContent, Refused, Request, Side, Thinking, Turn, Warnings,
+    Action, At, Block, BlockKind, Cache, Opaque, OutcomeContent, Refused, Request, Side, Thinking,
+    Turn, Warnings,
 };
 use crate::protocol::rules::MessagesModel;
 use crate::protocol::text::Text;
@@ -60,8 +63,8 @@ fn last_marker(blocks: &[Block<'_>]) -> Option<Cache> {
     blocks.iter().rev().find_map(|block| block.cache)
 }
 
-/// Takes out what the vendor does not take: blank texts, reasoning it did not sign, messages of which nothing is
-/// left. Gives the place of a user's message that was last and had nothing in it.
+/// Takes out what the vendor does not take: blank texts, reasoning it did not sign, messages of
+/// which nothing is left. Gives the place of a user's message that was last and had nothing in it.
 pub(super) fn tidy(
     request: &mut Request<'_>,
     without_thinking: bool,
@@ -71,19 +74,33 @@ pub(super) fn tidy(
     if request.turns.is_empty()
         && let Some(last) = request.system.last().map(|block| block.at.message())
     {
-        let before = request.system.partition_point(|block| block.at.message() < last);
+        let before = request
+            .system
+            .partition_point(|block| block.at.message() < last);
         let blocks = request.system.split_off(before);
         let at = At::turn(request.surface, last);
-        request.turns.push(Turn { side: Side::User, blocks, at });
+        request.turns.push(Turn {
+            side: Side::User,
+            blocks,
+            at,
+        });
     }
-    let mut tidying = Tidying { surface: request.surface, without_thinking, warnings };
+    let mut tidying = Tidying {
+        surface: request.surface,
+        without_thinking,
+        warnings,
+    };
     request.system = tidying.blocks(std::mem::take(&mut request.system))?;
     let mut emptied = None;
     for turn in &mut request.turns {
         turn.blocks = tidying.blocks(std::mem::take(&mut turn.blocks))?;
         if turn.side == Side::Assistant {
             // The vendor refuses a turn that ends in reasoning.
-            while turn.blocks.pop_if(|last| matches!(last.kind, BlockKind::Thinking(_))).is_some() {}
+            while turn
+                .blocks
+                .pop_if(|last| matches!(last.kind, BlockKind::Thinking(_)))
+                .is_some()
+            {}
         }
         if !turn.blocks.is_empty() {
             emptied = None;
@@ -105,7 +122,9 @@ impl Tidying<'_> {
     fn blocks<'a>(&mut self, mut blocks: Vec<Block<'a>>) -> Result<Vec<Block<'a>>, Refused> {
         let mut kept = 0;
         for at in 0..blocks.len() {
-            let Some(block) = blocks.get_mut(at) else { break };
+            let Some(block) = blocks.get_mut(at) else {
+                break;
+            };
             if self.keeps(block)? {
                 blocks.swap(kept, at);
                 kept += 1;
@@ -113,9 +132,13 @@ impl Tidying<'_> {
             }
             // The marker means all that came before: it holds for the block before as well.
             let (message, cache) = (block.at.message(), block.cache);
-            let before = kept.checked_sub(1).and_then(|before| blocks.get_mut(before));
+            let before = kept
+                .checked_sub(1)
+                .and_then(|before| blocks.get_mut(before));
             let before = before.filter(|before| before.at.message() == message);
-            if let Some(before) = before.filter(|before| !matches!(before.kind, BlockKind::Thinking(_))) {
+            if let Some(before) =
+                before.filter(|before| !matches!(before.kind, BlockKind::Thinking(_)))
+            {
                 before.cache = before.cache.or(cache);
             }
         }
@@ -135,7 +158,9 @@ impl Tidying<'_> {
             }
             BlockKind::Opaque(opaque) => match opaque.origin {
                 Protocol::Messages => Ok(true),
-                Protocol::Chat | Protocol::Responses => self.of_chat(opaque, block.at).map(|()| false),
+                Protocol::Chat | Protocol::Responses => {
+                    self.of_chat(opaque, block.at).map(|()| false)
+                }
             },
             BlockKind::Image(_) | BlockKind::File(_) | BlockKind::Call(_) => Ok(true),
         }
@@ -148,19 +173,28 @@ impl Tidying<'_> {
             "file" => "file_id is not available for this model; send file_data instead.",
             "input_audio" => "Audio input is not supported by this model.",
             _ => {
-                self.warnings.add(Action::Dropped, format_args!("{at}.{name}"));
+                self.warnings
+                    .add(Action::Dropped, format_args!("{at}.{name}"));
                 return Ok(());
             }
         };
-        Err(Box::new(Failure::invalid(self.surface, &format!("{at}.{name}"), message).with_code("unsupported_value")))
+        Err(Box::new(
+            Failure::invalid(self.surface, &format!("{at}.{name}"), message)
+                .with_code("unsupported_value"),
+        ))
     }
 }
 
 /// By the vendor. A signature of ours marks another vendor's reasoning.
 fn is_signed(thinking: &Thinking<'_>) -> bool {
     match thinking {
-        Thinking::Shown { signature: Some(signature), .. } => carrier::is_vendors(&signature.value()),
-        Thinking::Shown { signature: None, .. } => false,
+        Thinking::Shown {
+            signature: Some(signature),
+            ..
+        } => carrier::is_vendors(&signature.value()),
+        Thinking::Shown {
+            signature: None, ..
+        } => false,
         Thinking::Hidden { data } => !data.is_empty(),
     }
 }
@@ -173,18 +207,34 @@ pub(super) fn arrange<'r, 'a>(
 ) -> Vec<Arranged<'r, 'a>> {
     let mut arranged: Vec<Arranged<'r, 'a>> = Vec::with_capacity(request.turns.len());
     // Results were moved to the front: a message that held nothing else is empty now.
-    let mut turns = request.turns.iter().filter(|turn| !turn.blocks.is_empty()).peekable();
+    let mut turns = request
+        .turns
+        .iter()
+        .filter(|turn| !turn.blocks.is_empty())
+        .peekable();
     while let Some(turn) = turns.next() {
         if turn.side != Side::System {
-            add(&mut arranged, turn.side, turn.blocks.iter().map(Piece::Block));
+            add(
+                &mut arranged,
+                turn.side,
+                turn.blocks.iter().map(Piece::Block),
+            );
             continue;
         }
         let mut run = vec![turn];
-        run.extend(std::iter::from_fn(|| turns.next_if(|next| next.side == Side::System)));
+        run.extend(std::iter::from_fn(|| {
+            turns.next_if(|next| next.side == Side::System)
+        }));
         let is_behind_user = arranged.last().is_some_and(|last| last.side == Side::User);
         let is_before_assistant = turns.peek().is_none_or(|next| next.side == Side::Assistant);
         if model.mid_system && is_behind_user && is_before_assistant {
-            add(&mut arranged, Side::System, run.into_iter().flat_map(|turn| &turn.blocks).map(Piece::Block));
+            add(
+                &mut arranged,
+                Side::System,
+                run.into_iter()
+                    .flat_map(|turn| &turn.blocks)
+                    .map(Piece::Block),
+            );
             continue;
         }
         for turn in run {
@@ -195,33 +245,50 @@ pub(super) fn arrange<'r, 'a>(
     arranged
 }
 
-fn add<'r, 'a>(arranged: &mut Vec<Arranged<'r, 'a>>, side: Side, pieces: impl IntoIterator<Item = Piece<'r, 'a>>) {
+fn add<'r, 'a>(
+    arranged: &mut Vec<Arranged<'r, 'a>>,
+    side: Side,
+    pieces: impl IntoIterator<Item = Piece<'r, 'a>>,
+) {
     match arranged.last_mut().filter(|last| last.side == side) {
         Some(last) => last.pieces.extend(pieces),
-        None => arranged.push(Arranged { side, pieces: pieces.into_iter().collect() }),
+        None => arranged.push(Arranged {
+            side,
+            pieces: pieces.into_iter().collect(),
+        }),
     }
 }
 
-/// The last user turn answers calls that were made without signed reasoning: a model that thinks by a budget refuses
-/// to go on thinking there.
+/// The last user turn answers calls that were made without signed reasoning: a model that thinks by
+/// a budget refuses to go on thinking there.
 pub(super) fn breaks_off(arranged: &[Arranged<'_, '_>]) -> bool {
-    let Some(last) = arranged.iter().rposition(|turn| turn.side == Side::User) else { return false };
+    let Some(last) = arranged.iter().rposition(|turn| turn.side == Side::User) else {
+        return false;
+    };
     let holds = |turn: Option<&Arranged<'_, '_>>, wanted: fn(&BlockKind<'_>) -> bool| {
         let pieces = turn.into_iter().flat_map(|turn| &turn.pieces);
-        pieces.filter_map(Piece::block).any(|block| wanted(&block.kind))
+        pieces
+            .filter_map(Piece::block)
+            .any(|block| wanted(&block.kind))
     };
     let before = last.checked_sub(1).and_then(|before| arranged.get(before));
-    holds(arranged.get(last), |kind| matches!(kind, BlockKind::Result(_)))
-        && !holds(before, |kind| matches!(kind, BlockKind::Thinking(_)))
+    holds(arranged.get(last), |kind| {
+        matches!(kind, BlockKind::Result(_))
+    }) && !holds(before, |kind| matches!(kind, BlockKind::Thinking(_)))
 }
 
 pub(super) fn have_thinking(arranged: &[Arranged<'_, '_>]) -> bool {
-    let blocks = arranged.iter().flat_map(|turn| &turn.pieces).filter_map(Piece::block);
-    blocks.into_iter().any(|block| matches!(block.kind, BlockKind::Thinking(_)))
+    let blocks = arranged
+        .iter()
+        .flat_map(|turn| &turn.pieces)
+        .filter_map(Piece::block);
+    blocks
+        .into_iter()
+        .any(|block| matches!(block.kind, BlockKind::Thinking(_)))
 }
 
-/// Puts in what the vendor wants at both ends. `emptied`: from [`tidy`]. `prefill`: the model goes on from an
-/// assistant's words.
+/// Puts in what the vendor wants at both ends. `emptied`: from [`tidy`]. `prefill`: the model goes
+/// on from an assistant's words.
 pub(super) fn finish<'a>(
     arranged: &mut Vec<Arranged<'_, 'a>>,
     request: &Request<'a>,
@@ -229,19 +296,36 @@ pub(super) fn finish<'a>(
     prefill: bool,
     warnings: &mut Warnings,
 ) {
-    let user = |words| Arranged { side: Side::User, pieces: vec![Piece::Words(words)] };
-    let is_behind_assistant = arranged.last().is_none_or(|last| last.side == Side::Assistant);
+    let user = |words| Arranged {
+        side: Side::User,
+        pieces: vec![Piece::Words(words)],
+    };
+    let is_behind_assistant = arranged
+        .last()
+        .is_none_or(|last| last.side == Side::Assistant);
     if let Some(at) = emptied.filter(|_| is_behind_assistant) {
         warnings.add(Action::Inserted, at);
         arranged.push(user(NOTHING));
     }
-    if arranged.first().is_none_or(|first| first.side == Side::Assistant) {
+    if arranged
+        .first()
+        .is_none_or(|first| first.side == Side::Assistant)
+    {
         warnings.add(Action::Inserted, At::turn(request.surface, 0));
         arranged.insert(0, user(GO_ON));
     }
-    let Some(last) = arranged.last_mut().filter(|last| last.side == Side::Assistant) else { return };
+    let Some(last) = arranged
+        .last_mut()
+        .filter(|last| last.side == Side::Assistant)
+    else {
+        return;
+    };
     if let Some(piece) = last.pieces.last_mut()
-        && let Some(Block { cache, kind: BlockKind::Text(text) | BlockKind::Refusal(text), .. }) = piece.block()
+        && let Some(Block {
+            cache,
+            kind: BlockKind::Text(text) | BlockKind::Refusal(text),
+            ..
+        }) = piece.block()
     {
         *piece = Piece::Trimmed(text.trimmed_end(), *cache);
     }
@@ -261,7 +345,13 @@ pub(super) fn write(scribe: &mut Scribe<'_>, arranged: &[Arranged<'_, '_>]) -> R
             Side::Assistant => "assistant",
             Side::System => "system",
         };
-        scribe.json.open_object().key("role").str(role).key("content").open_array();
+        scribe
+            .json
+            .open_object()
+            .key("role")
+            .str(role)
+            .key("content")
+            .open_array();
         for piece in &turn.pieces {
             match piece {
                 Piece::Block(block) => scribe.block(block, Place::Messages)?,
@@ -287,5 +377,8 @@ fn reminder(scribe: &mut Scribe<'_>, blocks: &[Block<'_>]) {
         | BlockKind::Result(_)
         | BlockKind::Opaque(_) => None,
     });
-    scribe.joined([&before].into_iter().chain(texts).chain([&behind]), last_marker(blocks));
+    scribe.joined(
+        [&before].into_iter().chain(texts).chain([&behind]),
+        last_marker(blocks),
+    );
 }

@@ -1,8 +1,9 @@
 //! A call's arguments as they come in: how much of them there is, and in which form they go out.
 //!
-//! Fragments that are sent cannot be called back, and a client's reader breaks on what is no beginning of a JSON
-//! object. So a block is opened for arguments that begin like one; all others are kept to the end of the call, and
-//! then wrapped. Arguments that came whole before anything was sent are looked through first.
+//! Fragments that are sent cannot be called back, and a client's reader breaks on what is no
+//! beginning of a JSON object. So a block is opened for arguments that begin like one; all others
+//! are kept to the end of the call, and then wrapped. Arguments that came whole before anything was
+//! sent are looked through first.
 //!
 //! Read next: `rules/arguments.rs`.
 
@@ -37,7 +38,14 @@ enum State {
 
 impl Arguments {
     pub(super) fn new(is_custom: bool) -> Self {
-        Arguments { is_custom, state: State::Blank, depth: 0, in_string: false, is_escaped: false, has_members: false }
+        Arguments {
+            is_custom,
+            state: State::Blank,
+            depth: 0,
+            in_string: false,
+            is_escaped: false,
+            has_members: false,
+        }
     }
 
     /// More of arguments of which nothing was sent yet.
@@ -51,14 +59,17 @@ impl Arguments {
         kept.push(text);
     }
 
-    /// More of arguments that are being sent: what may be sent of it. Behind the object's end that is nothing.
+    /// More of arguments that are being sent: what may be sent of it. Behind the object's end that
+    /// is nothing.
     pub(super) fn more<'t>(&mut self, text: &'t Text<'_>) -> Text<'t> {
         if self.state == State::Whole {
             return Text::made("");
         }
         let end = self.read(text);
         match text {
-            Text::Token { raw, escaped, .. } => Text::token(raw.get(..end).unwrap_or_default(), *escaped),
+            Text::Token { raw, escaped, .. } => {
+                Text::token(raw.get(..end).unwrap_or_default(), *escaped)
+            }
             Text::Made(text) => Text::made(text.get(..end).unwrap_or_default()),
         }
     }
@@ -78,7 +89,8 @@ impl Arguments {
         self.state == State::Whole && !self.is_custom
     }
 
-    /// What is sent when the block is opened. `is_done`: `kept` is all there is; `was_cut`: and the answer broke off in it.
+    /// What is sent when the block is opened. `is_done`: `kept` is all there is; `was_cut`: and the
+    /// answer broke off in it.
     pub(super) fn opening<'k>(&self, kept: &'k Gathered, is_done: bool, was_cut: bool) -> Text<'k> {
         let text = kept.text();
         if !self.is_custom && !is_done && self.state == State::Inside {
@@ -102,8 +114,14 @@ impl Arguments {
     fn read(&mut self, text: &Text<'_>) -> usize {
         match text {
             Text::Made(text) => self.read_plain(text.as_bytes()),
-            Text::Token { raw, escaped: false, .. } => self.read_plain(raw.as_bytes()),
-            Text::Token { raw, escaped: true, .. } => self.read_escaped(raw.as_bytes()),
+            Text::Token {
+                raw,
+                escaped: false,
+                ..
+            } => self.read_plain(raw.as_bytes()),
+            Text::Token {
+                raw, escaped: true, ..
+            } => self.read_escaped(raw.as_bytes()),
         }
     }
 
@@ -180,7 +198,9 @@ fn ascii(digits: Option<&[u8]>) -> u8 {
     let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok());
     let unit = digits.and_then(|digits| u16::from_str_radix(digits, 16).ok());
     // Whatever is no ASCII stands in strings only.
-    unit.and_then(|unit| u8::try_from(unit).ok()).filter(u8::is_ascii).unwrap_or(b'x')
+    unit.and_then(|unit| u8::try_from(unit).ok())
+        .filter(u8::is_ascii)
+        .unwrap_or(b'x')
 }
 
 fn begins_object(text: &Text<'_>) -> bool {

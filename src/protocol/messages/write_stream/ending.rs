@@ -1,8 +1,8 @@
-//! What is heard of an answer besides its blocks: its id, why it ended, what it used. Streams and whole answers say
-//! it alike.
+//! What is heard of an answer besides its blocks: its id, why it ended, what it used. Streams and
+//! whole answers say it alike.
 //!
-//! It must not leave a number out: clients crash on a usage that is missing or null, so what the vendor did not tell
-//! is estimated.
+//! It must not leave a number out: clients crash on a usage that is missing or null, so what the
+//! vendor did not tell is estimated.
 //!
 //! Read next: `rules/names.rs`, where ids are made.
 
@@ -67,7 +67,8 @@ impl Heard {
             Stop::MaxTokens => Stop::MaxTokens,
             Stop::ContextFull => Stop::ContextFull,
             Stop::Refusal { explanation } => {
-                let explanation = explanation.map(|text| Text::made(text.into_value().into_owned()));
+                let explanation =
+                    explanation.map(|text| Text::made(text.into_value().into_owned()));
                 Stop::Refusal { explanation }
             }
             Stop::Unknown => Stop::Unknown,
@@ -80,7 +81,10 @@ impl Heard {
 
     /// A limit or a filter broke the answer off, so the last call may be cut.
     pub(super) fn breaks_off(&self) -> bool {
-        matches!(self.stop, Stop::MaxTokens | Stop::ContextFull | Stop::Refusal { .. })
+        matches!(
+            self.stop,
+            Stop::MaxTokens | Stop::ContextFull | Stop::Refusal { .. }
+        )
     }
 
     pub(super) fn is_priority(&self) -> bool {
@@ -88,20 +92,32 @@ impl Heard {
     }
 
     pub(super) fn usage(&self) -> Usage {
-        let told = self.usage.and_then(|usage| usage.believed(self.generated_bytes));
-        told.unwrap_or_else(|| self.recall.estimator.usage(self.usage, self.generated_bytes))
+        let told = self
+            .usage
+            .and_then(|usage| usage.believed(self.generated_bytes));
+        told.unwrap_or_else(|| {
+            self.recall
+                .estimator
+                .usage(self.usage, self.generated_bytes)
+        })
     }
 
     /// `id` to `model`.
     pub(super) fn write_envelope(&self, json: &mut Json) {
-        json.key("id").str(&self.id).key("type").str("message").key("role").str("assistant");
+        json.key("id")
+            .str(&self.id)
+            .key("type")
+            .str("message")
+            .key("role")
+            .str("assistant");
         json.key("model").str(&self.recall.public_model);
     }
 
     /// `stop_reason`, `stop_sequence`, `stop_details`.
     pub(super) fn write_stop(&self, json: &mut Json) {
         let reason = match &self.stop {
-            // Vendors say `stop` though they called, and `tool_calls` though they did not: agents halt or wait.
+            // Vendors say `stop` though they called, and `tool_calls` though they did not: agents
+            // halt or wait.
             Stop::EndTurn | Stop::ToolUse | Stop::Unknown if self.has_calls => "tool_use",
             Stop::EndTurn | Stop::ToolUse | Stop::Unknown => "end_turn",
             Stop::StopSequence => "stop_sequence",
@@ -109,12 +125,21 @@ impl Heard {
             Stop::ContextFull => "model_context_window_exceeded",
             Stop::Refusal { .. } => "refusal",
         };
-        json.key("stop_reason").str(reason).key("stop_sequence").null().key("stop_details");
+        json.key("stop_reason")
+            .str(reason)
+            .key("stop_sequence")
+            .null()
+            .key("stop_details");
         let Stop::Refusal { explanation } = &self.stop else {
             json.null();
             return;
         };
-        json.open_object().key("type").str("refusal").key("category").null().key("explanation");
+        json.open_object()
+            .key("type")
+            .str("refusal")
+            .key("category")
+            .null()
+            .key("explanation");
         match explanation {
             Some(explanation) => json.text(explanation),
             None => json.null(),

@@ -1,5 +1,5 @@
-//! What single cases cannot show: that no order of chunks makes a stream on which clients crash, and that what waits
-//! is bounded.
+//! What single cases cannot show: that no order of chunks makes a stream on which clients crash,
+//! and that what waits is bounded.
 
 use super::{KEEP_ALIVE, Stream, Whole};
 use crate::protocol::chat::read_stream::Reader;
@@ -12,14 +12,27 @@ use serde_json::{Value, json};
 
 fn recall(show_thinking: bool) -> Recall {
     let estimator = UsageEstimator::from_input_tokens(31);
-    Recall { show_thinking, input_estimate: 25, estimator, seed: "req_0".to_owned(), ..Recall::default() }
+    Recall {
+        show_thinking,
+        input_estimate: 25,
+        estimator,
+        seed: "req_0".to_owned(),
+        ..Recall::default()
+    }
 }
 
 /// The data of each event, whose name must say the same.
 fn frames(stream: &[u8]) -> Vec<Value> {
     let mut frames = Vec::new();
-    for frame in std::str::from_utf8(stream).unwrap().split_terminator("\n\n") {
-        let (name, data) = frame.strip_prefix("event: ").unwrap().split_once("\ndata: ").unwrap();
+    for frame in std::str::from_utf8(stream)
+        .unwrap()
+        .split_terminator("\n\n")
+    {
+        let (name, data) = frame
+            .strip_prefix("event: ")
+            .unwrap()
+            .split_once("\ndata: ")
+            .unwrap();
         let data: Value = serde_json::from_str(data).unwrap();
         assert_eq!(data["type"], name);
         frames.push(data);
@@ -29,7 +42,10 @@ fn frames(stream: &[u8]) -> Vec<Value> {
 
 /// The blocks of a stream, which must keep every rule: type and what its deltas say.
 fn blocks(frames: &[Value]) -> Vec<(String, String)> {
-    let types: Vec<_> = frames.iter().map(|frame| frame["type"].as_str().unwrap()).collect();
+    let types: Vec<_> = frames
+        .iter()
+        .map(|frame| frame["type"].as_str().unwrap())
+        .collect();
     assert_eq!(types[..2], ["message_start", "ping"]);
     assert_eq!(types[types.len() - 2..], ["message_delta", "message_stop"]);
     assert!(frames[frames.len() - 2]["usage"]["output_tokens"].is_u64());
@@ -40,7 +56,10 @@ fn blocks(frames: &[Value]) -> Vec<(String, String)> {
             "content_block_start" => {
                 assert!(!is_open && index == blocks.len());
                 is_open = true;
-                blocks.push((frame["content_block"]["type"].as_str().unwrap().to_owned(), String::new()));
+                blocks.push((
+                    frame["content_block"]["type"].as_str().unwrap().to_owned(),
+                    String::new(),
+                ));
             }
             "content_block_delta" => {
                 assert!(is_open && index + 1 == blocks.len());
@@ -71,11 +90,21 @@ fn blocks(frames: &[Value]) -> Vec<(String, String)> {
 
 fn delta() -> impl Strategy<Value = Value> {
     let words = prop::sample::select(vec!["a", " b", "\n", " ", "c\"d", "é", ""]);
-    let arguments = prop::sample::select(vec!["", "{", "{}", "{\"k\":", "[1", "]", "\"}\"", "}", "x", "null", " "]);
+    let arguments = prop::sample::select(vec![
+        "", "{", "{}", "{\"k\":", "[1", "]", "\"}\"", "}", "x", "null", " ",
+    ]);
     let index = prop::sample::select(vec![json!(0), json!(1), json!(2), Value::Null]);
-    let id = prop::sample::select(vec![Value::Null, json!("call_a"), json!("call_b"), json!("")]);
+    let id = prop::sample::select(vec![
+        Value::Null,
+        json!("call_a"),
+        json!("call_b"),
+        json!(""),
+    ]);
     let name = prop::sample::select(vec![Value::Null, json!("f"), json!("g")]);
-    let details = prop::sample::select(vec![Value::Null, json!([{"type": "reasoning.encrypted", "data": "gAAA"}])]);
+    let details = prop::sample::select(vec![
+        Value::Null,
+        json!([{"type": "reasoning.encrypted", "data": "gAAA"}]),
+    ]);
     prop_oneof![
         words.clone().prop_map(|text| json!({"content": text})),
         words.clone().prop_map(|text| json!({"refusal": text})),
@@ -89,9 +118,15 @@ fn delta() -> impl Strategy<Value = Value> {
 fn feed(deltas: &[Value], finish: &str, to: &mut impl Sink) {
     let mut reader = Reader::default();
     let end = json!({"choices": [{"index": 0, "delta": {}, "finish_reason": finish}]});
-    let chunks = deltas.iter().map(|delta| json!({"choices": [{"index": 0, "delta": delta}]})).chain([end]);
+    let chunks = deltas
+        .iter()
+        .map(|delta| json!({"choices": [{"index": 0, "delta": delta}]}))
+        .chain([end]);
     for chunk in chunks {
-        reader.event(b"", chunk.to_string().as_bytes(), Nodes::new(), to).1.unwrap();
+        reader
+            .event(b"", chunk.to_string().as_bytes(), Nodes::new(), to)
+            .1
+            .unwrap();
     }
     reader.event(b"", b"[DONE]", Nodes::new(), to).1.unwrap();
 }
@@ -140,12 +175,25 @@ proptest! {
 fn waiting(bytes: usize) -> Stream {
     let mut stream = Stream::new(recall(true));
     stream.event(Event::Start(Start::default()));
-    let piece = Piece::Call { id: None, name: Text::made("f"), is_custom: false };
+    let piece = Piece::Call {
+        id: None,
+        name: Text::made("f"),
+        is_custom: false,
+    };
     stream.event(Event::Open { slot: 0, piece });
-    stream.event(Event::Delta { slot: 0, text: Text::made("{") });
-    stream.event(Event::Open { slot: 1, piece: Piece::Text });
+    stream.event(Event::Delta {
+        slot: 0,
+        text: Text::made("{"),
+    });
+    stream.event(Event::Open {
+        slot: 1,
+        piece: Piece::Text,
+    });
     for _ in 0..bytes.div_ceil(1024) {
-        stream.event(Event::Delta { slot: 1, text: Text::made("x".repeat(1024)) });
+        stream.event(Event::Delta {
+            slot: 1,
+            text: Text::made("x".repeat(1024)),
+        });
     }
     stream
 }
@@ -165,9 +213,15 @@ fn what_waits_is_bounded() {
 #[test]
 fn white_space_that_is_held_is_bounded() {
     let mut stream = Stream::new(recall(true));
-    stream.event(Event::Open { slot: 0, piece: Piece::Text });
+    stream.event(Event::Open {
+        slot: 0,
+        piece: Piece::Text,
+    });
     for _ in 0..9_000 {
-        stream.event(Event::Delta { slot: 0, text: Text::made(" ".repeat(1024)) });
+        stream.event(Event::Delta {
+            slot: 0,
+            text: Text::made(" ".repeat(1024)),
+        });
     }
     assert!(stream.overflowed());
 }
@@ -177,9 +231,16 @@ fn what_went_out_no_longer_counts_as_waiting() {
     let mut stream = Stream::new(recall(true));
     stream.event(Event::Start(Start::default()));
     for slot in 0..64 {
-        let piece = Piece::Call { id: None, name: Text::made("f"), is_custom: true };
+        let piece = Piece::Call {
+            id: None,
+            name: Text::made("f"),
+            is_custom: true,
+        };
         stream.event(Event::Open { slot, piece });
-        stream.event(Event::Delta { slot, text: Text::made("x".repeat(1_000_000)) });
+        stream.event(Event::Delta {
+            slot,
+            text: Text::made("x".repeat(1_000_000)),
+        });
         stream.event(Event::Close { slot });
         let mut out = Vec::new();
         stream.take(&mut out);
@@ -198,7 +259,10 @@ fn a_number_stands_where_the_vendor_told_none() {
     let frames = frames(&out);
     assert_eq!(frames[0]["message"]["usage"]["input_tokens"], 25);
     let usage = &frames[frames.len() - 2]["usage"];
-    assert_eq!((&usage["input_tokens"], &usage["output_tokens"]), (&json!(31), &json!(2)));
+    assert_eq!(
+        (&usage["input_tokens"], &usage["output_tokens"]),
+        (&json!(31), &json!(2))
+    );
     assert_eq!(usage["output_tokens_details"]["thinking_tokens"], 0);
 }
 

@@ -36,14 +36,25 @@ struct Block {
 enum Kind {
     Text,
     Refusal,
-    Thinking { signature: String },
+    Thinking {
+        signature: String,
+    },
     Hidden,
-    Call { id: String, name: String, is_custom: bool },
+    Call {
+        id: String,
+        name: String,
+        is_custom: bool,
+    },
 }
 
 impl Whole {
     pub fn new(recall: Recall) -> Self {
-        Whole { heard: Heard::new(recall), blocks: Vec::new(), bytes: 0, overflowed: false }
+        Whole {
+            heard: Heard::new(recall),
+            blocks: Vec::new(),
+            bytes: 0,
+            overflowed: false,
+        }
     }
 
     /// The answer is larger than is gathered.
@@ -73,16 +84,28 @@ impl Whole {
         let usage = self.heard.usage();
         let cache_write = usage.cache_write_5m.saturating_add(usage.cache_write_1h);
         json.key("usage").open_object();
-        json.key("input_tokens").number(usage.input.saturating_add(usage.audio_input));
+        json.key("input_tokens")
+            .number(usage.input.saturating_add(usage.audio_input));
         json.key("cache_creation_input_tokens").number(cache_write);
         json.key("cache_read_input_tokens").number(usage.cache_read);
         json.key("cache_creation").open_object();
-        json.key("ephemeral_5m_input_tokens").number(usage.cache_write_5m);
-        json.key("ephemeral_1h_input_tokens").number(usage.cache_write_1h).close_object();
+        json.key("ephemeral_5m_input_tokens")
+            .number(usage.cache_write_5m);
+        json.key("ephemeral_1h_input_tokens")
+            .number(usage.cache_write_1h)
+            .close_object();
         json.key("output_tokens").number(usage.output_total());
-        json.key("output_tokens_details").open_object().key("thinking_tokens").number(usage.reasoning).close_object();
+        json.key("output_tokens_details")
+            .open_object()
+            .key("thinking_tokens")
+            .number(usage.reasoning)
+            .close_object();
         json.key("server_tool_use").null();
-        json.key("service_tier").str(if self.heard.is_priority() { "priority" } else { "standard" });
+        json.key("service_tier").str(if self.heard.is_priority() {
+            "priority"
+        } else {
+            "standard"
+        });
         json.close_object();
     }
 
@@ -91,29 +114,52 @@ impl Whole {
         let kind = match piece {
             Piece::Text => Kind::Text,
             Piece::Refusal => Kind::Refusal,
-            Piece::Thinking if self.heard.recall.show_thinking => Kind::Thinking { signature: String::new() },
+            Piece::Thinking if self.heard.recall.show_thinking => Kind::Thinking {
+                signature: String::new(),
+            },
             Piece::Hidden { data } if self.heard.recall.show_thinking => {
                 text.push(&data);
                 Kind::Hidden
             }
             // Not asked for, or without a place here.
-            Piece::Thinking | Piece::Hidden { .. } | Piece::Search { .. } | Piece::Foreign { .. } => return,
-            Piece::Call { id, name, is_custom } => {
+            Piece::Thinking
+            | Piece::Hidden { .. }
+            | Piece::Search { .. }
+            | Piece::Foreign { .. } => return,
+            Piece::Call {
+                id,
+                name,
+                is_custom,
+            } => {
                 let (id, name) = self.heard.call(id, &name);
                 self.bytes = self.bytes.saturating_add(id.len() + name.len());
-                Kind::Call { id, name, is_custom }
+                Kind::Call {
+                    id,
+                    name,
+                    is_custom,
+                }
             }
         };
         self.bytes = self.bytes.saturating_add(BLOCK_BYTES + text.len());
         // A text that only went on after what is not shown stays one.
         match (self.blocks.last_mut(), &kind) {
-            (Some(last @ Block { kind: Kind::Text, .. }), Kind::Text) => last.slot = slot,
+            (
+                Some(
+                    last @ Block {
+                        kind: Kind::Text, ..
+                    },
+                ),
+                Kind::Text,
+            ) => last.slot = slot,
             _ => self.blocks.push(Block { slot, kind, text }),
         }
     }
 
     fn block(&mut self, slot: u32) -> Option<&mut Block> {
-        self.blocks.iter_mut().rev().find(|block| block.slot == slot)
+        self.blocks
+            .iter_mut()
+            .rev()
+            .find(|block| block.slot == slot)
     }
 
     fn delta(&mut self, slot: u32, text: &Text<'_>) {
@@ -128,7 +174,11 @@ impl Whole {
     }
 
     fn sign(&mut self, slot: u32, given: &Text<'_>) {
-        let Some(Block { kind: Kind::Thinking { signature }, .. }) = self.block(slot) else {
+        let Some(Block {
+            kind: Kind::Thinking { signature },
+            ..
+        }) = self.block(slot)
+        else {
             return;
         };
         *signature = given.value().into_owned();
@@ -167,20 +217,48 @@ impl Block {
             // A blank block is refused when it comes back with the history.
             Kind::Text | Kind::Refusal if text.is_blank() => {}
             Kind::Text | Kind::Refusal => {
-                json.open_object().key("type").str("text").key("text").text(&text);
+                json.open_object()
+                    .key("type")
+                    .str("text")
+                    .key("text")
+                    .text(&text);
                 json.key("citations").null().close_object();
             }
             Kind::Thinking { signature } if text.is_empty() && signature.is_empty() => {}
             Kind::Thinking { signature } => {
-                let signature = if signature.is_empty() { carrier::MARK } else { signature };
-                json.open_object().key("type").str("thinking").key("thinking").text(&text);
+                let signature = if signature.is_empty() {
+                    carrier::MARK
+                } else {
+                    signature
+                };
+                json.open_object()
+                    .key("type")
+                    .str("thinking")
+                    .key("thinking")
+                    .text(&text);
                 json.key("signature").str(signature).close_object();
             }
             Kind::Hidden => {
-                json.open_object().key("type").str("redacted_thinking").key("data").text(&text).close_object();
+                json.open_object()
+                    .key("type")
+                    .str("redacted_thinking")
+                    .key("data")
+                    .text(&text)
+                    .close_object();
             }
-            Kind::Call { id, name, is_custom } => {
-                json.open_object().key("type").str("tool_use").key("id").str(id).key("name").str(name).key("input");
+            Kind::Call {
+                id,
+                name,
+                is_custom,
+            } => {
+                json.open_object()
+                    .key("type")
+                    .str("tool_use")
+                    .key("id")
+                    .str(id)
+                    .key("name")
+                    .str(name)
+                    .key("input");
                 if was_cut {
                     write_cut_input(&text, json);
                 } else if *is_custom {

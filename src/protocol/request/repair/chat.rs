@@ -16,17 +16,28 @@ use std::collections::HashMap;
 const EFFORT: &str = "reasoning_effort";
 
 impl<'a> Strip<'a> {
-    pub(super) fn repair_chat(&mut self, root: Value<'a>, model: &ChatModel, known: &KnownCapabilities) {
+    pub(super) fn repair_chat(
+        &mut self,
+        root: Value<'a>,
+        model: &ChatModel,
+        known: &KnownCapabilities,
+    ) {
         if known.output_limit_field {
             self.limit_name(root, model.output_limit_field);
         }
-        let is_auto = root.get("tool_choice").is_none_or(|choice| choice.is("auto"));
-        self.judge_members(root, "", |name, value| setting(name, value, model, known, is_auto));
+        let is_auto = root
+            .get("tool_choice")
+            .is_none_or(|choice| choice.is("auto"));
+        self.judge_members(root, "", |name, value| {
+            setting(name, value, model, known, is_auto)
+        });
         self.chat_effort(root, model, known);
         if known.system_role && model.system_role == "system" {
             self.developer_roles(root);
         }
-        if known.reasoning_replay && model.reasoning_replay == ReasoningReplay::ReasoningContentInTurn {
+        if known.reasoning_replay
+            && model.reasoning_replay == ReasoningReplay::ReasoningContentInTurn
+        {
             self.earlier_reasoning(root);
         }
         if known.tool_call_ids && model.tool_call_ids == ToolCallIds::Nine {
@@ -36,7 +47,11 @@ impl<'a> Strip<'a> {
 
     /// Gives the limit the one name that the vendor knows.
     fn limit_name(&mut self, root: Value<'a>, own: &'static str) {
-        let other = if own == "max_tokens" { "max_completion_tokens" } else { "max_tokens" };
+        let other = if own == "max_tokens" {
+            "max_completion_tokens"
+        } else {
+            "max_tokens"
+        };
         if root.get(other).is_none() {
             return;
         }
@@ -55,7 +70,9 @@ impl<'a> Strip<'a> {
 
     fn chat_effort(&mut self, root: Value<'a>, model: &ChatModel, known: &KnownCapabilities) {
         let given = root.get(EFFORT);
-        let has_tools = ["tools", "functions"].iter().any(|name| root.get(name).is_some_and(|list| !is_empty(list)));
+        let has_tools = ["tools", "functions"]
+            .iter()
+            .any(|name| root.get(name).is_some_and(|list| !is_empty(list)));
         if is_kept_from_reasoning(model, known) && has_tools {
             match given {
                 Some(effort) if effort.is("none") => {}
@@ -80,7 +97,11 @@ impl<'a> Strip<'a> {
             self.drop_member(root, EFFORT);
             return;
         }
-        let verdict = if known.efforts { effort_verdict(effort, &model.effort_values) } else { EffortVerdict::Keep };
+        let verdict = if known.efforts {
+            effort_verdict(effort, &model.effort_values)
+        } else {
+            EffortVerdict::Keep
+        };
         match verdict {
             EffortVerdict::Keep => {}
             EffortVerdict::Drop => {
@@ -95,9 +116,15 @@ impl<'a> Strip<'a> {
     }
 
     fn developer_roles(&mut self, root: Value<'a>) {
-        for (index, message) in root.get("messages").into_iter().flat_map(Value::items).enumerate() {
+        for (index, message) in root
+            .get("messages")
+            .into_iter()
+            .flat_map(Value::items)
+            .enumerate()
+        {
             if let Some(role) = message.get("role").filter(|role| role.is("developer")) {
-                self.warnings.add(Action::Renamed, format_args!("{}.role", At::Message(index)));
+                self.warnings
+                    .add(Action::Renamed, format_args!("{}.role", At::Message(index)));
                 self.replace(role, "system");
             }
         }
@@ -106,13 +133,21 @@ impl<'a> Strip<'a> {
     /// Reasoning comes back only in the turn that is going on: behind the last message of the user.
     fn earlier_reasoning(&mut self, root: Value<'a>) {
         let messages = || root.get("messages").into_iter().flat_map(Value::items);
-        let last =
-            messages().enumerate().filter(|(_, message)| message.get("role").is_some_and(|role| role.is("user")));
+        let last = messages()
+            .enumerate()
+            .filter(|(_, message)| message.get("role").is_some_and(|role| role.is("user")));
         let turn = last.map(|(index, _)| index).last().unwrap_or_default();
         let behind = || messages().skip(turn);
-        let calls = |message: Value<'_>| message.get("tool_calls").is_some_and(|calls| !is_empty(calls));
+        let calls = |message: Value<'_>| {
+            message
+                .get("tool_calls")
+                .is_some_and(|calls| !is_empty(calls))
+        };
         let has_calls = behind().any(calls);
-        for (index, message) in messages().enumerate().filter(|(index, _)| *index < turn || !has_calls) {
+        for (index, message) in messages()
+            .enumerate()
+            .filter(|(index, _)| *index < turn || !has_calls)
+        {
             let path = format!("{}.", At::Message(index));
             self.judge_members(message, &path, |name, value| match name {
                 "reasoning_content" if is_empty(value) => Verdict::DropSilently,
@@ -127,10 +162,16 @@ impl<'a> Strip<'a> {
         let mut made: HashMap<Cow<'a, str>, String> = HashMap::new();
         for message in root.get("messages").into_iter().flat_map(Value::items) {
             let calls = message.get("tool_calls").into_iter().flat_map(Value::items);
-            let ids = calls.filter_map(|call| call.get("id")).chain(message.get("tool_call_id"));
+            let ids = calls
+                .filter_map(|call| call.get("id"))
+                .chain(message.get("tool_call_id"));
             for place in ids {
-                let Some(id) = place.string().filter(|id| !names::is_nine(id)) else { continue };
-                let nine = made.entry(id.clone()).or_insert_with(|| names::nine_letter_call_id(id).into_owned());
+                let Some(id) = place.string().filter(|id| !names::is_nine(id)) else {
+                    continue;
+                };
+                let nine = made
+                    .entry(id.clone())
+                    .or_insert_with(|| names::nine_letter_call_id(id).into_owned());
                 self.edits.push((self.span(place.raw()), json_string(nine)));
             }
         }
@@ -138,14 +179,26 @@ impl<'a> Strip<'a> {
 }
 
 /// What becomes of a member at the top that stands for itself.
-fn setting(name: &str, value: Value<'_>, model: &ChatModel, known: &KnownCapabilities, is_auto: bool) -> Verdict {
+fn setting(
+    name: &str,
+    value: Value<'_>,
+    model: &ChatModel,
+    known: &KnownCapabilities,
+    is_auto: bool,
+) -> Verdict {
     let is_sampled = !known.sampling || model.sampling;
     let (is_refused, asks_nothing) = match name {
         "temperature" | "top_p" => (!is_sampled && !is_number(value, 1.0), false),
         "presence_penalty" | "frequency_penalty" => (!is_sampled && !is_number(value, 0.0), false),
         "logit_bias" => (!is_sampled && !value.is_null(), is_empty(value)),
-        "stop" => (known.stop && !model.stop && !value.is_null(), is_empty(value)),
-        "verbosity" => (known.verbosity && !model.verbosity && !value.is_null(), false),
+        "stop" => (
+            known.stop && !model.stop && !value.is_null(),
+            is_empty(value),
+        ),
+        "verbosity" => (
+            known.verbosity && !model.verbosity && !value.is_null(),
+            false,
+        ),
         "top_k" => (known.top_k && !model.top_k && !value.is_null(), false),
         "parallel_tool_calls" => {
             let is_refused = known.parallel_tool_calls

@@ -5,7 +5,9 @@
 use super::{EffortVerdict, Strip, Verdict, effort_of, effort_verdict, is_number};
 use crate::protocol::carrier;
 use crate::protocol::form::{Action, Effort};
-use crate::protocol::messages::write_request::thinking::{BUDGET_TOKENS_MIN, budget_of, fitting_budget, level_of};
+use crate::protocol::messages::write_request::thinking::{
+    BUDGET_TOKENS_MIN, budget_of, fitting_budget, level_of,
+};
 use crate::protocol::rules::known::RepairRules;
 use crate::protocol::rules::{MessagesModel, Sampling, ThinkingType};
 use crate::protocol::tree::Value;
@@ -33,7 +35,9 @@ impl<'a> Strip<'a> {
         if known.sampling {
             self.messages_sampling(root, model);
         }
-        let thinking = root.get(THINKING).filter(|_| known.thinking_types && !without_thinking);
+        let thinking = root
+            .get(THINKING)
+            .filter(|_| known.thinking_types && !without_thinking);
         let made = thinking.and_then(|thinking| self.thinking(root, thinking, model, rules));
         if known.efforts {
             self.messages_effort(root, model, made);
@@ -74,10 +78,15 @@ impl<'a> Strip<'a> {
         model: &MessagesModel,
         rules: &RepairRules<'_>,
     ) -> Option<Effort> {
-        let kind = thinking.get("type").and_then(Value::string).and_then(|kind| ThinkingType::named(&kind))?;
+        let kind = thinking
+            .get("type")
+            .and_then(Value::string)
+            .and_then(|kind| ThinkingType::named(&kind))?;
         let budget = thinking.get("budget_tokens").and_then(Value::count);
         match kind {
-            ThinkingType::Enabled if model.takes(kind) && !breaks_off(root) => self.budget(root, thinking, rules),
+            ThinkingType::Enabled if model.takes(kind) && !breaks_off(root) => {
+                self.budget(root, thinking, rules)
+            }
             ThinkingType::Enabled if model.takes(ThinkingType::Adaptive) => {
                 self.warnings.add(Action::Rewritten, THINKING);
                 self.rewrite_thinking(thinking, ThinkingType::Adaptive, None);
@@ -106,7 +115,9 @@ impl<'a> Strip<'a> {
     /// A budget that leaves nothing for the answer is lowered.
     fn budget(&mut self, root: Value<'a>, thinking: Value<'a>, rules: &RepairRules<'_>) {
         let place = thinking.get("budget_tokens");
-        let Some((place, tokens)) = place.and_then(|place| Some((place, place.count()?))) else { return };
+        let Some((place, tokens)) = place.and_then(|place| Some((place, place.count()?))) else {
+            return;
+        };
         let tokens = tokens.min(rules.thinking_budget.unwrap_or(u64::MAX));
         let max_tokens = max_tokens(root, rules);
         if rules.is_interleaved || tokens < max_tokens {
@@ -121,10 +132,14 @@ impl<'a> Strip<'a> {
         }
     }
 
-    /// For a model that thinks by a budget alone: one as large as the effort says and the limit lets it be.
+    /// For a model that thinks by a budget alone: one as large as the effort says and the limit
+    /// lets it be.
     fn by_budget(&mut self, root: Value<'a>, thinking: Value<'a>, rules: &RepairRules<'_>) {
-        let effort = effort_of(root.get(CONFIG).and_then(|config| config.get("effort"))).unwrap_or(USUAL_EFFORT);
-        let choice = root.get("tool_choice").and_then(|choice| choice.get("type"));
+        let effort = effort_of(root.get(CONFIG).and_then(|config| config.get("effort")))
+            .unwrap_or(USUAL_EFFORT);
+        let choice = root
+            .get("tool_choice")
+            .and_then(|choice| choice.get("type"));
         let is_forced = choice.is_some_and(|kind| kind.is("any") || kind.is("tool"));
         let budget = fitting_budget(budget_of(effort), max_tokens(root, rules));
         match budget.filter(|_| !is_forced && !breaks_off(root)) {
@@ -137,14 +152,17 @@ impl<'a> Strip<'a> {
         }
     }
 
-    /// Says the same object with another type; a model that is left to itself shows its thoughts only where it is asked to.
+    /// Says the same object with another type; a model that is left to itself shows its thoughts
+    /// only where it is asked to.
     fn rewrite_thinking(&mut self, thinking: Value<'a>, kind: ThinkingType, budget: Option<u64>) {
         let mut json = format!(r#"{{"type":"{}""#, kind.as_str());
         if let Some(budget) = budget {
             json.push_str(&format!(r#","budget_tokens":{budget}"#));
         }
         let display = thinking.get("display").map(Value::raw);
-        if let Some(display) = display.or((kind == ThinkingType::Adaptive).then_some("\"summarized\"")) {
+        if let Some(display) =
+            display.or((kind == ThinkingType::Adaptive).then_some("\"summarized\""))
+        {
             json.push_str(&format!(r#","display":{display}"#));
         }
         json.push('}');
@@ -193,7 +211,10 @@ impl<'a> Strip<'a> {
 }
 
 fn max_tokens(root: Value<'_>, rules: &RepairRules<'_>) -> u64 {
-    let given = root.get("max_tokens").and_then(Value::count).unwrap_or(rules.max_output_tokens);
+    let given = root
+        .get("max_tokens")
+        .and_then(Value::count)
+        .unwrap_or(rules.max_output_tokens);
     given.min(rules.output_limit.unwrap_or(u64::MAX))
 }
 
@@ -206,21 +227,34 @@ fn blocks(message: Value<'_>) -> impl Iterator<Item = Value<'_>> {
     message.get("content").into_iter().flat_map(Value::items)
 }
 
-/// The last turn answers calls that were made without signed reasoning: a model that thinks by a budget refuses to go on
-/// thinking there.
+/// The last turn answers calls that were made without signed reasoning: a model that thinks by a
+/// budget refuses to go on thinking there.
 fn breaks_off(root: Value<'_>) -> bool {
-    let messages: Vec<Value<'_>> = root.get("messages").into_iter().flat_map(Value::items).collect();
-    let is_assistant = |message: &Value<'_>| message.get("role").is_some_and(|role| role.is("assistant"));
-    let Some(last) = messages.iter().rposition(is_assistant) else { return false };
+    let messages: Vec<Value<'_>> = root
+        .get("messages")
+        .into_iter()
+        .flat_map(Value::items)
+        .collect();
+    let is_assistant =
+        |message: &Value<'_>| message.get("role").is_some_and(|role| role.is("assistant"));
+    let Some(last) = messages.iter().rposition(is_assistant) else {
+        return false;
+    };
     let is = |block: Value<'_>, wanted: &str| block.get("type").is_some_and(|kind| kind.is(wanted));
     let behind = messages.iter().skip(last.saturating_add(1)).copied();
-    let answers = behind.clone().flat_map(blocks).any(|block| is(block, "tool_result"));
+    let answers = behind
+        .clone()
+        .flat_map(blocks)
+        .any(|block| is(block, "tool_result"));
     let is_last = behind.count() == 0;
-    let first = messages.get(last).and_then(|message| blocks(*message).next());
+    let first = messages
+        .get(last)
+        .and_then(|message| blocks(*message).next());
     let begins_with_thought = first.is_some_and(|block| {
         let signature = block.get("signature").and_then(Value::text);
         is(block, "redacted_thinking")
-            || is(block, "thinking") && signature.is_some_and(|signature| carrier::is_vendors(&signature.value()))
+            || is(block, "thinking")
+                && signature.is_some_and(|signature| carrier::is_vendors(&signature.value()))
     });
     (answers || is_last) && !begins_with_thought
 }

@@ -11,7 +11,12 @@ use crate::protocol::tree::Value;
 const ENCRYPTED: &str = "reasoning.encrypted_content";
 
 impl<'a> Strip<'a> {
-    pub(super) fn repair_responses(&mut self, root: Value<'a>, model: &ResponsesModel, known: &KnownCapabilities) {
+    pub(super) fn repair_responses(
+        &mut self,
+        root: Value<'a>,
+        model: &ResponsesModel,
+        known: &KnownCapabilities,
+    ) {
         let is_sampled = !known.sampling || model.sampling;
         self.judge_members(root, "", |name, value| match name {
             // Not even their usual value is taken.
@@ -25,7 +30,10 @@ impl<'a> Strip<'a> {
         } else if let Some(reasoning) = root.get("reasoning") {
             self.reasoning_members(reasoning, model, known);
         }
-        if let Some(text) = root.get("text").filter(|_| known.verbosity && !model.verbosity) {
+        if let Some(text) = root
+            .get("text")
+            .filter(|_| known.verbosity && !model.verbosity)
+        {
             self.judge_members(text, "text.", |name, value| match name {
                 "verbosity" if !value.is_null() => Verdict::Drop,
                 _ => Verdict::Keep,
@@ -50,7 +58,12 @@ impl<'a> Strip<'a> {
         }
     }
 
-    fn reasoning_members(&mut self, reasoning: Value<'a>, model: &ResponsesModel, known: &KnownCapabilities) {
+    fn reasoning_members(
+        &mut self,
+        reasoning: Value<'a>,
+        model: &ResponsesModel,
+        known: &KnownCapabilities,
+    ) {
         const PATH: &str = "reasoning.";
         if known.summaries && !model.summaries {
             self.judge_members(reasoning, PATH, |name, value| match name {
@@ -58,7 +71,9 @@ impl<'a> Strip<'a> {
                 _ => Verdict::Keep,
             });
         }
-        let Some(effort) = reasoning.get("effort").filter(|_| known.efforts) else { return };
+        let Some(effort) = reasoning.get("effort").filter(|_| known.efforts) else {
+            return;
+        };
         match effort_verdict(effort_of(Some(effort)), &model.effort_values) {
             EffortVerdict::Keep => {}
             EffortVerdict::Drop => {

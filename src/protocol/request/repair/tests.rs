@@ -5,8 +5,8 @@ use crate::protocol::form::Effort;
 use crate::protocol::request::{self, Edits, Sender, Stripped};
 use crate::protocol::rules::known::{KnownCapabilities, RepairRules};
 use crate::protocol::rules::{
-    Accepts, ChatModel, MessagesModel, ParallelToolCalls, ReasoningReplay, ResponsesModel, Sampling, ThinkingType,
-    ToolCallIds, ToolsWithReasoning,
+    Accepts, ChatModel, MessagesModel, ParallelToolCalls, ReasoningReplay, ResponsesModel,
+    Sampling, ThinkingType, ToolCallIds, ToolsWithReasoning,
 };
 use crate::usage::PerTool;
 use bytes::Bytes;
@@ -30,7 +30,13 @@ fn stripped(body: &Bytes, rules: &RepairRules<'_>) -> Stripped {
     let sender = Sender {
         account_id: "a",
         official: false,
-        sold: PerTool { web_search: false, web_fetch: false, code_execution: false, tool_search: false, mcp: false },
+        sold: PerTool {
+            web_search: false,
+            web_fetch: false,
+            code_execution: false,
+            tool_search: false,
+            mcp: false,
+        },
         without_reasoning: false,
         model: "m",
         repair: *rules,
@@ -65,11 +71,14 @@ fn check(accepts: &Accepts, members: &str, wanted: &str, warnings: &[&str]) {
     check_by(&rules, members, wanted, warnings);
 }
 
-/// Byte for byte, and once more: what was repaired needs no repair; and what nobody knows of is left.
+/// Byte for byte, and once more: what was repaired needs no repair; and what nobody knows of is
+/// left.
 fn check_by(rules: &RepairRules<'_>, members: &str, wanted: &str, warnings: &[&str]) {
     let whole = |members: &str| match protocol(rules.accepts) {
         Protocol::Chat | Protocol::Messages => format!(r#"{{"model":"m",{members}}}"#),
-        Protocol::Responses => format!(r#"{{"model":"m","store":false,"safety_identifier":"s",{members}}}"#),
+        Protocol::Responses => {
+            format!(r#"{{"model":"m","store":false,"safety_identifier":"s",{members}}}"#)
+        }
     };
     let plain = |sent: String| match protocol(rules.accepts) {
         Protocol::Chat | Protocol::Messages => sent,
@@ -85,8 +94,14 @@ fn check_by(rules: &RepairRules<'_>, members: &str, wanted: &str, warnings: &[&s
     assert_eq!(told, warnings, "{body}");
     json(&wanted);
     let outline = request::read(protocol(rules.accepts), wanted.as_bytes()).unwrap();
-    assert!(!outline.needs_repair(rules) || !stripped(&Bytes::from(wanted.clone()), rules).is_repaired, "{wanted}");
-    let unknown = RepairRules { known: KnownCapabilities::NONE, ..*rules };
+    assert!(
+        !outline.needs_repair(rules) || !stripped(&Bytes::from(wanted.clone()), rules).is_repaired,
+        "{wanted}"
+    );
+    let unknown = RepairRules {
+        known: KnownCapabilities::NONE,
+        ..*rules
+    };
     assert_eq!(plain(repaired(&body, &unknown).0), body);
 }
 
@@ -102,7 +117,10 @@ fn reasoning() -> ChatModel {
 }
 
 fn plain() -> ChatModel {
-    ChatModel { output_limit_field: "max_tokens", ..ChatModel::default() }
+    ChatModel {
+        output_limit_field: "max_tokens",
+        ..ChatModel::default()
+    }
 }
 
 fn adaptive() -> MessagesModel {
@@ -125,24 +143,55 @@ fn manual() -> MessagesModel {
 #[test]
 fn a_chat_limit_gets_the_name_that_the_vendor_knows() {
     let (newer, older) = (Accepts::Chat(reasoning()), Accepts::Chat(plain()));
-    check(&newer, r#" "max_tokens" : 5 "#, r#" "max_completion_tokens" : 5 "#, &["renamed:max_tokens"]);
-    check(&older, r#""max_completion_tokens":5"#, r#""max_tokens":5"#, &["renamed:max_completion_tokens"]);
+    check(
+        &newer,
+        r#" "max_tokens" : 5 "#,
+        r#" "max_completion_tokens" : 5 "#,
+        &["renamed:max_tokens"],
+    );
+    check(
+        &older,
+        r#""max_completion_tokens":5"#,
+        r#""max_tokens":5"#,
+        &["renamed:max_completion_tokens"],
+    );
     let both = r#""max_completion_tokens":5,"max_tokens":9"#;
-    check(&newer, both, r#""max_completion_tokens":5"#, &["dropped:max_tokens"]);
-    check(&older, both, r#""max_tokens":9"#, &["dropped:max_completion_tokens"]);
+    check(
+        &newer,
+        both,
+        r#""max_completion_tokens":5"#,
+        &["dropped:max_tokens"],
+    );
+    check(
+        &older,
+        both,
+        r#""max_tokens":9"#,
+        &["dropped:max_completion_tokens"],
+    );
     let null = r#""max_completion_tokens":null,"max_tokens":9,"n":1"#;
-    check(&newer, null, r#""max_completion_tokens":9,"n":1"#, &["renamed:max_tokens"]);
+    check(
+        &newer,
+        null,
+        r#""max_completion_tokens":9,"n":1"#,
+        &["renamed:max_tokens"],
+    );
     for kept in [r#""max_completion_tokens":5"#, r#""max_tokens":null"#] {
         check(&newer, kept, kept, &[]);
     }
-    let rules = RepairRules { output_limit: Some(3), ..RepairRules::in_test(&newer, KnownCapabilities::ALL) };
+    let rules = RepairRules {
+        output_limit: Some(3),
+        ..RepairRules::in_test(&newer, KnownCapabilities::ALL)
+    };
     let (lowered, _) = repaired(r#"{"model":"m","max_tokens":5}"#, &rules);
     assert_eq!(lowered, r#"{"model":"m","max_completion_tokens":3}"#);
 }
 
 #[test]
 fn a_reasoning_chat_model_is_sent_no_sampling_and_no_stop() {
-    let accepts = Accepts::Chat(ChatModel { verbosity: false, ..reasoning() });
+    let accepts = Accepts::Chat(ChatModel {
+        verbosity: false,
+        ..reasoning()
+    });
     check(
         &accepts,
         r#""temperature":0,"messages":[], "top_p":0.5,"frequency_penalty":1,"stop":["x"],"verbosity":"low","top_k":4"#,
@@ -156,8 +205,16 @@ fn a_reasoning_chat_model_is_sent_no_sampling_and_no_stop() {
             "dropped:verbosity",
         ],
     );
-    check(&accepts, r#""stop":[],"logit_bias":{},"n":1"#, r#""n":1"#, &[]);
-    for kept in [r#""temperature":1.0,"top_p":1,"presence_penalty":0,"stop":null"#, r#""temperature":null"#] {
+    check(
+        &accepts,
+        r#""stop":[],"logit_bias":{},"n":1"#,
+        r#""n":1"#,
+        &[],
+    );
+    for kept in [
+        r#""temperature":1.0,"top_p":1,"presence_penalty":0,"stop":null"#,
+        r#""temperature":null"#,
+    ] {
         check(&accepts, kept, kept, &[]);
     }
     let sampled = r#""temperature":0,"stop":"x""#;
@@ -169,45 +226,97 @@ fn an_effort_is_one_that_the_chat_model_knows() {
     let accepts = Accepts::Chat(reasoning());
     for (given, sent) in [("xhigh", "high"), ("medium", "low"), ("minimal", "none")] {
         let of = |effort: &str| format!(r#""reasoning_effort":"{effort}","n":1"#);
-        check(&accepts, &of(given), &of(sent), &["downgraded:reasoning_effort"]);
+        check(
+            &accepts,
+            &of(given),
+            &of(sent),
+            &["downgraded:reasoning_effort"],
+        );
     }
-    for kept in [r#""reasoning_effort":"high""#, r#""reasoning_effort":"new""#, r#""reasoning_effort":null"#] {
+    for kept in [
+        r#""reasoning_effort":"high""#,
+        r#""reasoning_effort":"new""#,
+        r#""reasoning_effort":null"#,
+    ] {
         check(&accepts, kept, kept, &[]);
     }
     let plain = Accepts::Chat(plain());
-    check(&plain, r#""reasoning_effort":"low","n":1"#, r#""n":1"#, &["dropped:reasoning_effort"]);
-    check(&plain, r#""n":1,"reasoning_effort":"none""#, r#""n":1"#, &[]);
+    check(
+        &plain,
+        r#""reasoning_effort":"low","n":1"#,
+        r#""n":1"#,
+        &["dropped:reasoning_effort"],
+    );
+    check(
+        &plain,
+        r#""n":1,"reasoning_effort":"none""#,
+        r#""n":1"#,
+        &[],
+    );
 }
 
 #[test]
 fn tools_switch_reasoning_off_where_both_are_refused() {
-    let accepts = Accepts::Chat(ChatModel { tools_with_reasoning: ToolsWithReasoning::EffortNone, ..reasoning() });
+    let accepts = Accepts::Chat(ChatModel {
+        tools_with_reasoning: ToolsWithReasoning::EffortNone,
+        ..reasoning()
+    });
     let rules = RepairRules::in_test(&accepts, KnownCapabilities::ALL);
-    let (sent, told) = repaired(r#"{"model":"m","tools":[{}],"reasoning_effort":"high"}"#, &rules);
-    assert_eq!(sent, r#"{"model":"m","tools":[{}],"reasoning_effort":"none"}"#);
+    let (sent, told) = repaired(
+        r#"{"model":"m","tools":[{}],"reasoning_effort":"high"}"#,
+        &rules,
+    );
+    assert_eq!(
+        sent,
+        r#"{"model":"m","tools":[{}],"reasoning_effort":"none"}"#
+    );
     assert_eq!(told, ["downgraded:reasoning_effort"]);
     let (sent, told) = repaired(r#"{"model":"m","tools":[{}]}"#, &rules);
-    assert_eq!(sent, r#"{"reasoning_effort":"none","model":"m","tools":[{}]}"#);
+    assert_eq!(
+        sent,
+        r#"{"reasoning_effort":"none","model":"m","tools":[{}]}"#
+    );
     assert_eq!(told, ["inserted:reasoning_effort"]);
-    for kept in [r#""reasoning_effort":"high""#, r#""tools":[],"reasoning_effort":"high""#] {
+    for kept in [
+        r#""reasoning_effort":"high""#,
+        r#""tools":[],"reasoning_effort":"high""#,
+    ] {
         check(&accepts, kept, kept, &[]);
     }
 }
 
 #[test]
 fn only_a_model_without_the_newer_role_has_it_renamed() {
-    let turns =
-        |role: &str| format!(r#""messages":[{{"role":"{role}","content":"x"}},{{"content":"y","role":"user"}}]"#);
-    check(&Accepts::Chat(plain()), &turns("developer"), &turns("system"), &["renamed:messages[0].role"]);
-    check(&Accepts::Chat(plain()), &turns("system"), &turns("system"), &[]);
+    let turns = |role: &str| {
+        format!(r#""messages":[{{"role":"{role}","content":"x"}},{{"content":"y","role":"user"}}]"#)
+    };
+    check(
+        &Accepts::Chat(plain()),
+        &turns("developer"),
+        &turns("system"),
+        &["renamed:messages[0].role"],
+    );
+    check(
+        &Accepts::Chat(plain()),
+        &turns("system"),
+        &turns("system"),
+        &[],
+    );
     // Models that want the newer role take the older one too.
-    check(&Accepts::Chat(reasoning()), &turns("system"), &turns("system"), &[]);
+    check(
+        &Accepts::Chat(reasoning()),
+        &turns("system"),
+        &turns("system"),
+        &[],
+    );
 }
 
 #[test]
 fn reasoning_comes_back_only_within_the_turn_that_calls_tools() {
-    let accepts =
-        Accepts::Chat(ChatModel { reasoning_replay: ReasoningReplay::ReasoningContentInTurn, ..ChatModel::default() });
+    let accepts = Accepts::Chat(ChatModel {
+        reasoning_replay: ReasoningReplay::ReasoningContentInTurn,
+        ..ChatModel::default()
+    });
     let thought = r#","reasoning_content":"hm""#;
     let body = |first: &str, second: &str, calls: &str| {
         format!(
@@ -216,14 +325,32 @@ fn reasoning_comes_back_only_within_the_turn_that_calls_tools() {
     };
     let calls = r#","tool_calls":[{"id":"1"}]"#;
     let first = "dropped:messages[1].reasoning_content";
-    check(&accepts, &body(thought, thought, calls), &body("", thought, calls), &[first]);
-    check(&accepts, &body(thought, thought, ""), &body("", "", ""), &[first, "dropped:messages[3].reasoning_content"]);
-    check(&accepts, &body("", thought, calls), &body("", thought, calls), &[]);
+    check(
+        &accepts,
+        &body(thought, thought, calls),
+        &body("", thought, calls),
+        &[first],
+    );
+    check(
+        &accepts,
+        &body(thought, thought, ""),
+        &body("", "", ""),
+        &[first, "dropped:messages[3].reasoning_content"],
+    );
+    check(
+        &accepts,
+        &body("", thought, calls),
+        &body("", thought, calls),
+        &[],
+    );
 }
 
 #[test]
 fn ids_of_calls_have_nine_letters_where_nothing_else_is_taken() {
-    let accepts = Accepts::Chat(ChatModel { tool_call_ids: ToolCallIds::Nine, ..ChatModel::default() });
+    let accepts = Accepts::Chat(ChatModel {
+        tool_call_ids: ToolCallIds::Nine,
+        ..ChatModel::default()
+    });
     let body = |id: &str| {
         format!(
             r#""messages":[{{"role":"assistant","tool_calls":[{{"id":"{id}"}},{{"id":"abcDEF123"}}]}},{{"role":"tool","tool_call_id":"{id}"}},{{"role":"tool","tool_call_id":"abcDEF123"}}]"#
@@ -231,20 +358,49 @@ fn ids_of_calls_have_nine_letters_where_nothing_else_is_taken() {
     };
     let rules = RepairRules::in_test(&accepts, KnownCapabilities::ALL);
     let (sent, _) = repaired(&format!(r#"{{"model":"m",{}}}"#, body("call_1")), &rules);
-    let nine = json(&sent)["messages"][1]["tool_call_id"].as_str().unwrap().to_owned();
-    assert_eq!((nine.len(), nine.bytes().all(|byte| byte.is_ascii_alphanumeric())), (9, true), "{nine}");
+    let nine = json(&sent)["messages"][1]["tool_call_id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert_eq!(
+        (
+            nine.len(),
+            nine.bytes().all(|byte| byte.is_ascii_alphanumeric())
+        ),
+        (9, true),
+        "{nine}"
+    );
     check(&accepts, &body("call_1"), &body(&nine), &[]);
-    check(&accepts, &body("a\\/b"), &body(&crate::protocol::rules::names::nine_letter_call_id("a/b".into())), &[]);
+    check(
+        &accepts,
+        &body("a\\/b"),
+        &body(&crate::protocol::rules::names::nine_letter_call_id(
+            "a/b".into(),
+        )),
+        &[],
+    );
 }
 
 #[test]
 fn parallel_calls_are_not_forbidden_beside_a_choice_that_excludes_it() {
-    let accepts =
-        Accepts::Chat(ChatModel { parallel_tool_calls: ParallelToolCalls::WithAutoChoice, ..ChatModel::default() });
+    let accepts = Accepts::Chat(ChatModel {
+        parallel_tool_calls: ParallelToolCalls::WithAutoChoice,
+        ..ChatModel::default()
+    });
     let chosen = r#""tool_choice":"required""#;
     let told = &["dropped:parallel_tool_calls"][..];
-    check(&accepts, &format!(r#""parallel_tool_calls":false,{chosen}"#), chosen, told);
-    check(&accepts, &format!(r#"{chosen},"parallel_tool_calls":true"#), chosen, &[]);
+    check(
+        &accepts,
+        &format!(r#""parallel_tool_calls":false,{chosen}"#),
+        chosen,
+        told,
+    );
+    check(
+        &accepts,
+        &format!(r#"{chosen},"parallel_tool_calls":true"#),
+        chosen,
+        &[],
+    );
     let auto = r#""parallel_tool_calls":false,"tool_choice":"auto""#;
     check(&accepts, auto, auto, &[]);
 }
@@ -252,9 +408,24 @@ fn parallel_calls_are_not_forbidden_beside_a_choice_that_excludes_it() {
 #[test]
 fn a_messages_model_of_fixed_sampling_gets_none_and_one_of_one_gets_one() {
     let both = r#""temperature":0,"max_tokens":9,"top_p":0.9"#;
-    check(&Accepts::Messages(adaptive()), both, r#""max_tokens":9"#, &["dropped:temperature", "dropped:top_p"]);
-    check(&Accepts::Messages(manual()), both, r#""temperature":0,"max_tokens":9"#, &["dropped:top_p"]);
-    check(&Accepts::Messages(adaptive()), r#""temperature":1,"max_tokens":9"#, r#""max_tokens":9"#, &[]);
+    check(
+        &Accepts::Messages(adaptive()),
+        both,
+        r#""max_tokens":9"#,
+        &["dropped:temperature", "dropped:top_p"],
+    );
+    check(
+        &Accepts::Messages(manual()),
+        both,
+        r#""temperature":0,"max_tokens":9"#,
+        &["dropped:top_p"],
+    );
+    check(
+        &Accepts::Messages(adaptive()),
+        r#""temperature":1,"max_tokens":9"#,
+        r#""max_tokens":9"#,
+        &[],
+    );
     let one = r#""top_p":0.9,"top_k":3"#;
     check(&Accepts::Messages(manual()), one, one, &[]);
 }
@@ -279,8 +450,9 @@ fn a_model_that_thinks_as_it_likes_gets_an_effort_for_a_budget() {
         r#""max_tokens":9000,"thinking":{"type":"adaptive","display":"summarized"}"#,
         told,
     );
-    let given =
-        |thinking: &str, config: &str| format!(r#""thinking":{thinking},"output_config":{config},"max_tokens":9"#);
+    let given = |thinking: &str, config: &str| {
+        format!(r#""thinking":{thinking},"output_config":{config},"max_tokens":9"#)
+    };
     let enabled = r#"{"type":"enabled","budget_tokens":50000,"display":"omitted"}"#;
     let thinks = r#"{"type":"adaptive","display":"omitted"}"#;
     for (config, sent) in [
@@ -290,31 +462,48 @@ fn a_model_that_thinks_as_it_likes_gets_an_effort_for_a_budget() {
     ] {
         check(&free, &given(enabled, config), &given(thinks, sent), told);
     }
-    for kept in [given(thinks, "{}"), given(r#"{"type":"disabled"}"#, "{}"), given(r#"{"type":"new"}"#, "{}")] {
+    for kept in [
+        given(thinks, "{}"),
+        given(r#"{"type":"disabled"}"#, "{}"),
+        given(r#"{"type":"new"}"#, "{}"),
+    ] {
         check(&free, &kept, &kept, &[]);
     }
     let none = Accepts::Messages(MessagesModel::default());
-    let clears = r#""context_management":{"edits":[{"type":"clear_thinking_20251015"}]},"max_tokens":9"#;
+    let clears =
+        r#""context_management":{"edits":[{"type":"clear_thinking_20251015"}]},"max_tokens":9"#;
     check(
         &none,
         &format!(r#""thinking":{enabled},{clears}"#),
         r#""max_tokens":9"#,
         &["dropped:context_management", "dropped:thinking"],
     );
-    check(&none, r#""max_tokens":9,"thinking":{"type":"disabled"}"#, r#""max_tokens":9"#, &[]);
+    check(
+        &none,
+        r#""max_tokens":9,"thinking":{"type":"disabled"}"#,
+        r#""max_tokens":9"#,
+        &[],
+    );
 }
 
 #[test]
 fn a_model_that_thinks_by_a_budget_gets_one_that_fits() {
     let budget = Accepts::Messages(manual());
-    let of = |max: u64, thinking: &str| format!(r#""max_tokens":{max},"thinking":{thinking},"messages":[]"#);
+    let of = |max: u64, thinking: &str| {
+        format!(r#""max_tokens":{max},"thinking":{thinking},"messages":[]"#)
+    };
     let (free, told) = (r#"{"type":"adaptive"}"#, &["rewritten:thinking"][..]);
     for (max, tokens) in [(64_000, 24_576), (10_000, 8_976), (2_048, 1_024)] {
         let made = format!(r#"{{"type":"enabled","budget_tokens":{tokens}}}"#);
         check(&budget, &of(max, free), &of(max, &made), told);
     }
     let left = |max: u64| format!(r#""max_tokens":{max},"messages":[]"#);
-    check(&budget, &of(2_000, free), &left(2_000), &["dropped:thinking"]);
+    check(
+        &budget,
+        &of(2_000, free),
+        &left(2_000),
+        &["dropped:thinking"],
+    );
     check(
         &budget,
         &format!(r#"{},"output_config":{{"effort":"low"}}"#, of(64_000, free)),
@@ -330,15 +519,49 @@ fn a_model_that_thinks_by_a_budget_gets_one_that_fits() {
     );
     let enabled = |tokens: u64| format!(r#"{{"type":"enabled","budget_tokens":{tokens}}}"#);
     let clamped = &["clamped:thinking.budget_tokens"][..];
-    check(&budget, &of(9_000, &enabled(9_000)), &of(9_000, &enabled(7_976)), clamped);
-    check(&budget, &of(1_500, &enabled(9_000)), &of(1_500, &enabled(1_024)), clamped);
-    check(&budget, &of(1_000, &enabled(9_000)), &left(1_000), &["dropped:thinking"]);
-    check(&budget, &of(9_001, &enabled(9_000)), &of(9_001, &enabled(9_000)), &[]);
-    let rules = RepairRules { is_interleaved: true, ..RepairRules::in_test(&budget, KnownCapabilities::ALL) };
-    check_by(&rules, &of(9_000, &enabled(9_000)), &of(9_000, &enabled(9_000)), &[]);
-    let rules = RepairRules { output_limit: Some(3_000), ..RepairRules::in_test(&budget, KnownCapabilities::ALL) };
+    check(
+        &budget,
+        &of(9_000, &enabled(9_000)),
+        &of(9_000, &enabled(7_976)),
+        clamped,
+    );
+    check(
+        &budget,
+        &of(1_500, &enabled(9_000)),
+        &of(1_500, &enabled(1_024)),
+        clamped,
+    );
+    check(
+        &budget,
+        &of(1_000, &enabled(9_000)),
+        &left(1_000),
+        &["dropped:thinking"],
+    );
+    check(
+        &budget,
+        &of(9_001, &enabled(9_000)),
+        &of(9_001, &enabled(9_000)),
+        &[],
+    );
+    let rules = RepairRules {
+        is_interleaved: true,
+        ..RepairRules::in_test(&budget, KnownCapabilities::ALL)
+    };
+    check_by(
+        &rules,
+        &of(9_000, &enabled(9_000)),
+        &of(9_000, &enabled(9_000)),
+        &[],
+    );
+    let rules = RepairRules {
+        output_limit: Some(3_000),
+        ..RepairRules::in_test(&budget, KnownCapabilities::ALL)
+    };
     let (sent, _) = repaired(&format!(r#"{{"model":"m",{}}}"#, of(9_000, free)), &rules);
-    assert_eq!(sent, format!(r#"{{"model":"m",{}}}"#, of(3_000, &enabled(1_976))));
+    assert_eq!(
+        sent,
+        format!(r#"{{"model":"m",{}}}"#, of(3_000, &enabled(1_976)))
+    );
 }
 
 #[test]
@@ -350,20 +573,47 @@ fn what_answers_calls_that_were_not_thought_about_is_not_thought_about() {
     };
     let free = r#","thinking":{"type":"adaptive"}"#;
     let budget = Accepts::Messages(manual());
-    check(&budget, &format!("{}{free}", turns("")), &turns(""), &["dropped:thinking"]);
+    check(
+        &budget,
+        &format!("{}{free}", turns("")),
+        &turns(""),
+        &["dropped:thinking"],
+    );
     let signed = turns(r#"{"type":"thinking","thinking":"","signature":"Eq"},"#);
     let made = r#","thinking":{"type":"enabled","budget_tokens":24576}"#;
-    check(&budget, &format!("{signed}{free}"), &format!("{signed}{made}"), &["rewritten:thinking"]);
-    // The same of a caller that knows the model: an answer of another vendor may be among the turns.
-    check(&budget, &format!("{signed}{made}"), &format!("{signed}{made}"), &[]);
-    check(&budget, &format!("{}{made}", turns("")), &turns(""), &["dropped:thinking"]);
+    check(
+        &budget,
+        &format!("{signed}{free}"),
+        &format!("{signed}{made}"),
+        &["rewritten:thinking"],
+    );
+    // The same of a caller that knows the model: an answer of another vendor may be among the
+    // turns.
+    check(
+        &budget,
+        &format!("{signed}{made}"),
+        &format!("{signed}{made}"),
+        &[],
+    );
+    check(
+        &budget,
+        &format!("{}{made}", turns("")),
+        &turns(""),
+        &["dropped:thinking"],
+    );
     let either = Accepts::Messages(MessagesModel {
         thinking_types: vec![ThinkingType::Enabled, ThinkingType::Adaptive],
         ..adaptive()
     });
     let thinks = r#","thinking":{"type":"adaptive","display":"summarized"}"#;
     let config = r#""output_config":{"effort":"high"}"#;
-    front(&either, &format!("{}{made}", turns("")), config, &format!("{}{thinks}", turns("")), &["rewritten:thinking"]);
+    front(
+        &either,
+        &format!("{}{made}", turns("")),
+        config,
+        &format!("{}{thinks}", turns("")),
+        &["rewritten:thinking"],
+    );
 }
 
 #[test]
@@ -377,15 +627,23 @@ fn instructions_inside_the_conversation_become_reminders_and_those_before_it_go_
     };
     check(
         &accepts,
-        &format!(r#""messages":[{user}, {{"role":"system","content":"b\u0041\n","clear_at":1}},{user}]"#),
-        &format!(r#""messages":[{user}, {},{user}]"#, reminder(r"b\u0041\n", "")),
+        &format!(
+            r#""messages":[{user}, {{"role":"system","content":"b\u0041\n","clear_at":1}},{user}]"#
+        ),
+        &format!(
+            r#""messages":[{user}, {},{user}]"#,
+            reminder(r"b\u0041\n", "")
+        ),
         &["rewritten:messages[1]"],
     );
     let marked = r#"{"role":"system","content":[{"type":"text","text":"b","cache_control":{"type":"ephemeral"}},{"type":"text","text":"c"}]}"#;
     check(
         &accepts,
         &format!(r#""messages":[{user},{marked}]"#),
-        &format!(r#""messages":[{user},{}]"#, reminder("bc", r#","cache_control":{"type":"ephemeral"}"#)),
+        &format!(
+            r#""messages":[{user},{}]"#,
+            reminder("bc", r#","cache_control":{"type":"ephemeral"}"#)
+        ),
         &["rewritten:messages[1]"],
     );
     let first = r#"{"role":"system","content":"b"}"#;
@@ -402,9 +660,24 @@ fn instructions_inside_the_conversation_become_reminders_and_those_before_it_go_
     let block = |text: &str| format!(r#"{{"type":"text","text":"{text}"}}"#);
     let joined = with(&format!("[{},{}]", block("s"), block("b")), user);
     check(&accepts, &with("\"s\"", &both), &joined, told);
-    check(&accepts, &with(&format!("[{}]", block("s")), &both), &joined, told);
-    check(&accepts, &with("null", &both), &with(&format!("[{}]", block("b")), user), told);
-    check(&accepts, &with("\"s\"", first), &with("\"s\"", r#"{"role":"user","content":"b"}"#), told);
+    check(
+        &accepts,
+        &with(&format!("[{}]", block("s")), &both),
+        &joined,
+        told,
+    );
+    check(
+        &accepts,
+        &with("null", &both),
+        &with(&format!("[{}]", block("b")), user),
+        told,
+    );
+    check(
+        &accepts,
+        &with("\"s\"", first),
+        &with("\"s\"", r#"{"role":"user","content":"b"}"#),
+        told,
+    );
     let (call, result) = (
         r#"{"role":"assistant","content":[{"type":"tool_use","id":"t","name":"f","input":{}}]}"#,
         r#"{"role":"user","content":[{"type":"tool_result","tool_use_id":"t"}]}"#,
@@ -412,7 +685,10 @@ fn instructions_inside_the_conversation_become_reminders_and_those_before_it_go_
     check(
         &accepts,
         &format!(r#""messages":[{user},{call},{first},{result}]"#),
-        &format!(r#""messages":[{user},{call},{result},{}]"#, reminder("b", "")),
+        &format!(
+            r#""messages":[{user},{call},{result},{}]"#,
+            reminder("b", "")
+        ),
         &["rewritten:messages[2]"],
     );
 }
@@ -427,9 +703,13 @@ fn a_model_without_prefill_is_asked_to_go_on() {
         &format!(r#"{last},{{"role":"user","content":"Continue."}}]"#),
         &["inserted:messages[2]"],
     );
-    check(&Accepts::Messages(manual()), &format!("{last}]"), &format!("{last}]"), &[]);
-    let paused =
-        r#""messages":[{"role":"user","content":"a"},{"role":"assistant","content":[{"type":"server_tool_use"}]}]"#;
+    check(
+        &Accepts::Messages(manual()),
+        &format!("{last}]"),
+        &format!("{last}]"),
+        &[],
+    );
+    let paused = r#""messages":[{"role":"user","content":"a"},{"role":"assistant","content":[{"type":"server_tool_use"}]}]"#;
     check(&accepts, paused, paused, &[]);
 }
 
@@ -446,17 +726,39 @@ fn a_responses_model_gets_what_it_knows() {
         &Accepts::Responses(model.clone()),
         r#""temperature":1,"top_p":0.5,"reasoning":{"summary":"auto","effort":"high"},"text":{"verbosity":"low","format":{}},"input":"x""#,
         r#""reasoning":{"effort":"low"},"text":{"format":{}},"input":"x""#,
-        &["downgraded:reasoning.effort", "dropped:reasoning.summary", "dropped:text.verbosity", "dropped:top_p"],
+        &[
+            "downgraded:reasoning.effort",
+            "dropped:reasoning.summary",
+            "dropped:text.verbosity",
+            "dropped:top_p",
+        ],
     );
-    let plain = Accepts::Responses(ResponsesModel { sampling: true, ..ResponsesModel::default() });
+    let plain = Accepts::Responses(ResponsesModel {
+        sampling: true,
+        ..ResponsesModel::default()
+    });
     let sent = r#""input":"x","temperature":0"#;
-    let asked =
-        |reasoning: &str| format!(r#"{sent},"reasoning":{reasoning},"include":["reasoning.encrypted_content","a"]"#);
+    let asked = |reasoning: &str| {
+        format!(r#"{sent},"reasoning":{reasoning},"include":["reasoning.encrypted_content","a"]"#)
+    };
     let left = format!(r#"{sent},"include":["a"]"#);
-    check(&plain, &asked(r#"{"effort":"low"}"#), &left, &["dropped:reasoning"]);
+    check(
+        &plain,
+        &asked(r#"{"effort":"low"}"#),
+        &left,
+        &["dropped:reasoning"],
+    );
     check(&plain, &asked(r#"{"effort":"none"}"#), &left, &[]);
     let fits = r#""reasoning":{"effort":"low"},"input":"x""#;
-    check(&Accepts::Responses(ResponsesModel { summaries: true, ..model }), fits, fits, &[]);
+    check(
+        &Accepts::Responses(ResponsesModel {
+            summaries: true,
+            ..model
+        }),
+        fits,
+        fits,
+        &[],
+    );
 }
 
 /// Members that any of the models may refuse, and some that none does.

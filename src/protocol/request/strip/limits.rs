@@ -1,6 +1,8 @@
-//! Output limits that are not the surface's: by another vendor's name, or among a vendor's own options.
+//! Output limits that are not the surface's: by another vendor's name, or among a vendor's own
+//! options.
 //!
-//! A vendor that heeds one of them generates more than is held for. It must not touch a limit of the surface's own.
+//! A vendor that heeds one of them generates more than is held for. It must not touch a limit of
+//! the surface's own.
 //!
 //! Read next: `request/extensions.rs`, the names.
 
@@ -24,7 +26,9 @@ impl<'a> Strip<'a> {
                     }
                     places.push((self.member_span(&key, value), true));
                 }
-                Some(Extension::Options(object)) => self.limits_in_options(value, object, &mut places),
+                Some(Extension::Options(object)) => {
+                    self.limits_in_options(value, object, &mut places)
+                }
                 _ => {}
             }
         }
@@ -32,7 +36,12 @@ impl<'a> Strip<'a> {
     }
 
     /// The limits in a vendor's own options, at any depth. `object`: the name of the outermost.
-    fn limits_in_options(&mut self, value: Value<'a>, object: &'static str, places: &mut Vec<(Span, bool)>) {
+    fn limits_in_options(
+        &mut self,
+        value: Value<'a>,
+        object: &'static str,
+        places: &mut Vec<(Span, bool)>,
+    ) {
         for item in value.items() {
             self.limits_in_options(item, object, places);
         }
@@ -41,7 +50,8 @@ impl<'a> Strip<'a> {
             match Extension::in_options(&name) {
                 Some(Extension::OutputLimit(name)) => {
                     if !value.is_null() {
-                        self.warnings.add(Action::Dropped, format_args!("{object}.{name}"));
+                        self.warnings
+                            .add(Action::Dropped, format_args!("{object}.{name}"));
                     }
                     places.push((self.member_span(&key, value), true));
                 }

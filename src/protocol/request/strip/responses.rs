@@ -1,9 +1,10 @@
-//! What must go from, or be put into, a responses body before it goes to a vendor of that protocol: nothing of a
-//! conversation is kept there, so no item may be named instead of sent, and everything that is sent belongs to our
-//! account. Members that name other objects of the vendor account were refused before: see `request/vendor_state.rs`.
+//! What must go from, or be put into, a responses body before it goes to a vendor of that protocol:
+//! nothing of a conversation is kept there, so no item may be named instead of sent, and everything
+//! that is sent belongs to our account. Members that name other objects of the vendor account were
+//! refused before: see `request/vendor_state.rs`.
 //!
-//! It must not judge what the vendor judges itself: only what names something in our account at the vendor, what nobody
-//! pays for, and what another vendor left in the conversation.
+//! It must not judge what the vendor judges itself: only what names something in our account at the
+//! vendor, what nobody pays for, and what another vendor left in the conversation.
 //!
 //! Read next: `request/rewrite.rs`.
 
@@ -38,16 +39,26 @@ pub struct Sender<'a> {
     pub repair: RepairRules<'a>,
 }
 
-/// What becomes of a responses body that is passed on; and whether reasoning goes with it, or the name of what it led to,
-/// that the vendor may refuse.
+/// What becomes of a responses body that is passed on; and whether reasoning goes with it, or the
+/// name of what it led to, that the vendor may refuse.
 ///
 /// # Errors
 /// It names what is kept at the vendor, or asks for a tool that runs there and is not sold.
-pub fn for_responses(body: &[u8], outline: &Outline, sender: &Sender<'_>) -> Result<(Stripped, bool), Failure> {
-    let Ok(text) = std::str::from_utf8(body) else { return Ok(Default::default()) };
-    let Ok(tree) = Tree::read(text, DEPTH_MAX, Nodes::new()) else { return Ok(Default::default()) };
+pub fn for_responses(
+    body: &[u8],
+    outline: &Outline,
+    sender: &Sender<'_>,
+) -> Result<(Stripped, bool), Failure> {
+    let Ok(text) = std::str::from_utf8(body) else {
+        return Ok(Default::default());
+    };
+    let Ok(tree) = Tree::read(text, DEPTH_MAX, Nodes::new()) else {
+        return Ok(Default::default());
+    };
     let mut strip = Strip::new(text);
-    let carries = strip.responses(tree.root(), sender).map_err(|refused| *refused)?;
+    let carries = strip
+        .responses(tree.root(), sender)
+        .map_err(|refused| *refused)?;
     if outline.needs_repair(&sender.repair) {
         strip.repair(tree.root(), &sender.repair, sender.without_reasoning);
     }
@@ -55,7 +66,14 @@ pub fn for_responses(body: &[u8], outline: &Outline, sender: &Sender<'_>) -> Res
 }
 
 /// Tools that the client runs.
-const OWN_TOOLS: [&str; 6] = ["function", "custom", "namespace", "tool_search", "local_shell", "apply_patch"];
+const OWN_TOOLS: [&str; 6] = [
+    "function",
+    "custom",
+    "namespace",
+    "tool_search",
+    "local_shell",
+    "apply_patch",
+];
 
 impl<'a> Strip<'a> {
     /// True: reasoning stays in it, or an answer's name.
@@ -74,7 +92,11 @@ impl<'a> Strip<'a> {
     fn top(&mut self, root: Value<'a>, sender: &Sender<'_>) {
         let inside = self.span(root.raw()).start.saturating_add(1);
         let mut added = String::new();
-        let given = |name: &str| root.get(name).and_then(Value::text).filter(|text| !text.is_empty());
+        let given = |name: &str| {
+            root.get(name)
+                .and_then(Value::text)
+                .filter(|text| !text.is_empty())
+        };
         let user = given("safety_identifier").or_else(|| given("user"));
         let user = names::end_user(sender.account_id, user.as_ref().map(Text::value).as_deref());
         let (mut has_store, mut has_user) = (false, false);
@@ -85,7 +107,8 @@ impl<'a> Strip<'a> {
                 "store" => {
                     has_store = true;
                     if value.bool() != Some(false) {
-                        self.edits.push((self.span(value.raw()), "false".to_owned()));
+                        self.edits
+                            .push((self.span(value.raw()), "false".to_owned()));
                     }
                     if value.bool() == Some(true) {
                         self.warnings.add(Action::Dropped, "store");
@@ -96,7 +119,8 @@ impl<'a> Strip<'a> {
                     self.replace(value, &user);
                 }
                 "prompt_cache_key" if sender.official && value.is_string() => {
-                    let key = names::cache_key(sender.account_id, &value.string().unwrap_or_default());
+                    let key =
+                        names::cache_key(sender.account_id, &value.string().unwrap_or_default());
                     self.replace(value, &key);
                 }
                 "prompt_cache_key" | "user" | "client_metadata" => goes = true,
@@ -111,7 +135,16 @@ impl<'a> Strip<'a> {
             added.push_str(&format!(r#""safety_identifier":{},"#, json_string(&user)));
         }
         // Before what goes: the first member may be among it.
-        self.edits.insert(0, (Span { start: inside, end: inside }, added));
+        self.edits.insert(
+            0,
+            (
+                Span {
+                    start: inside,
+                    end: inside,
+                },
+                added,
+            ),
+        );
         self.remove(&places);
     }
 
@@ -128,13 +161,21 @@ impl<'a> Strip<'a> {
             let is_search = kind.starts_with("web_search");
             let goes = is_search && !sender.sold.web_search;
             if goes {
-                self.warnings.add(Action::Dropped, format_args!("{path}[{index}]"));
+                self.warnings
+                    .add(Action::Dropped, format_args!("{path}[{index}]"));
             }
             let is_own = OWN_TOOLS.contains(&kind.as_ref()) || kind == "shell" && !is_far_shell;
             let is_own = is_own || is_sold(&kind, sender);
             if !is_search && !is_own && !kind.is_empty() {
-                let message = format!("{path}[{index}]: '{kind}' is not available for model '{}'.", sender.model);
-                return Err(refused(&format!("{path}[{index}]"), &message, "unsupported_value"));
+                let message = format!(
+                    "{path}[{index}]: '{kind}' is not available for model '{}'.",
+                    sender.model
+                );
+                return Err(refused(
+                    &format!("{path}[{index}]"),
+                    &message,
+                    "unsupported_value",
+                ));
             }
             places.push((self.span(tool.raw()), goes));
         }
@@ -143,18 +184,28 @@ impl<'a> Strip<'a> {
     }
 
     /// The conversation. `keeps_ids`: its sender knows that nothing is stored.
-    fn input(&mut self, input: Option<Value<'a>>, keeps_ids: bool, sender: &Sender<'_>) -> Result<bool, Refused> {
-        let Some(input) = input.filter(|input| input.is_array()) else { return Ok(false) };
+    fn input(
+        &mut self,
+        input: Option<Value<'a>>,
+        keeps_ids: bool,
+        sender: &Sender<'_>,
+    ) -> Result<bool, Refused> {
+        let Some(input) = input.filter(|input| input.is_array()) else {
+            return Ok(false);
+        };
         let (mut places, mut carries, mut lost_reasoning) = (Vec::new(), false, false);
         for (index, item) in input.items().enumerate() {
             let id = item.get("id").and_then(Value::string);
             let kind = match item.get("type").and_then(Value::string) {
                 Some(kind) => kind,
                 // A reference need not say that it is one.
-                None if id.is_some() && item.get("role").is_none() => Cow::Borrowed("item_reference"),
+                None if id.is_some() && item.get("role").is_none() => {
+                    Cow::Borrowed("item_reference")
+                }
                 None => Cow::Borrowed("message"),
             };
-            let is_answer = kind.ends_with("_call") || item.get("role").is_some_and(|role| role.is("assistant"));
+            let is_answer = kind.ends_with("_call")
+                || item.get("role").is_some_and(|role| role.is("assistant"));
             let mut goes = false;
             match kind.as_ref() {
                 "item_reference" => {
@@ -162,7 +213,8 @@ impl<'a> Strip<'a> {
                     self.warnings.add(Action::Dropped, At::Item(index));
                     goes = true;
                 }
-                // It names its container, in which another account's files may be; what it led to is said after it.
+                // It names its container, in which another account's files may be; what it led to
+                // is said after it.
                 "code_interpreter_call" => {
                     self.warnings.add(Action::Dropped, At::Item(index));
                     goes = true;
@@ -188,11 +240,14 @@ impl<'a> Strip<'a> {
             let is_bare = lost_reasoning || sender.without_reasoning;
             let names_nothing = kind != "reasoning"
                 && match sender.official {
-                    // Such a vendor looks for what an id names among what it stored, and for the reasoning before it.
+                    // Such a vendor looks for what an id names among what it stored, and for the
+                    // reasoning before it.
                     true => !keeps_ids || is_answer && is_bare,
-                    // Compatible servers store nothing, and many require the id of an earlier answer.
+                    // Compatible servers store nothing, and many require the id of an earlier
+                    // answer.
                     false => {
-                        is_answer && sender.without_reasoning || !is_valid_id(&kind, id.as_deref().unwrap_or_default())
+                        is_answer && sender.without_reasoning
+                            || !is_valid_id(&kind, id.as_deref().unwrap_or_default())
                     }
                 };
             match id {
@@ -208,8 +263,10 @@ impl<'a> Strip<'a> {
     }
 
     fn without_id(&mut self, item: Value<'a>) {
-        let members: Vec<_> =
-            item.members().map(|(key, value)| (self.member_span(&key, value), key.is("id"))).collect();
+        let members: Vec<_> = item
+            .members()
+            .map(|(key, value)| (self.member_span(&key, value), key.is("id")))
+            .collect();
         self.remove(&members);
     }
 }
@@ -227,7 +284,10 @@ fn is_valid_id(kind: &str, id: &str) -> bool {
         _ => "",
     };
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
-    id.len() > prefix.len() && id.len() <= ID_CHARS_MAX && id.starts_with(prefix) && id.bytes().all(is_plain)
+    id.len() > prefix.len()
+        && id.len() <= ID_CHARS_MAX
+        && id.starts_with(prefix)
+        && id.bytes().all(is_plain)
 }
 
 fn refused(param: &str, message: &str, code: &str) -> Refused {
@@ -243,7 +303,8 @@ fn refuse_background(root: Value<'_>) -> Result<(), Refused> {
     Ok(())
 }
 
-/// Reasoning that is only named is lost, and no more than that; what else is named would be missing from the conversation.
+/// Reasoning that is only named is lost, and no more than that; what else is named would be missing
+/// from the conversation.
 fn refuse_reference(id: &str, index: usize) -> Result<(), Refused> {
     if id.starts_with("rs_") {
         return Ok(());
@@ -251,7 +312,11 @@ fn refuse_reference(id: &str, index: usize) -> Result<(), Refused> {
     let message = format!(
         "Item with id '{id}' not found. This endpoint stores no items: set store=false so that items are sent in full."
     );
-    Err(refused(&At::Item(index).to_string(), &message, "item_not_found"))
+    Err(refused(
+        &At::Item(index).to_string(),
+        &message,
+        "item_not_found",
+    ))
 }
 
 /// A tool of the vendor's own that has a price.
@@ -265,19 +330,34 @@ fn is_sold(kind: &str, sender: &Sender<'_>) -> bool {
 
 /// A choice of a tool that does not go with the request.
 fn refuse_choice(root: Value<'_>, sender: &Sender<'_>) -> Result<(), Refused> {
-    let Some(kind) = root.get("tool_choice").and_then(|choice| choice.get("type")).and_then(Value::string) else {
+    let Some(kind) = root
+        .get("tool_choice")
+        .and_then(|choice| choice.get("type"))
+        .and_then(Value::string)
+    else {
         return Ok(());
     };
-    let is_known = matches!(kind.as_ref(), "function" | "custom" | "allowed_tools" | "shell" | "apply_patch");
+    let is_known = matches!(
+        kind.as_ref(),
+        "function" | "custom" | "allowed_tools" | "shell" | "apply_patch"
+    );
     if is_known || is_sold(&kind, sender) {
         return Ok(());
     }
-    Err(refused("tool_choice", &format!("Tool choice '{kind}' not found in 'tools'."), "invalid_value"))
+    Err(refused(
+        "tool_choice",
+        &format!("Tool choice '{kind}' not found in 'tools'."),
+        "invalid_value",
+    ))
 }
 
 /// Reasoning that this vendor did not make, or that it is only told the name of.
 fn is_foreign(item: Value<'_>) -> bool {
-    match item.get("encrypted_content").and_then(Value::text).filter(|sealed| !sealed.is_empty()) {
+    match item
+        .get("encrypted_content")
+        .and_then(Value::text)
+        .filter(|sealed| !sealed.is_empty())
+    {
         Some(sealed) => sealed.value().starts_with(carrier::MARK),
         None => item.get("id").is_some(),
     }
@@ -305,7 +385,13 @@ mod tests {
     const SENDER: Sender<'static> = Sender {
         account_id: "acct_1",
         official: true,
-        sold: PerTool { web_search: false, web_fetch: false, code_execution: false, tool_search: false, mcp: false },
+        sold: PerTool {
+            web_search: false,
+            web_fetch: false,
+            code_execution: false,
+            tool_search: false,
+            mcp: false,
+        },
         without_reasoning: false,
         model: "public",
         repair: RepairRules {
@@ -343,10 +429,18 @@ mod tests {
             let failure = sent(&body(json!({"type": "code_interpreter"})), &SENDER).unwrap_err();
             assert_eq!(failure.code.as_deref(), Some("unsupported_value"), "{kind}");
             let searches = body(json!({"type": "web_search"}));
-            let features = read(Protocol::Responses, searches.as_bytes()).unwrap().features;
-            assert!(features.tool_offers.web_search.is_some() && features.tools, "{kind}");
+            let features = read(Protocol::Responses, searches.as_bytes())
+                .unwrap()
+                .features;
+            assert!(
+                features.tool_offers.web_search.is_some() && features.tools,
+                "{kind}"
+            );
             let (out, warnings) = sent(&searches, &SENDER).unwrap();
-            assert!(!out.to_string().contains("web_search") && !warnings.is_empty(), "{kind}: {out}");
+            assert!(
+                !out.to_string().contains("web_search") && !warnings.is_empty(),
+                "{kind}: {out}"
+            );
         }
     }
 
@@ -364,7 +458,10 @@ mod tests {
 
     fn refusal(body: &Any) -> (String, String) {
         let failure = sent(&body.to_string(), &SENDER).unwrap_err();
-        (failure.param.unwrap_or_default(), failure.code.unwrap_or_default())
+        (
+            failure.param.unwrap_or_default(),
+            failure.code.unwrap_or_default(),
+        )
     }
 
     fn with_input(items: Any) -> Any {
@@ -391,8 +488,15 @@ mod tests {
             assert_eq!(sent, wanted, "{body}");
             assert_eq!(!warnings.is_empty(), body.contains("\"store\":true"));
         }
-        let other = Sender { official: false, ..SENDER };
-        let (sent, _) = sent(r#"{"model":"m","input":"hi","prompt_cache_key":"k"}"#, &other).unwrap();
+        let other = Sender {
+            official: false,
+            ..SENDER
+        };
+        let (sent, _) = sent(
+            r#"{"model":"m","input":"hi","prompt_cache_key":"k"}"#,
+            &other,
+        )
+        .unwrap();
         assert_eq!(sent.get("prompt_cache_key"), None);
     }
 
@@ -402,39 +506,90 @@ mod tests {
         let refused = ("background".to_owned(), "unsupported_parameter".to_owned());
         assert_eq!(refusal(&body("background", json!(true))), refused);
         assert!(sent(&body("background", Any::Null).to_string(), &SENDER).is_ok());
-        let reference =
-            |id: &str| with_input(json!([{"type": "item_reference", "id": id}, {"role": "user", "content": "x"}]));
-        assert_eq!(refusal(&reference("msg_1")), ("input[0]".to_owned(), "item_not_found".to_owned()));
+        let reference = |id: &str| {
+            with_input(
+                json!([{"type": "item_reference", "id": id}, {"role": "user", "content": "x"}]),
+            )
+        };
+        assert_eq!(
+            refusal(&reference("msg_1")),
+            ("input[0]".to_owned(), "item_not_found".to_owned())
+        );
         let (sent, warnings) = sent(&reference("rs_1").to_string(), &SENDER).unwrap();
         assert_eq!(
             (sent["input"].clone(), warnings),
-            (json!([{"role": "user", "content": "x"}]), vec!["dropped:input[0]".to_owned()])
+            (
+                json!([{"role": "user", "content": "x"}]),
+                vec!["dropped:input[0]".to_owned()]
+            )
         );
     }
 
     #[test]
     fn tools_that_run_at_the_vendor_are_refused_and_searches_left_out() {
         let tool = |kind: &str| json!({"model": "m", "input": "hi", "tools": [{"type": "function", "name": "f"}, {"type": kind}]});
-        for kind in ["code_interpreter", "file_search", "image_generation", "mcp", "computer_use_preview", "new_thing"]
-        {
+        for kind in [
+            "code_interpreter",
+            "file_search",
+            "image_generation",
+            "mcp",
+            "computer_use_preview",
+            "new_thing",
+        ] {
             assert_eq!(refusal(&tool(kind)).0, "tools[1]", "{kind}");
         }
-        for kind in ["custom", "namespace", "tool_search", "local_shell", "shell", "apply_patch"] {
-            assert_eq!(sent(&tool(kind).to_string(), &SENDER).unwrap().0["tools"].as_array().unwrap().len(), 2);
+        for kind in [
+            "custom",
+            "namespace",
+            "tool_search",
+            "local_shell",
+            "shell",
+            "apply_patch",
+        ] {
+            assert_eq!(
+                sent(&tool(kind).to_string(), &SENDER).unwrap().0["tools"]
+                    .as_array()
+                    .unwrap()
+                    .len(),
+                2
+            );
         }
         for kind in ["web_search", "web_search_preview", "web_search_2025_08_26"] {
             let (told, warnings) = sent(&tool(kind).to_string(), &SENDER).unwrap();
-            assert_eq!((told["tools"].as_array().unwrap().len(), warnings), (1, vec!["dropped:tools[1]".to_owned()]));
-            let sold = Sender { sold: PerTool { web_search: true, ..SENDER.sold }, ..SENDER };
-            assert_eq!(sent(&tool(kind).to_string(), &sold).unwrap().0["tools"][1]["type"], kind);
+            assert_eq!(
+                (told["tools"].as_array().unwrap().len(), warnings),
+                (1, vec!["dropped:tools[1]".to_owned()])
+            );
+            let sold = Sender {
+                sold: PerTool {
+                    web_search: true,
+                    ..SENDER.sold
+                },
+                ..SENDER
+            };
+            assert_eq!(
+                sent(&tool(kind).to_string(), &sold).unwrap().0["tools"][1]["type"],
+                kind
+            );
         }
-        let sold = Sender { sold: PerTool { code_execution: true, mcp: true, ..SENDER.sold }, ..SENDER };
+        let sold = Sender {
+            sold: PerTool {
+                code_execution: true,
+                mcp: true,
+                ..SENDER.sold
+            },
+            ..SENDER
+        };
         for kind in ["code_interpreter", "mcp"] {
             let (mut told, _) = sent(&tool(kind).to_string(), &sold).unwrap();
             assert_eq!(told["tools"][1].take(), json!({"type": kind}));
         }
         let ran = json!([{"type": "code_interpreter_call", "id": "ci_1", "container_id": "c", "code": "1"}, {"role": "user", "content": "x"}]);
-        assert_eq!(input(ran, &sold), json!([{"role": "user", "content": "x"}]), "its container is not named again");
+        assert_eq!(
+            input(ran, &sold),
+            json!([{"role": "user", "content": "x"}]),
+            "its container is not named again"
+        );
         let mut far = tool("shell");
         far["tools"][1]["environment"] = json!({"type": "container_auto"});
         assert_eq!(refusal(&far).0, "tools[1]");
@@ -442,26 +597,41 @@ mod tests {
         chosen["tool_choice"] = json!({"type": "web_search"});
         assert_eq!(refusal(&chosen).0, "tool_choice");
         let added = json!([{"type": "additional_tools", "role": "developer", "tools": [{"type": "web_search"}, {"type": "function", "name": "f"}]}]);
-        assert_eq!(input(added, &SENDER)[0]["tools"], json!([{"type": "function", "name": "f"}]));
+        assert_eq!(
+            input(added, &SENDER)[0]["tools"],
+            json!([{"type": "function", "name": "f"}])
+        );
     }
 
     #[test]
     fn foreign_reasoning_goes_with_the_names_of_what_it_led_to() {
-        let thought =
-            |sealed: Any| json!({"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": sealed});
-        let call =
-            json!({"type": "function_call", "id": "fc_1", "call_id": "c", "name": "f", "arguments": "{\"id\":1}"});
+        let thought = |sealed: Any| json!({"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": sealed});
+        let call = json!({"type": "function_call", "id": "fc_1", "call_id": "c", "name": "f", "arguments": "{\"id\":1}"});
         let mut bare = call.clone();
         bare.as_object_mut().unwrap().remove("id");
-        let output = json!({"type": "function_call_output", "id": "fco_1", "call_id": "c", "output": "x"});
+        let output =
+            json!({"type": "function_call_output", "id": "fco_1", "call_id": "c", "output": "x"});
         let said = json!({"type": "message", "id": "msg_1", "role": "assistant", "content": []});
         let own = json!([thought(json!("gAAAA1")), call, output, said]);
         assert_eq!(input(own.clone(), &SENDER), own);
-        for foreign in [json!("gw1.m.e30"), json!("gw1.c.e30"), json!("gw1."), Any::Null, json!("")] {
+        for foreign in [
+            json!("gw1.m.e30"),
+            json!("gw1.c.e30"),
+            json!("gw1."),
+            Any::Null,
+            json!(""),
+        ] {
             let given = json!([thought(foreign.clone()), call, output, said]);
-            assert_eq!(input(given, &SENDER), json!([bare, output, said]), "{foreign}");
+            assert_eq!(
+                input(given, &SENDER),
+                json!([bare, output, said]),
+                "{foreign}"
+            );
         }
-        let again = Sender { without_reasoning: true, ..SENDER };
+        let again = Sender {
+            without_reasoning: true,
+            ..SENDER
+        };
         // Then nothing may name what is left out, whatever turn it was of.
         let mut nameless = said.clone();
         nameless.as_object_mut().unwrap().remove("id");
@@ -472,18 +642,26 @@ mod tests {
         let mut body = with_input(own);
         body.as_object_mut().unwrap().remove("store");
         let told = sent(&body.to_string(), &SENDER).unwrap().0["input"].clone();
-        let ids: Vec<_> = told.as_array().unwrap().iter().map(|item| item.get("id").is_some()).collect();
+        let ids: Vec<_> = told
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|item| item.get("id").is_some())
+            .collect();
         assert_eq!(ids, [true, false, false, false]);
     }
 
     /// Compatible servers require the id of an earlier answer and look for nothing that was stored.
     #[test]
     fn ids_stay_towards_a_compatible_server_where_they_are_valid() {
-        let compatible = Sender { official: false, ..SENDER };
+        let compatible = Sender {
+            official: false,
+            ..SENDER
+        };
         let lost = json!({"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gw1.m.e30"});
-        let message = |id: &str| json!({"type": "message", "id": id, "role": "assistant", "content": []});
-        let call =
-            |id: &str| json!({"type": "function_call", "id": id, "call_id": "c", "name": "f", "arguments": "{}"});
+        let message =
+            |id: &str| json!({"type": "message", "id": id, "role": "assistant", "content": []});
+        let call = |id: &str| json!({"type": "function_call", "id": id, "call_id": "c", "name": "f", "arguments": "{}"});
         let long = format!("msg_{}", "x".repeat(61));
         let fits = format!("msg_{}", "x".repeat(60));
         for (item, stays) in [
@@ -506,7 +684,10 @@ mod tests {
                 assert_eq!(told, json!([wanted]), "{store}");
             }
         }
-        let again = Sender { without_reasoning: true, ..compatible };
+        let again = Sender {
+            without_reasoning: true,
+            ..compatible
+        };
         assert_eq!(input(json!([message("msg_1")]), &again)[0].get("id"), None);
     }
 }

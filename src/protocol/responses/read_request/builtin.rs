@@ -1,5 +1,5 @@
-//! Tools that this protocol's clients run themselves and its models know by their type: what they are called with where
-//! a model does not know them.
+//! Tools that this protocol's clients run themselves and its models know by their type: what they
+//! are called with where a model does not know them.
 //!
 //! It must not take one that the vendor would run: there is no such vendor behind a translation.
 //!
@@ -72,7 +72,11 @@ mod tests {
     #[test]
     fn every_schema_can_be_read() {
         for builtin in &BUILTINS {
-            assert!(builtin.schema().is_some_and(Value::is_object), "{}", builtin.name);
+            assert!(
+                builtin.schema().is_some_and(Value::is_object),
+                "{}",
+                builtin.name
+            );
         }
         assert!(of("web_search").is_none());
     }

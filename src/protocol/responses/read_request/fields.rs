@@ -1,9 +1,11 @@
-//! What comes of each member of a responses request on its way to another protocol's vendor: the one table of it.
+//! What comes of each member of a responses request on its way to another protocol's vendor: the
+//! one table of it.
 //!
-//! What is left out, refused or warned about at the top is decided by looking here ([`outcome`]); what is mapped has its
-//! code, and the tests hold that code against the rows. A member that is not here is left out with a warning. A row
-//! without members below it speaks for all of them. Items, parts and tools go by their types: see `read_request/items.rs`,
-//! `read_request/parts.rs` and `read_request/tools.rs`.
+//! What is left out, refused or warned about at the top is decided by looking here ([`outcome`]);
+//! what is mapped has its code, and the tests hold that code against the rows. A member that is not
+//! here is left out with a warning. A row without members below it speaks for all of them. Items,
+//! parts and tools go by their types: see `read_request/items.rs`, `read_request/parts.rs` and
+//! `read_request/tools.rs`.
 //!
 //! Read next: `read_request/items.rs`.
 
@@ -65,7 +67,9 @@ pub const FIELDS: &[(&str, Outcome)] = &[
 
 /// The outcome of the member at `path`. `None`: no row.
 pub(crate) fn outcome(path: &str) -> Option<Outcome> {
-    let row = FIELDS.binary_search_by(|(known, _)| (*known).cmp(path)).ok()?;
+    let row = FIELDS
+        .binary_search_by(|(known, _)| (*known).cmp(path))
+        .ok()?;
     FIELDS.get(row).map(|(_, outcome)| *outcome)
 }
 
@@ -99,10 +103,14 @@ mod tests {
         translate::request(&asked, false).map_err(|failure| failure.message)
     }
 
-    /// What the caller could tell by: the vendor's body, and whether the reasoning is shown; or why not.
+    /// What the caller could tell by: the vendor's body, and whether the reasoning is shown; or why
+    /// not.
     fn shown(request: &Value) -> Result<(String, bool), String> {
         let told = told(request)?;
-        Ok((String::from_utf8(told.body.to_vec()).unwrap(), told.recall.show_thinking))
+        Ok((
+            String::from_utf8(told.body.to_vec()).unwrap(),
+            told.recall.show_thinking,
+        ))
     }
 
     /// Requests that together say every mapped member.
@@ -138,11 +146,17 @@ mod tests {
 
     #[test]
     fn what_is_mapped_makes_a_difference() {
-        // The target's own name stands there; without input there is no request; and this one is only told.
+        // The target's own name stands there; without input there is no request; and this one is
+        // only told.
         let silent = ["model", "input", "text.verbosity"];
-        for (path, _) in FIELDS.iter().filter(|(path, outcome)| *outcome == Outcome::Map && !silent.contains(path)) {
-            let changed: Vec<bool> =
-                wholes().iter().filter_map(|whole| Some(shown(&without(whole, path)?) != shown(whole))).collect();
+        for (path, _) in FIELDS
+            .iter()
+            .filter(|(path, outcome)| *outcome == Outcome::Map && !silent.contains(path))
+        {
+            let changed: Vec<bool> = wholes()
+                .iter()
+                .filter_map(|whole| Some(shown(&without(whole, path)?) != shown(whole)))
+                .collect();
             assert!(changed.contains(&true), "{path}: {changed:?}");
         }
     }
@@ -155,7 +169,9 @@ mod tests {
             "include" => json!(["reasoning.encrypted_content"]),
             "context_management" => json!([{"type": "compaction"}]),
             "stream_options" => json!({"include_obfuscation": true}),
-            "reasoning.mode" | "reasoning.context" | "truncation" | "prompt_cache_retention" => json!("x"),
+            "reasoning.mode" | "reasoning.context" | "truncation" | "prompt_cache_retention" => {
+                json!("x")
+            }
             _ => json!({"a": "b"}),
         }
     }
@@ -166,7 +182,10 @@ mod tests {
                           "prompt_cache_options": {"ttl": "1h"}});
         let before = told(&base).unwrap();
         assert_eq!(before.warnings, [""; 0]);
-        for (path, outcome) in FIELDS.iter().filter(|(_, outcome)| *outcome != Outcome::Map) {
+        for (path, outcome) in FIELDS
+            .iter()
+            .filter(|(_, outcome)| *outcome != Outcome::Map)
+        {
             let mut request = base.clone();
             match path.split_once('.') {
                 Some((first, last)) => request[first][last] = sample(path),
@@ -177,8 +196,10 @@ mod tests {
                 (outcome, told) => {
                     let told = told.unwrap_or_else(|message| panic!("{path}: {message}"));
                     assert_eq!(told.body, before.body, "{path}");
-                    let wanted: Vec<String> =
-                        (*outcome == Outcome::Warn).then(|| format!("dropped:{path}")).into_iter().collect();
+                    let wanted: Vec<String> = (*outcome == Outcome::Warn)
+                        .then(|| format!("dropped:{path}"))
+                        .into_iter()
+                        .collect();
                     assert_eq!(told.warnings, wanted, "{path}");
                 }
             }

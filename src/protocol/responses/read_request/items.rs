@@ -1,7 +1,9 @@
-//! Items in a row, as turns: what the model made in a row is one turn of it, everything else a turn of its own.
+//! Items in a row, as turns: what the model made in a row is one turn of it, everything else a turn
+//! of its own.
 //!
-//! It must keep the order: of reasoning, texts and calls it is the model's own. Only a text behind a call goes before the
-//! turn's calls, because nothing may stand between a call and what it gave back.
+//! It must keep the order: of reasoning, texts and calls it is the model's own. Only a text behind
+//! a call goes before the turn's calls, because nothing may stand between a call and what it gave
+//! back.
 //!
 //! Read next: `read_request/parts.rs`.
 
@@ -15,8 +17,8 @@ use crate::protocol::chat::read_request::check::{
 };
 use crate::protocol::chat::read_request::media;
 use crate::protocol::form::{
-    Action, Arguments, At, Block, BlockKind, Call, Image, Outcome, OutcomeContent, Refused, Request, Side, Thinking,
-    Turn, Warnings,
+    Action, Arguments, At, Block, BlockKind, Call, Image, Outcome, OutcomeContent, Refused,
+    Request, Side, Thinking, Turn, Warnings,
 };
 use crate::protocol::responses::write_request::PART_GAP;
 use crate::protocol::text::{Json, Text};
@@ -25,39 +27,74 @@ use crate::protocol::tree::Value;
 /// The last item that changes settings, if there is one.
 pub(super) fn configuration(body: Value<'_>) -> Option<Value<'_>> {
     let items = body.get("input").into_iter().flat_map(Value::items);
-    items.filter(|item| item.get("type").is_some_and(|kind| kind.is("configuration_update"))).last()
+    items
+        .filter(|item| {
+            item.get("type")
+                .is_some_and(|kind| kind.is("configuration_update"))
+        })
+        .last()
 }
 
 /// Reads `instructions` and `input`.
-pub(super) fn read<'a>(body: Value<'a>, request: &mut Request<'a>, warnings: &mut Warnings) -> Result<(), Refused> {
-    let instructions = optional_text(body, "instructions", "instructions")?.filter(|text| !text.is_blank());
+pub(super) fn read<'a>(
+    body: Value<'a>,
+    request: &mut Request<'a>,
+    warnings: &mut Warnings,
+) -> Result<(), Refused> {
+    let instructions =
+        optional_text(body, "instructions", "instructions")?.filter(|text| !text.is_blank());
     let has_instructions = instructions.is_some();
-    request.system.extend(instructions.map(|text| block(At::System(0), BlockKind::Text(text))));
+    request
+        .system
+        .extend(instructions.map(|text| block(At::System(0), BlockKind::Text(text))));
     let Some(input) = body.get("input") else {
-        return if has_instructions { Ok(()) } else { Err(missing("input")) };
+        return if has_instructions {
+            Ok(())
+        } else {
+            Err(missing("input"))
+        };
     };
     if let Some(text) = input.text() {
         let blocks = vec![block(At::Item(0), BlockKind::Text(text))];
-        request.turns.push(Turn { side: Side::User, blocks, at: At::Item(0) });
+        request.turns.push(Turn {
+            side: Side::User,
+            blocks,
+            at: At::Item(0),
+        });
         return Ok(());
     }
     if !input.is_array() {
-        return Err(wrong_type("input", "one of a string or array of objects", input));
+        return Err(wrong_type(
+            "input",
+            "one of a string or array of objects",
+            input,
+        ));
     }
-    let mut reader = Reader { input, request, warnings };
+    let mut reader = Reader {
+        input,
+        request,
+        warnings,
+    };
     for (index, item) in input.items().enumerate() {
         shape(item, Shape::Object, At::Item(index))?;
         reader.item(item, index)?;
     }
     let Request { system, turns, .. } = request;
     if turns.is_empty() && system.is_empty() {
-        return Err(invalid("input", "Invalid 'input': at least one item is required."));
+        return Err(invalid(
+            "input",
+            "Invalid 'input': at least one item is required.",
+        ));
     }
     Ok(())
 }
 
 fn block(at: At, kind: BlockKind<'_>) -> Block<'_> {
-    Block { at, cache: None, kind }
+    Block {
+        at,
+        cache: None,
+        kind,
+    }
 }
 
 struct Reader<'r, 'a> {
@@ -72,7 +109,9 @@ impl<'a> Reader<'_, 'a> {
         let kind = optional_text(item, "type", format_args!("{at}.type"))?;
         let word = kind.as_ref().map(Text::value);
         match word.as_deref() {
-            None if item.get("role").is_none() && item.get("id").is_some() => self.reference(item, at),
+            None if item.get("role").is_none() && item.get("id").is_some() => {
+                self.reference(item, at)
+            }
             None | Some("message") => self.message(item, index),
             Some("item_reference") => self.reference(item, at),
             Some("reasoning") => {
@@ -80,8 +119,8 @@ impl<'a> Reader<'_, 'a> {
                 Ok(())
             }
             Some(
-                "function_call" | "custom_tool_call" | "local_shell_call" | "shell_call" | "apply_patch_call"
-                | "tool_search_call",
+                "function_call" | "custom_tool_call" | "local_shell_call" | "shell_call"
+                | "apply_patch_call" | "tool_search_call",
             ) => self.call(word.as_deref().unwrap_or_default(), item, at),
             Some(
                 "function_call_output"
@@ -117,10 +156,19 @@ impl<'a> Reader<'_, 'a> {
     /// Something of the model's own, in the turn that it goes on with.
     fn own(&mut self, block: Block<'a>) {
         let is_text = matches!(block.kind, BlockKind::Text(_) | BlockKind::Refusal(_));
-        match self.request.turns.last_mut().filter(|turn| turn.side == Side::Assistant) {
+        match self
+            .request
+            .turns
+            .last_mut()
+            .filter(|turn| turn.side == Side::Assistant)
+        {
             None => {
                 let at = At::Item(block.at.message());
-                self.request.turns.push(Turn { side: Side::Assistant, blocks: vec![block], at });
+                self.request.turns.push(Turn {
+                    side: Side::Assistant,
+                    blocks: vec![block],
+                    at,
+                });
             }
             Some(turn) => {
                 let is_call = |block: &Block<'_>| matches!(block.kind, BlockKind::Call(_));
@@ -179,8 +227,8 @@ impl<'a> Reader<'_, 'a> {
         Err(refused(&at.to_string(), message, "invalid_value"))
     }
 
-    /// Reasoning that came from here goes back to whoever made it; what only another vendor can read goes nowhere, and
-    /// what is readable of it is no thought of the model that is asked now.
+    /// Reasoning that came from here goes back to whoever made it; what only another vendor can
+    /// read goes nowhere, and what is readable of it is no thought of the model that is asked now.
     fn reasoning(&mut self, item: Value<'a>, at: At) {
         let sealed = item.get("encrypted_content").and_then(Value::string);
         let made = |text: String| Text::made(text);
@@ -190,20 +238,29 @@ impl<'a> Reader<'_, 'a> {
                 if text.is_empty() {
                     return;
                 }
-                Thinking::Shown { text: made(text), signature: None }
+                Thinking::Shown {
+                    text: made(text),
+                    signature: None,
+                }
             }
             Some(sealed) => match carrier::unpack(sealed) {
-                Some(Carried::Thinking { text, signature }) => {
-                    Thinking::Shown { text: made(text), signature: Some(made(signature)) }
-                }
+                Some(Carried::Thinking { text, signature }) => Thinking::Shown {
+                    text: made(text),
+                    signature: Some(made(signature)),
+                },
                 Some(Carried::Hidden { data }) => Thinking::Hidden { data: made(data) },
-                Some(Carried::ChatText(text)) => Thinking::Shown { text: made(text), signature: None },
-                Some(Carried::ChatDetails(details)) => {
-                    Thinking::Shown { text: made(String::new()), signature: Some(made(carrier::encode(&details))) }
-                }
-                Some(Carried::Item(_)) => {
-                    Thinking::Shown { text: made(summary(item)), signature: Some(made(sealed.to_owned())) }
-                }
+                Some(Carried::ChatText(text)) => Thinking::Shown {
+                    text: made(text),
+                    signature: None,
+                },
+                Some(Carried::ChatDetails(details)) => Thinking::Shown {
+                    text: made(String::new()),
+                    signature: Some(made(carrier::encode(&details))),
+                },
+                Some(Carried::Item(_)) => Thinking::Shown {
+                    text: made(summary(item)),
+                    signature: Some(made(sealed.to_owned())),
+                },
                 None => return,
             },
         };
@@ -217,7 +274,9 @@ impl<'a> Reader<'_, 'a> {
         let id = required_text(item, "call_id", format_args!("{at}.call_id"))?;
         // What is neither an object nor a text is what no client was ever given.
         let given = |member: &str| {
-            let told = item.get(member).filter(|value| value.is_object() || value.text().is_some());
+            let told = item
+                .get(member)
+                .filter(|value| value.is_object() || value.text().is_some());
             told.map_or(Arguments::Text(Text::made("")), arguments)
         };
         let (name, arguments) = match kind {
@@ -228,17 +287,35 @@ impl<'a> Reader<'_, 'a> {
                     Some(namespace) => Text::made(flat(Some(&namespace), &name.value())),
                     None => name,
                 };
-                let member = if kind == "custom_tool_call" { "input" } else { "arguments" };
+                let member = if kind == "custom_tool_call" {
+                    "input"
+                } else {
+                    "arguments"
+                };
                 let text = optional_text(item, member, format_args!("{at}.{member}"))?;
-                (name, Arguments::Text(text.unwrap_or_else(|| Text::made(""))))
+                (
+                    name,
+                    Arguments::Text(text.unwrap_or_else(|| Text::made(""))),
+                )
             }
             "tool_search_call" => (Text::made(TOOL_SEARCH), given("arguments")),
             "apply_patch_call" => (Text::made("apply_patch"), given("operation")),
             "shell_call" => (Text::made("shell"), given("action")),
-            _ => (Text::made("local_shell"), Arguments::Text(Text::made(without_type(item.get("action"))))),
+            _ => (
+                Text::made("local_shell"),
+                Arguments::Text(Text::made(without_type(item.get("action")))),
+            ),
         };
         let is_custom = kind == "custom_tool_call";
-        self.own(block(at, BlockKind::Call(Call { id: Some(id), name, arguments, is_custom })));
+        self.own(block(
+            at,
+            BlockKind::Call(Call {
+                id: Some(id),
+                name,
+                arguments,
+                is_custom,
+            }),
+        ));
         Ok(())
     }
 
@@ -249,23 +326,41 @@ impl<'a> Reader<'_, 'a> {
         }
         let id = optional_text(item, "call_id", format_args!("{at}.call_id"))?;
         // The oldest of these items has only the one id.
-        let own_id = if kind == "local_shell_call_output" { item.get("id").and_then(Value::text) } else { None };
+        let own_id = if kind == "local_shell_call_output" {
+            item.get("id").and_then(Value::text)
+        } else {
+            None
+        };
         let content = match kind {
-            "tool_search_output" => OutcomeContent::Text(Text::made(Tools::found(item.get("tools")))),
+            "tool_search_output" => {
+                OutcomeContent::Text(Text::made(Tools::found(item.get("tools"))))
+            }
             "shell_call_output" if item.get("output").is_some_and(Value::is_array) => {
                 OutcomeContent::Text(Text::made(past::shell_output(item)))
             }
             _ => parts::output(item, index, self.warnings)?,
         };
-        let Some(id) = id.or(own_id) else { return self.nobodys(item, at, content) };
+        let Some(id) = id.or(own_id) else {
+            return self.nobodys(item, at, content);
+        };
         let is_error = item.get("status").is_some_and(|status| status.is("failed"));
-        let outcome = Outcome { id: Some(id), name: None, content, is_error };
+        let outcome = Outcome {
+            id: Some(id),
+            name: None,
+            content,
+            is_error,
+        };
         self.turn(Side::User, at, vec![block(at, BlockKind::Result(outcome))]);
         Ok(())
     }
 
     /// What a tool gave that nobody called: an agent's own pulse.
-    fn nobodys(&mut self, item: Value<'a>, at: At, content: OutcomeContent<'a>) -> Result<(), Refused> {
+    fn nobodys(
+        &mut self,
+        item: Value<'a>,
+        at: At,
+        content: OutcomeContent<'a>,
+    ) -> Result<(), Refused> {
         let Some(name) = item.get("name").and_then(Value::string) else {
             return Err(missing(format_args!("{at}.call_id")));
         };
@@ -282,18 +377,35 @@ impl<'a> Reader<'_, 'a> {
         };
         self.warnings.add(Action::Rewritten, at);
         let name = name.replace('"', "&quot;");
-        self.told(Side::User, at, format!("<tool_output name=\"{name}\">\n{text}\n</tool_output>"));
+        self.told(
+            Side::User,
+            at,
+            format!("<tool_output name=\"{name}\">\n{text}\n</tool_output>"),
+        );
         Ok(())
     }
 
     /// An item of a tool that ran elsewhere, or of a kind that nobody knows yet.
     fn other(&mut self, kind: &str, item: Value<'a>, at: At) -> Result<(), Refused> {
         if kind == "computer_call_output"
-            && let Some(url) = item.get("output").and_then(|output| output.get("image_url")).and_then(Value::text)
+            && let Some(url) = item
+                .get("output")
+                .and_then(|output| output.get("image_url"))
+                .and_then(Value::text)
             && let Ok(source) = media::image(url)
         {
             self.warnings.add(Action::Rewritten, at);
-            self.turn(Side::User, at, vec![block(at, BlockKind::Image(Image { source, detail: None }))]);
+            self.turn(
+                Side::User,
+                at,
+                vec![block(
+                    at,
+                    BlockKind::Image(Image {
+                        source,
+                        detail: None,
+                    }),
+                )],
+            );
             return Ok(());
         }
         if FAR.contains(&kind) {
@@ -306,10 +418,18 @@ impl<'a> Reader<'_, 'a> {
         let id = item.get("call_id").and_then(Value::text);
         let has_partner = id.is_some_and(|id| {
             let id = id.value();
-            self.input.items().filter(|other| other.get("call_id").is_some_and(|other| other.is(&id))).count() > 1
+            self.input
+                .items()
+                .filter(|other| other.get("call_id").is_some_and(|other| other.is(&id)))
+                .count()
+                > 1
         });
         if has_partner {
-            return Err(unknown_word(format_args!("{at}.type"), &Text::made(kind), ""));
+            return Err(unknown_word(
+                format_args!("{at}.type"),
+                &Text::made(kind),
+                "",
+            ));
         }
         self.warnings.add(Action::Dropped, at);
         Ok(())
@@ -335,7 +455,8 @@ const FAR: [&str; 13] = [
 
 /// The client ran it, not the vendor.
 fn is_clients(item: Value<'_>) -> bool {
-    item.get("execution").is_some_and(|execution| execution.is("client"))
+    item.get("execution")
+        .is_some_and(|execution| execution.is("client"))
 }
 
 fn arguments(value: Value<'_>) -> Arguments<'_> {
@@ -357,9 +478,18 @@ fn without_type(action: Option<Value<'_>>) -> String {
 
 /// What everybody can read of reasoning, for vendors that want just that back.
 fn readable(item: Value<'_>) -> String {
-    let said = |name: &str| texts(item, name).filter(|text| !text.is_empty()).collect::<Vec<_>>().join(PART_GAP);
+    let said = |name: &str| {
+        texts(item, name)
+            .filter(|text| !text.is_empty())
+            .collect::<Vec<_>>()
+            .join(PART_GAP)
+    };
     let content = said("content");
-    if content.is_empty() { said("summary") } else { content }
+    if content.is_empty() {
+        said("summary")
+    } else {
+        content
+    }
 }
 
 /// The texts of a summary as one, as they were told.
@@ -369,5 +499,9 @@ fn summary(item: Value<'_>) -> String {
 
 fn texts<'a>(item: Value<'a>, name: &str) -> impl Iterator<Item = String> + use<'a> {
     let parts = item.get(name).into_iter().flat_map(Value::items);
-    parts.filter_map(|part| part.get("text").and_then(Value::string).map(std::borrow::Cow::into_owned))
+    parts.filter_map(|part| {
+        part.get("text")
+            .and_then(Value::string)
+            .map(std::borrow::Cow::into_owned)
+    })
 }

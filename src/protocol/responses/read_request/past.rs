@@ -1,4 +1,5 @@
-//! Items of the past that no other vendor's model can be given as what they were: told in words, or left out.
+//! Items of the past that no other vendor's model can be given as what they were: told in words, or
+//! left out.
 //!
 //! It must not refuse what an agent will repeat for as long as its session lives.
 //!
@@ -8,8 +9,7 @@ use crate::protocol::text::compact;
 use crate::protocol::tree::Value;
 
 /// What is told of an earlier compaction, which only its vendor can read.
-pub(super) const COMPACTED: &str =
-    "[An earlier part of this conversation was compacted by another provider and cannot be read here.]";
+pub(super) const COMPACTED: &str = "[An earlier part of this conversation was compacted by another provider and cannot be read here.]";
 
 /// The most that is told of what a far tool was asked or gave back, in characters.
 const TOLD_CHARS_MAX: usize = 2_000;
@@ -19,17 +19,26 @@ pub(super) fn agent_message(item: Value<'_>) -> (String, bool) {
     let mut text = String::from("<agent_message");
     for name in ["author", "recipient"] {
         if let Some(value) = item.get(name).and_then(Value::string) {
-            let value = value.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;");
+            let value = value
+                .replace('&', "&amp;")
+                .replace('<', "&lt;")
+                .replace('>', "&gt;")
+                .replace('"', "&quot;");
             text.push_str(&format!(" {name}=\"{value}\""));
         }
     }
     text.push_str(">\n");
     let mut is_sealed = false;
     match item.get("content") {
-        Some(content) if content.is_string() => text.push_str(&content.string().unwrap_or_default()),
+        Some(content) if content.is_string() => {
+            text.push_str(&content.string().unwrap_or_default())
+        }
         content => {
             for part in content.into_iter().flat_map(Value::items) {
-                if part.get("type").is_some_and(|kind| kind.is("encrypted_content")) {
+                if part
+                    .get("type")
+                    .is_some_and(|kind| kind.is("encrypted_content"))
+                {
                     is_sealed = true;
                     text.push_str("[content not readable here]");
                 } else {
@@ -46,11 +55,22 @@ pub(super) fn agent_message(item: Value<'_>) -> (String, bool) {
 pub(super) fn far_call(kind: &str, item: Value<'_>) -> Option<String> {
     let name = match kind {
         "mcp_list_tools" | "program" | "program_output" => return None,
-        "mcp_call" => item.get("name").and_then(Value::string).unwrap_or_default().into_owned(),
-        _ => kind.trim_end_matches("_call").trim_end_matches("_output").to_owned(),
+        "mcp_call" => item
+            .get("name")
+            .and_then(Value::string)
+            .unwrap_or_default()
+            .into_owned(),
+        _ => kind
+            .trim_end_matches("_call")
+            .trim_end_matches("_output")
+            .to_owned(),
     };
-    let asked = ["action", "arguments", "queries", "code"].iter().find_map(|member| item.get(member));
-    let gave = ["output", "results", "outputs"].iter().find_map(|member| item.get(member));
+    let asked = ["action", "arguments", "queries", "code"]
+        .iter()
+        .find_map(|member| item.get(member));
+    let gave = ["output", "results", "outputs"]
+        .iter()
+        .find_map(|member| item.get(member));
     let asked = asked.map(told).unwrap_or_default();
     let mut text = format!("[used {name}: {asked}]");
     if let Some(gave) = gave.map(told).filter(|gave| !gave.is_empty()) {
@@ -62,11 +82,14 @@ pub(super) fn far_call(kind: &str, item: Value<'_>) -> Option<String> {
 
 /// A string as it is, anything else as JSON; cut.
 fn told(value: Value<'_>) -> String {
-    let whole = value.string().map(std::borrow::Cow::into_owned).unwrap_or_else(|| {
-        let mut json = Vec::new();
-        compact(value.raw(), &mut json);
-        String::from_utf8(json).unwrap_or_default()
-    });
+    let whole = value
+        .string()
+        .map(std::borrow::Cow::into_owned)
+        .unwrap_or_else(|| {
+            let mut json = Vec::new();
+            compact(value.raw(), &mut json);
+            String::from_utf8(json).unwrap_or_default()
+        });
     whole.chars().take(TOLD_CHARS_MAX).collect()
 }
 

@@ -7,11 +7,13 @@
 use super::fields;
 use crate::protocol::Protocol;
 use crate::protocol::chat::read_request::check::{
-    Shape, invalid, optional_text, required_object, required_text, shape, unknown_members, unknown_word, wrong_type,
+    Shape, invalid, optional_text, required_object, required_text, shape, unknown_members,
+    unknown_word, wrong_type,
 };
 use crate::protocol::failure::Failure;
 use crate::protocol::form::{
-    Action, Block, BlockKind, Effort, Format, Limit, Opaque, OutcomeContent, Reasoning, Refused, Request, Warnings,
+    Action, Block, BlockKind, Effort, Format, Limit, Opaque, OutcomeContent, Reasoning, Refused,
+    Request, Warnings,
 };
 use crate::protocol::request::DEPTH_MAX;
 use crate::protocol::rules::Outcome;
@@ -36,16 +38,29 @@ pub(super) fn stateless(body: Value<'_>) -> Result<(), Refused> {
              'input' with store=false."
         );
         // The vendor's own word: clients that know it send everything again.
-        return Err(refused("previous_response_id", message, "previous_response_not_found"));
+        return Err(refused(
+            "previous_response_id",
+            message,
+            "previous_response_not_found",
+        ));
     }
     let message = match () {
         () if body.get("conversation").is_some() => (
             "conversation",
             "Conversations are not available on this endpoint; send the whole conversation in 'input'.",
         ),
-        () if body.get("prompt").is_some() => ("prompt", "Prompt templates are not available on this endpoint."),
-        () if body.get("background").is_some_and(|background| background.bool() != Some(false)) => {
-            ("background", "background is not supported on this endpoint.")
+        () if body.get("prompt").is_some() => (
+            "prompt",
+            "Prompt templates are not available on this endpoint.",
+        ),
+        () if body
+            .get("background")
+            .is_some_and(|background| background.bool() != Some(false)) =>
+        {
+            (
+                "background",
+                "background is not supported on this endpoint.",
+            )
         }
         () => return Ok(()),
     };
@@ -54,21 +69,37 @@ pub(super) fn stateless(body: Value<'_>) -> Result<(), Refused> {
 
 pub(super) fn limit(body: Value<'_>) -> Result<Option<Limit>, Refused> {
     let field = "max_output_tokens";
-    let Some(value) = body.get(field) else { return Ok(None) };
+    let Some(value) = body.get(field) else {
+        return Ok(None);
+    };
     let tokens = value.count().filter(|tokens| *tokens > 0).ok_or_else(|| {
-        invalid(field, format!("Invalid '{field}': integer below minimum value. Expected a value >= 1."))
+        invalid(
+            field,
+            format!("Invalid '{field}': integer below minimum value. Expected a value >= 1."),
+        )
     })?;
     Ok(Some(Limit { field, tokens }))
 }
 
-pub(super) fn stream_options(body: Value<'_>, stream: bool, warnings: &mut Warnings) -> Result<(), Refused> {
-    let Some(options) = body.get("stream_options") else { return Ok(()) };
+pub(super) fn stream_options(
+    body: Value<'_>,
+    stream: bool,
+    warnings: &mut Warnings,
+) -> Result<(), Refused> {
+    let Some(options) = body.get("stream_options") else {
+        return Ok(());
+    };
     shape(options, Shape::Object, "stream_options")?;
     if !stream {
         let message = "The 'stream_options' parameter is only allowed when 'stream' is enabled.";
         return Err(invalid("stream_options", message));
     }
-    unknown_members(options, &["include_obfuscation"], "stream_options", warnings);
+    unknown_members(
+        options,
+        &["include_obfuscation"],
+        "stream_options",
+        warnings,
+    );
     Ok(())
 }
 
@@ -78,29 +109,44 @@ pub(super) fn format<'a>(
     updated: Option<Value<'a>>,
     warnings: &mut Warnings,
 ) -> Result<Format<'a>, Refused> {
-    let Some(text) = updated.and_then(|item| item.get("text")).or_else(|| body.get("text")) else {
+    let Some(text) = updated
+        .and_then(|item| item.get("text"))
+        .or_else(|| body.get("text"))
+    else {
         return Ok(Format::Free);
     };
     shape(text, Shape::Object, "text")?;
     unknown_members(text, &["format", "verbosity"], "text", warnings);
-    let Some(format) = text.get("format") else { return Ok(Format::Free) };
+    let Some(format) = text.get("format") else {
+        return Ok(Format::Free);
+    };
     shape(format, Shape::Object, "text.format")?;
     let kind = required_text(format, "type", "text.format.type")?;
     match kind.value().as_ref() {
         "text" => Ok(Format::Free),
         "json_object" => Ok(Format::Json),
         "json_schema" => {
-            unknown_members(format, &["type", "name", "schema", "strict", "description"], "text.format", warnings);
+            unknown_members(
+                format,
+                &["type", "name", "schema", "strict", "description"],
+                "text.format",
+                warnings,
+            );
             let schema = required_object(format, "schema", "text.format.schema")?;
             let description = optional_text(format, "description", "text.format.description")?;
             Ok(Format::Schema {
                 schema,
                 description: description.filter(|text| !text.is_empty()),
-                name: optional_text(format, "name", "text.format.name")?.filter(|name| !name.is_empty()),
+                name: optional_text(format, "name", "text.format.name")?
+                    .filter(|name| !name.is_empty()),
                 strict: format.get("strict").and_then(Value::bool),
             })
         }
-        _ => Err(unknown_word("text.format.type", &kind, "'json_object', 'json_schema', and 'text'")),
+        _ => Err(unknown_word(
+            "text.format.type",
+            &kind,
+            "'json_object', 'json_schema', and 'text'",
+        )),
     }
 }
 
@@ -110,12 +156,23 @@ pub(super) fn reasoning<'a>(
     updated: Option<Value<'a>>,
     warnings: &mut Warnings,
 ) -> Result<Reasoning<'a>, Refused> {
-    let mut reasoning = Reasoning { effort_field: "reasoning.effort", hide: true, ..Reasoning::default() };
+    let mut reasoning = Reasoning {
+        effort_field: "reasoning.effort",
+        hide: true,
+        ..Reasoning::default()
+    };
     let given = body.get("reasoning");
     if let Some(given) = given {
         shape(given, Shape::Object, "reasoning")?;
-        unknown_members(given, &["effort", "summary", "generate_summary", "context", "mode"], "reasoning", warnings);
-        let summary = given.get("summary").or_else(|| given.get("generate_summary"));
+        unknown_members(
+            given,
+            &["effort", "summary", "generate_summary", "context", "mode"],
+            "reasoning",
+            warnings,
+        );
+        let summary = given
+            .get("summary")
+            .or_else(|| given.get("generate_summary"));
         reasoning.hide = summary.is_none_or(|summary| summary.is("none"));
         if given.get("mode").is_some_and(|mode| !mode.is("standard")) {
             warnings.add(Action::Dropped, "reasoning.mode");
@@ -126,9 +183,17 @@ pub(super) fn reasoning<'a>(
         reasoning.thinking = Some(thinking);
         reasoning.is_verbatim = true;
     }
-    reasoning.is_verbatim |= body.get("output_config").is_some_and(|config| config.get("effort").is_some());
-    let holder = updated.and_then(|item| item.get("reasoning")).filter(|it| it.get("effort").is_some()).or(given);
-    let Some(word) = holder.map(|holder| optional_text(holder, "effort", "reasoning.effort")).transpose()?.flatten()
+    reasoning.is_verbatim |= body
+        .get("output_config")
+        .is_some_and(|config| config.get("effort").is_some());
+    let holder = updated
+        .and_then(|item| item.get("reasoning"))
+        .filter(|it| it.get("effort").is_some())
+        .or(given);
+    let Some(word) = holder
+        .map(|holder| optional_text(holder, "effort", "reasoning.effort"))
+        .transpose()?
+        .flatten()
     else {
         return Ok(reasoning);
     };
@@ -137,26 +202,39 @@ pub(super) fn reasoning<'a>(
         warnings.add(Action::Downgraded, "reasoning.effort");
         reasoning.effort = Some(Effort::Max);
     } else {
-        let effort = Effort::named(&word.value()).ok_or_else(|| unknown_word("reasoning.effort", &word, EFFORTS))?;
+        let effort = Effort::named(&word.value())
+            .ok_or_else(|| unknown_word("reasoning.effort", &word, EFFORTS))?;
         reasoning.effort = Some(effort);
     }
     Ok(reasoning)
 }
 
-/// What the answer is to hold besides its text. It has no place for the probabilities of its tokens.
+/// What the answer is to hold besides its text. It has no place for the probabilities of its
+/// tokens.
 pub(super) fn include(body: Value<'_>, warnings: &mut Warnings) -> Result<(), Refused> {
-    let no_probabilities =
-        |path: &str| Err(refused(path, "top_logprobs is not supported by this model.", "unsupported_value"));
+    let no_probabilities = |path: &str| {
+        Err(refused(
+            path,
+            "top_logprobs is not supported by this model.",
+            "unsupported_value",
+        ))
+    };
     if let Some(value) = body.get("top_logprobs") {
-        let count = value.count().ok_or_else(|| wrong_type("top_logprobs", "an integer", value))?;
+        let count = value
+            .count()
+            .ok_or_else(|| wrong_type("top_logprobs", "an integer", value))?;
         if count > 0 {
             return no_probabilities("top_logprobs");
         }
     }
-    let Some(include) = body.get("include") else { return Ok(()) };
+    let Some(include) = body.get("include") else {
+        return Ok(());
+    };
     shape(include, Shape::Array, "include")?;
     for (index, value) in include.items().enumerate() {
-        let word = value.text().ok_or_else(|| wrong_type(format_args!("include[{index}]"), "a string", value))?;
+        let word = value
+            .text()
+            .ok_or_else(|| wrong_type(format_args!("include[{index}]"), "a string", value))?;
         match word.value().as_ref() {
             // It is always told, and what hosted tools find never is.
             "reasoning.encrypted_content"
@@ -197,16 +275,26 @@ pub(super) fn judge<'a>(
     }
     match name {
         "prompt_cache_key" | "prompt_cache_options" | "prompt_cache_retention" => {
-            request.extra.push(Opaque { origin: Protocol::Chat, name: Text::made(name.to_owned()), value });
+            request.extra.push(Opaque {
+                origin: Protocol::Chat,
+                name: Text::made(name.to_owned()),
+                value,
+            });
         }
         _ => {}
     }
     match name {
         "text" => {
-            let verbosity = value.get("verbosity").filter(|verbosity| !verbosity.is("medium"));
+            let verbosity = value
+                .get("verbosity")
+                .filter(|verbosity| !verbosity.is("medium"));
             if let Some(value) = verbosity {
                 shape(value, Shape::String, "text.verbosity")?;
-                request.extra.push(Opaque { origin: Protocol::Chat, name: Text::made("verbosity"), value });
+                request.extra.push(Opaque {
+                    origin: Protocol::Chat,
+                    name: Text::made("verbosity"),
+                    value,
+                });
             }
         }
         "prompt_cache_options" if value.get("prewarm").and_then(Value::bool) == Some(true) => {
@@ -228,26 +316,39 @@ fn asks_nothing(name: &str, value: Value<'_>) -> bool {
         "top_logprobs" => value.count() == Some(0),
         "truncation" => value.is("disabled"),
         "access_programs" => {
-            value.is("standard") || value.items().all(|program| program.is("standard")) && value.is_array()
+            value.is("standard")
+                || value.items().all(|program| program.is("standard")) && value.is_array()
         }
         "context_management" => value.is_array() && value.items().next().is_none(),
         _ => false,
     }
 }
 
-/// Who names a key for the cache wants one. Its vendor caches by itself; a messages vendor only where it is marked, and an
-/// agent's loop without it pays the whole prompt at every step.
+/// Who names a key for the cache wants one. Its vendor caches by itself; a messages vendor only
+/// where it is marked, and an agent's loop without it pays the whole prompt at every step.
 pub(super) fn cache(body: Value<'_>, request: &mut Request<'_>) {
     let is_named = body.get("prompt_cache_key").is_some_and(Value::is_string);
     let options = body.get("prompt_cache_options");
-    let is_explicit = options.and_then(|options| options.get("mode")).is_some_and(|mode| mode.is("explicit"));
-    let blocks = || request.system.iter().chain(request.turns.iter().flat_map(|turn| &turn.blocks));
-    let is_marked = blocks().any(has_marker) || request.tools.iter().any(|tool| tool.cache.is_some());
+    let is_explicit = options
+        .and_then(|options| options.get("mode"))
+        .is_some_and(|mode| mode.is("explicit"));
+    let blocks = || {
+        request
+            .system
+            .iter()
+            .chain(request.turns.iter().flat_map(|turn| &turn.blocks))
+    };
+    let is_marked =
+        blocks().any(has_marker) || request.tools.iter().any(|tool| tool.cache.is_some());
     if !is_named || is_explicit || is_marked || body.get("cache_control").is_some() {
         return;
     }
     if let Some(value) = MARKER.as_ref().map(Tree::root) {
-        request.extra.push(Opaque { origin: Protocol::Messages, name: Text::made("cache_control"), value });
+        request.extra.push(Opaque {
+            origin: Protocol::Messages,
+            name: Text::made("cache_control"),
+            value,
+        });
     }
 }
 

@@ -1,8 +1,9 @@
 //! Tools of every kind, as functions and custom tools with a name in one piece.
 //!
-//! A namespace becomes the beginning of its members' names; tools that a client runs itself become functions. What each
-//! was is remembered by its name in one piece: agents know a call by its kind, namespace and name, and end the turn over
-//! any other. It must not make up state: the same request gives the same names.
+//! A namespace becomes the beginning of its members' names; tools that a client runs itself become
+//! functions. What each was is remembered by its name in one piece: agents know a call by its kind,
+//! namespace and name, and end the turn over any other. It must not make up state: the same request
+//! gives the same names.
 //!
 //! Read next: `read_request/builtin.rs`.
 
@@ -14,7 +15,9 @@ use crate::protocol::chat::read_request::check::{
 };
 use crate::protocol::chat::read_request::marker;
 use crate::protocol::form::answer::{CallKind, OwnTool};
-use crate::protocol::form::{Action, Cache, Choice, Function, Opaque, Refused, Request, Tool, ToolKind, Warnings};
+use crate::protocol::form::{
+    Action, Cache, Choice, Function, Opaque, Refused, Request, Tool, ToolKind, Warnings,
+};
 use crate::protocol::text::Text;
 use crate::protocol::tree::Value;
 use std::collections::HashMap;
@@ -25,7 +28,8 @@ pub(super) const TOOL_SEARCH: &str = "tool_search";
 /// The name that a vendor's search tool is called by.
 const SEARCH: &str = "web_search";
 
-/// What the search tool is called among the members that the form has no place for. No member of a body is called so.
+/// What the search tool is called among the members that the form has no place for. No member of a
+/// body is called so.
 pub(in crate::protocol) const SEARCH_MEMBER: &str = "tools[web_search]";
 
 /// What stands between a namespace and a name.
@@ -71,7 +75,10 @@ struct Namespace {
 impl<'a> Tools<'a> {
     /// `may_search`: searches are sold with the model.
     pub fn new(may_search: bool) -> Self {
-        Self { may_search, ..Self::default() }
+        Self {
+            may_search,
+            ..Self::default()
+        }
     }
 
     fn is_empty(&self) -> bool {
@@ -85,7 +92,12 @@ impl<'a> Tools<'a> {
         for (index, item) in items.enumerate() {
             let is = |wanted| item.get("type").is_some_and(|kind| kind.is(wanted));
             if is("additional_tools") || is("tool_search_output") {
-                self.add(item.get("tools"), &format!("input[{index}].tools"), body, warnings)?;
+                self.add(
+                    item.get("tools"),
+                    &format!("input[{index}].tools"),
+                    body,
+                    warnings,
+                )?;
             }
         }
         match self.left_out.take().filter(|_| self.is_empty()) {
@@ -105,39 +117,71 @@ impl<'a> Tools<'a> {
         shape(tools, Shape::Array, path)?;
         for (index, value) in tools.items().enumerate() {
             let path = format!("{path}[{index}]");
-            self.tool(&Found { value, path: &path, index, namespace: None }, body, warnings)?;
+            self.tool(
+                &Found {
+                    value,
+                    path: &path,
+                    index,
+                    namespace: None,
+                },
+                body,
+                warnings,
+            )?;
         }
         Ok(())
     }
 
-    fn tool(&mut self, found: &Found<'a, '_>, body: Value<'a>, warnings: &mut Warnings) -> Result<(), Refused> {
+    fn tool(
+        &mut self,
+        found: &Found<'a, '_>,
+        body: Value<'a>,
+        warnings: &mut Warnings,
+    ) -> Result<(), Refused> {
         let Found { value, path, .. } = *found;
         shape(value, Shape::Object, path)?;
         let kind = required_text(value, "type", format_args!("{path}.type"))?;
-        if value.get("allowed_callers").is_some_and(|callers| !callers.items().any(|caller| caller.is("direct"))) {
+        if value
+            .get("allowed_callers")
+            .is_some_and(|callers| !callers.items().any(|caller| caller.is("direct")))
+        {
             let message = format!("{path}: only 'direct' callers are available on this endpoint.");
-            return Err(refused(&format!("{path}.allowed_callers"), message, "unsupported_value"));
+            return Err(refused(
+                &format!("{path}.allowed_callers"),
+                message,
+                "unsupported_value",
+            ));
         }
         match kind.value().as_ref() {
             "function" => self.function(found),
             "custom" => self.custom(found),
             "namespace" if found.namespace.is_none() => self.namespace(found, body, warnings),
             TOOL_SEARCH => {
-                // One that the vendor would run finds nothing here: the tools it would find are sent as they are.
-                let is_client = value.get("execution").is_some_and(|execution| execution.is("client"));
-                if is_client { self.search(found) } else { Ok(()) }
+                // One that the vendor would run finds nothing here: the tools it would find are
+                // sent as they are.
+                let is_client = value
+                    .get("execution")
+                    .is_some_and(|execution| execution.is("client"));
+                if is_client {
+                    self.search(found)
+                } else {
+                    Ok(())
+                }
             }
             "programmatic_tool_calling" => {
                 warnings.add(Action::Dropped, path);
                 Ok(())
             }
             word => {
-                let is_local = value.get("environment").and_then(|it| it.get("type")).is_none_or(|it| it.is("local"));
+                let is_local = value
+                    .get("environment")
+                    .and_then(|it| it.get("type"))
+                    .is_none_or(|it| it.is("local"));
                 if let Some(builtin) = builtin::of(word).filter(|_| is_local) {
                     self.builtin(found, builtin);
                     return Ok(());
                 }
-                let is_cached_only = value.get("external_web_access").and_then(Value::bool) == Some(false);
+                let is_cached_only =
+                    value.get("external_web_access").and_then(Value::bool) == Some(false);
                 if word.starts_with("web_search") && self.may_search && !is_cached_only {
                     self.search.get_or_insert(value);
                     return Ok(());
@@ -147,10 +191,19 @@ impl<'a> Tools<'a> {
         }
     }
 
-    /// A tool that a vendor would run. Agents offer a search with every request: it is left out, and a model that is not
-    /// offered it does not claim to have searched.
-    fn hosted(&mut self, kind: &str, path: &str, body: Value<'a>, warnings: &mut Warnings) -> Result<(), Refused> {
-        let model = body.get("model").and_then(Value::string).unwrap_or_default();
+    /// A tool that a vendor would run. Agents offer a search with every request: it is left out,
+    /// and a model that is not offered it does not claim to have searched.
+    fn hosted(
+        &mut self,
+        kind: &str,
+        path: &str,
+        body: Value<'a>,
+        warnings: &mut Warnings,
+    ) -> Result<(), Refused> {
+        let model = body
+            .get("model")
+            .and_then(Value::string)
+            .unwrap_or_default();
         let message = format!("{path}: '{kind}' is not available for model '{model}'.");
         if kind.starts_with("web_search") {
             warnings.add(Action::Dropped, path);
@@ -160,22 +213,51 @@ impl<'a> Tools<'a> {
         match kind {
             "image_generation" | "code_interpreter" | "file_search" | "mcp" | "shell" => {}
             kind if kind.starts_with("computer") => {}
-            _ => return Err(unknown_word(format_args!("{path}.type"), &Text::made(kind), "")),
+            _ => {
+                return Err(unknown_word(
+                    format_args!("{path}.type"),
+                    &Text::made(kind),
+                    "",
+                ));
+            }
         }
         Err(refused(path, message, "unsupported_value"))
     }
 
-    fn namespace(&mut self, found: &Found<'a, '_>, body: Value<'a>, warnings: &mut Warnings) -> Result<(), Refused> {
-        let Found { value, path, index, .. } = *found;
+    fn namespace(
+        &mut self,
+        found: &Found<'a, '_>,
+        body: Value<'a>,
+        warnings: &mut Warnings,
+    ) -> Result<(), Refused> {
+        let Found {
+            value, path, index, ..
+        } = *found;
         let namespace = Namespace {
             name: name(value, path)?.into_value().into_owned(),
-            description: value.get("description").and_then(Value::string).unwrap_or_default().trim().to_owned(),
+            description: value
+                .get("description")
+                .and_then(Value::string)
+                .unwrap_or_default()
+                .trim()
+                .to_owned(),
         };
-        let Some(members) = value.get("tools") else { return Ok(()) };
+        let Some(members) = value.get("tools") else {
+            return Ok(());
+        };
         shape(members, Shape::Array, format_args!("{path}.tools"))?;
         for (number, value) in members.items().enumerate() {
             let path = format!("{path}.tools[{number}]");
-            self.tool(&Found { value, path: &path, index, namespace: Some(&namespace) }, body, warnings)?;
+            self.tool(
+                &Found {
+                    value,
+                    path: &path,
+                    index,
+                    namespace: Some(&namespace),
+                },
+                body,
+                warnings,
+            )?;
         }
         Ok(())
     }
@@ -250,20 +332,33 @@ impl<'a> Tools<'a> {
             return own.clone();
         }
         let flat = flat(namespace, &own.value());
-        let tool = OwnTool { namespace: namespace.map(str::to_owned), name: own.value().into_owned(), kind };
+        let tool = OwnTool {
+            namespace: namespace.map(str::to_owned),
+            name: own.value().into_owned(),
+            kind,
+        };
         self.own.insert(flat.clone(), tool);
         Text::made(flat)
     }
 
-    /// Of two of one name the later counts, at the place of the first: a tool that was found again comes in its new form.
+    /// Of two of one name the later counts, at the place of the first: a tool that was found again
+    /// comes in its new form.
     fn enlist(&mut self, found: &Found<'a, '_>, kind: ToolKind<'a>, cache: Option<Cache>) {
         let name = match &kind {
             ToolKind::Function(function) => function.name.value().into_owned(),
             ToolKind::Custom { name, .. } => name.value().into_owned(),
             ToolKind::Vendor { .. } => return,
         };
-        let tool = Tool { index: found.index, kind, cache };
-        match self.places.get(&name).and_then(|place| self.list.get_mut(*place)) {
+        let tool = Tool {
+            index: found.index,
+            kind,
+            cache,
+        };
+        match self
+            .places
+            .get(&name)
+            .and_then(|place| self.list.get_mut(*place))
+        {
             Some(place) => *place = tool,
             None => {
                 self.places.insert(name, self.list.len());
@@ -277,8 +372,15 @@ impl<'a> Tools<'a> {
         let mut lines = Vec::new();
         let line = |namespace: Option<&str>, tool: Value<'_>| {
             let name = tool.get("name").and_then(Value::string).unwrap_or_default();
-            let description = tool.get("description").and_then(Value::string).unwrap_or_default();
-            format!("- {}: {}", flat(namespace, &name), description.lines().next().unwrap_or_default())
+            let description = tool
+                .get("description")
+                .and_then(Value::string)
+                .unwrap_or_default();
+            format!(
+                "- {}: {}",
+                flat(namespace, &name),
+                description.lines().next().unwrap_or_default()
+            )
         };
         for tool in tools.into_iter().flat_map(Value::items) {
             if tool.get("type").is_some_and(|kind| kind.is("namespace")) {
@@ -300,34 +402,54 @@ impl<'a> Tools<'a> {
         warnings: &mut Warnings,
     ) -> Result<(), Refused> {
         request.choice = self.choice(body.get("tool_choice"), warnings)?;
-        if matches!(&request.choice, Choice::Allowed { names, .. } if !names.iter().any(|name| name.is(SEARCH))) {
+        if matches!(&request.choice, Choice::Allowed { names, .. } if !names.iter().any(|name| name.is(SEARCH)))
+        {
             self.search = None;
         }
         if let Some(value) = self.search {
-            request.extra.push(Opaque { origin: Protocol::Responses, name: Text::made(SEARCH_MEMBER), value });
+            request.extra.push(Opaque {
+                origin: Protocol::Responses,
+                name: Text::made(SEARCH_MEMBER),
+                value,
+            });
         }
         request.tools = self.list;
         request.own_tools = self.own;
         Ok(())
     }
 
-    fn choice(&self, choice: Option<Value<'a>>, warnings: &mut Warnings) -> Result<Choice<'a>, Refused> {
-        let Some(choice) = choice else { return Ok(Choice::Absent) };
+    fn choice(
+        &self,
+        choice: Option<Value<'a>>,
+        warnings: &mut Warnings,
+    ) -> Result<Choice<'a>, Refused> {
+        let Some(choice) = choice else {
+            return Ok(Choice::Absent);
+        };
         if let Some(word) = choice.text() {
             return match word.value().as_ref() {
                 // Agents say it without tools, too.
                 "auto" | "none" if self.is_empty() => Ok(Choice::Absent),
-                "required" if self.is_empty() => {
-                    Err(invalid("tool_choice", "Tool choice 'required' must be specified with 'tools' parameter."))
-                }
+                "required" if self.is_empty() => Err(invalid(
+                    "tool_choice",
+                    "Tool choice 'required' must be specified with 'tools' parameter.",
+                )),
                 "auto" => Ok(Choice::Auto),
                 "none" => Ok(Choice::None),
                 "required" => Ok(Choice::Required),
-                _ => Err(unknown_word("tool_choice", &word, "'none', 'auto', and 'required'")),
+                _ => Err(unknown_word(
+                    "tool_choice",
+                    &word,
+                    "'none', 'auto', and 'required'",
+                )),
             };
         }
         if !choice.is_object() {
-            return Err(wrong_type("tool_choice", "one of a string or an object", choice));
+            return Err(wrong_type(
+                "tool_choice",
+                "one of a string or an object",
+                choice,
+            ));
         }
         let kind = required_text(choice, "type", "tool_choice.type")?;
         if !kind.is("allowed_tools") {
@@ -335,12 +457,24 @@ impl<'a> Tools<'a> {
         }
         let mode = required_text(choice, "mode", "tool_choice.mode")?;
         if !mode.is("auto") && !mode.is("required") {
-            return Err(unknown_word("tool_choice.mode", &mode, "'auto' and 'required'"));
+            return Err(unknown_word(
+                "tool_choice.mode",
+                &mode,
+                "'auto' and 'required'",
+            ));
         }
         let mut names = Vec::new();
-        for (index, tool) in choice.get("tools").into_iter().flat_map(Value::items).enumerate() {
+        for (index, tool) in choice
+            .get("tools")
+            .into_iter()
+            .flat_map(Value::items)
+            .enumerate()
+        {
             let path = format!("tool_choice.tools[{index}]");
-            if tool.get("type").and_then(Value::string).is_some_and(|kind| kind.starts_with("web_search"))
+            if tool
+                .get("type")
+                .and_then(Value::string)
+                .is_some_and(|kind| kind.starts_with("web_search"))
                 && self.search.is_none()
             {
                 warnings.add(Action::Dropped, &path);
@@ -348,7 +482,10 @@ impl<'a> Tools<'a> {
             }
             names.push(self.one(tool, &path)?);
         }
-        Ok(Choice::Allowed { names, required: mode.is("required") })
+        Ok(Choice::Allowed {
+            names,
+            required: mode.is("required"),
+        })
     }
 
     /// The tool that an object means, by its name in one piece.
@@ -359,7 +496,9 @@ impl<'a> Tools<'a> {
                 let own = name(choice, path)?.into_value().into_owned();
                 (own, choice.get("namespace").and_then(Value::string))
             }
-            word if word.starts_with("web_search") && self.search.is_some() => return Ok(Text::made(SEARCH)),
+            word if word.starts_with("web_search") && self.search.is_some() => {
+                return Ok(Text::made(SEARCH));
+            }
             word => (word.to_owned(), None),
         };
         let flat = flat(namespace.as_deref(), &own);
@@ -370,7 +509,10 @@ impl<'a> Tools<'a> {
         let mut like = self.own.iter().filter(|(_, tool)| tool.name == own);
         match (like.next(), like.next()) {
             (Some((flat, _)), None) => Ok(Text::made(flat.clone())),
-            _ => Err(invalid(path, format!("Tool choice '{own}' not found in 'tools'."))),
+            _ => Err(invalid(
+                path,
+                format!("Tool choice '{own}' not found in 'tools'."),
+            )),
         }
     }
 }
@@ -378,15 +520,25 @@ impl<'a> Tools<'a> {
 fn name<'a>(of: Value<'a>, path: &str) -> Result<Text<'a>, Refused> {
     let name = required_text(of, "name", format_args!("{path}.name"))?;
     if name.is_empty() {
-        return Err(invalid(format_args!("{path}.name"), format!("Invalid '{path}.name': empty string.")));
+        return Err(invalid(
+            format_args!("{path}.name"),
+            format!("Invalid '{path}.name': empty string."),
+        ));
     }
     Ok(name)
 }
 
 /// Its own description, behind the one of its namespace.
 fn described<'a>(found: &Found<'a, '_>) -> Result<Option<Text<'a>>, Refused> {
-    let own = optional_text(found.value, "description", format_args!("{}.description", found.path))?;
-    let Some(namespace) = found.namespace.filter(|namespace| !namespace.description.is_empty()) else {
+    let own = optional_text(
+        found.value,
+        "description",
+        format_args!("{}.description", found.path),
+    )?;
+    let Some(namespace) = found
+        .namespace
+        .filter(|namespace| !namespace.description.is_empty())
+    else {
         return Ok(own);
     };
     let first: Vec<&str> = namespace.description.lines().map(str::trim).collect();

@@ -1,6 +1,8 @@
-//! The items of an answer: which of them were begun, what was told of each, and what is still to be told.
+//! The items of an answer: which of them were begun, what was told of each, and what is still to be
+//! told.
 //!
-//! It must not tell anything twice: a text comes in pieces, whole, in its item and once more in the response.
+//! It must not tell anything twice: a text comes in pieces, whole, in its item and once more in the
+//! response.
 //!
 //! Read next: `protocol/carrier.rs`, how reasoning travels on.
 
@@ -34,7 +36,8 @@ struct Item {
     refusal: Option<u32>,
     /// Something of it was told.
     is_told: bool,
-    /// The part of a thought that was told last, and whether it is of the content and not of the summary.
+    /// The part of a thought that was told last, and whether it is of the content and not of the
+    /// summary.
     part: Option<(bool, u64)>,
 }
 
@@ -72,7 +75,10 @@ impl Items {
             Some(at) => at,
             None if self.items.len() >= ITEMS_MAX => return Err(Fault::TooLarge),
             None => {
-                self.items.push(Item { index, ..Item::default() });
+                self.items.push(Item {
+                    index,
+                    ..Item::default()
+                });
                 self.items.len().saturating_sub(1)
             }
         };
@@ -85,7 +91,11 @@ impl Items {
         self.has_calls |= matches!(piece, Piece::Call { .. });
         let is_refusal = matches!(piece, Piece::Refusal);
         let item = self.item(index)?;
-        let slot = if is_refusal { &mut item.refusal } else { &mut item.slot };
+        let slot = if is_refusal {
+            &mut item.refusal
+        } else {
+            &mut item.slot
+        };
         if let Some(slot) = *slot {
             return Ok(slot);
         }
@@ -95,7 +105,12 @@ impl Items {
     }
 
     /// An item begins. A call is told as soon as its name is known; all else with its first words.
-    pub fn added(&mut self, index: u64, item: Option<Value<'_>>, to: &mut impl Sink) -> Result<(), Fault> {
+    pub fn added(
+        &mut self,
+        index: u64,
+        item: Option<Value<'_>>,
+        to: &mut impl Sink,
+    ) -> Result<(), Fault> {
         self.item(index)?;
         match item {
             Some(item) => self.begin_call(index, item, to),
@@ -104,13 +119,35 @@ impl Items {
     }
 
     fn begin_call(&mut self, index: u64, item: Value<'_>, to: &mut impl Sink) -> Result<(), Fault> {
-        let Some(is_custom) = call(item) else { return Ok(()) };
-        let text = |name| item.get(name).and_then(Value::text).filter(|text| !text.is_empty());
-        let Some(name) = text("name") else { return Ok(()) };
-        self.open(index, Piece::Call { id: text("call_id").or(text("id")), name, is_custom }, to).map(drop)
+        let Some(is_custom) = call(item) else {
+            return Ok(());
+        };
+        let text = |name| {
+            item.get(name)
+                .and_then(Value::text)
+                .filter(|text| !text.is_empty())
+        };
+        let Some(name) = text("name") else {
+            return Ok(());
+        };
+        self.open(
+            index,
+            Piece::Call {
+                id: text("call_id").or(text("id")),
+                name,
+                is_custom,
+            },
+            to,
+        )
+        .map(drop)
     }
 
-    pub fn text(&mut self, index: u64, text: Option<Text<'_>>, to: &mut impl Sink) -> Result<(), Fault> {
+    pub fn text(
+        &mut self,
+        index: u64,
+        text: Option<Text<'_>>,
+        to: &mut impl Sink,
+    ) -> Result<(), Fault> {
         let Some(text) = text else { return Ok(()) };
         let slot = self.open(index, Piece::Text, to)?;
         self.item(index)?.is_told = true;
@@ -119,18 +156,33 @@ impl Items {
     }
 
     /// All of a text, which is told if nothing of it was.
-    pub fn whole_text(&mut self, index: u64, text: Option<Text<'_>>, to: &mut impl Sink) -> Result<(), Fault> {
-        if self.item(index)?.is_told { Ok(()) } else { self.text(index, text, to) }
+    pub fn whole_text(
+        &mut self,
+        index: u64,
+        text: Option<Text<'_>>,
+        to: &mut impl Sink,
+    ) -> Result<(), Fault> {
+        if self.item(index)?.is_told {
+            Ok(())
+        } else {
+            self.text(index, text, to)
+        }
     }
 
-    pub fn refusal(&mut self, index: u64, text: Option<Text<'_>>, to: &mut impl Sink) -> Result<(), Fault> {
+    pub fn refusal(
+        &mut self,
+        index: u64,
+        text: Option<Text<'_>>,
+        to: &mut impl Sink,
+    ) -> Result<(), Fault> {
         let Some(text) = text else { return Ok(()) };
         let slot = self.open(index, Piece::Refusal, to)?;
         to.event(Event::Delta { slot, text });
         Ok(())
     }
 
-    /// More of a thought. `part`: of the content or of the summary, and its number; the first kind that comes counts.
+    /// More of a thought. `part`: of the content or of the summary, and its number; the first kind
+    /// that comes counts.
     pub fn thought(
         &mut self,
         index: u64,
@@ -145,9 +197,15 @@ impl Items {
         }
         let slot = self.open(index, Piece::Thinking, to)?;
         // An empty part between two others has no words, but its place.
-        let gaps = part.1.saturating_sub(before.map_or(0, |(_, number)| number)).min(PARTS_MAX);
+        let gaps = part
+            .1
+            .saturating_sub(before.map_or(0, |(_, number)| number))
+            .min(PARTS_MAX);
         for _ in 0..gaps {
-            to.event(Event::Delta { slot, text: Text::made(PART_GAP) });
+            to.event(Event::Delta {
+                slot,
+                text: Text::made(PART_GAP),
+            });
         }
         let item = self.item(index)?;
         (item.part, item.is_told) = (Some(part), true);
@@ -174,31 +232,53 @@ impl Items {
         let slot = self.find(index).and_then(|item| item.slot);
         let url = note.and_then(|note| note.get("url")).and_then(Value::text);
         if let (Some(slot), Some(url)) = (slot, url) {
-            let title = note.and_then(|note| note.get("title")).and_then(Value::text);
+            let title = note
+                .and_then(|note| note.get("title"))
+                .and_then(Value::text);
             to.event(Event::Citation { slot, title, url });
         }
     }
 
-    /// Nothing more comes of an item: what was not told of it is told now. It is whole, unless it is a call that is incomplete.
+    /// Nothing more comes of an item: what was not told of it is told now. It is whole, unless it
+    /// is a call that is incomplete.
     pub fn done(&mut self, index: u64, item: Value<'_>, to: &mut impl Sink) -> Result<(), Fault> {
         if std::mem::replace(&mut self.item(index)?.is_done, true) {
             return Ok(());
         }
-        let kind = item.get("type").and_then(Value::string).unwrap_or(Cow::Borrowed("message"));
+        let kind = item
+            .get("type")
+            .and_then(Value::string)
+            .unwrap_or(Cow::Borrowed("message"));
         match kind.as_ref() {
             "message" => self.message(index, item, to)?,
             "reasoning" => self.reasoning(index, item, to)?,
             "function_call" | "custom_tool_call" => {
                 self.begin_call(index, item, to)?;
-                let member = if kind == "function_call" { "arguments" } else { "input" };
-                let whole = item.get(member).and_then(Value::text).filter(|text| !text.is_empty());
+                let member = if kind == "function_call" {
+                    "arguments"
+                } else {
+                    "input"
+                };
+                let whole = item
+                    .get(member)
+                    .and_then(Value::text)
+                    .filter(|text| !text.is_empty());
                 self.whole_arguments(index, whole, to);
-                if item.get("status").is_some_and(|status| status.is("incomplete")) {
+                if item
+                    .get("status")
+                    .is_some_and(|status| status.is("incomplete"))
+                {
                     self.has_cut_call = true;
                     return Ok(());
                 }
             }
-            _ => drop(self.open(index, Piece::Foreign { kind: Text::made(kind.as_ref()) }, to)?),
+            _ => drop(self.open(
+                index,
+                Piece::Foreign {
+                    kind: Text::made(kind.as_ref()),
+                },
+                to,
+            )?),
         }
         let item = self.item(index)?;
         for slot in [item.slot, item.refusal].into_iter().flatten() {
@@ -210,7 +290,11 @@ impl Items {
     fn message(&mut self, index: u64, item: Value<'_>, to: &mut impl Sink) -> Result<(), Fault> {
         let (was_told, was_refused) = (self.item(index)?.is_told, self.told_refusal(index));
         for part in item.get("content").into_iter().flat_map(Value::items) {
-            let text = |name| part.get(name).and_then(Value::text).filter(|text| !text.is_empty());
+            let text = |name| {
+                part.get(name)
+                    .and_then(Value::text)
+                    .filter(|text| !text.is_empty())
+            };
             if let Some(text) = text("text").filter(|_| !was_told) {
                 self.text(index, Some(text), to)?;
                 for note in part.get("annotations").into_iter().flat_map(Value::items) {
@@ -226,12 +310,23 @@ impl Items {
 
     fn reasoning(&mut self, index: u64, item: Value<'_>, to: &mut impl Sink) -> Result<(), Fault> {
         let parts = |name: &str| item.get(name).into_iter().flat_map(Value::items);
-        let words = |part: Value<'_>| part.get("text").and_then(Value::text).map_or(0, |text| text.code_points());
+        let words = |part: Value<'_>| {
+            part.get("text")
+                .and_then(Value::text)
+                .map_or(0, |text| text.code_points())
+        };
         let lengths: Vec<u64> = parts("summary").map(words).collect();
         if !self.item(index)?.is_told {
-            let name = if lengths.is_empty() { "content" } else { "summary" };
+            let name = if lengths.is_empty() {
+                "content"
+            } else {
+                "summary"
+            };
             for (number, part) in (0_u64..).zip(parts(name)) {
-                let text = part.get("text").and_then(Value::text).filter(|text| !text.is_empty());
+                let text = part
+                    .get("text")
+                    .and_then(Value::text)
+                    .filter(|text| !text.is_empty());
                 self.thought(index, (lengths.is_empty(), number), text, to)?;
             }
         }
@@ -241,14 +336,20 @@ impl Items {
         {
             let all = u64::try_from(lengths.len()).unwrap_or(u64::MAX);
             for _ in last.saturating_add(1)..all.min(PARTS_MAX) {
-                to.event(Event::Delta { slot, text: Text::made(PART_GAP) });
+                to.event(Event::Delta {
+                    slot,
+                    text: Text::made(PART_GAP),
+                });
             }
         }
         let text = |name| item.get(name).and_then(Value::string).map(Cow::into_owned);
-        let Some(encrypted) = text("encrypted_content").filter(|encrypted| !encrypted.is_empty()) else {
+        let Some(encrypted) = text("encrypted_content").filter(|encrypted| !encrypted.is_empty())
+        else {
             return Ok(());
         };
-        let content = item.get("content").filter(|content| content.items().next().is_some());
+        let content = item
+            .get("content")
+            .filter(|content| content.items().next().is_some());
         let sealed = Sealed {
             id: text("id").unwrap_or_default(),
             encrypted,
@@ -257,7 +358,10 @@ impl Items {
         };
         if let Some(carrier) = carrier::pack_item(&sealed) {
             let slot = self.open(index, Piece::Thinking, to)?;
-            to.event(Event::Signature { slot, signature: Text::made(carrier) });
+            to.event(Event::Signature {
+                slot,
+                signature: Text::made(carrier),
+            });
         }
         Ok(())
     }
@@ -269,5 +373,9 @@ const PARTS_MAX: u64 = 1024;
 /// It is a call; of a custom tool.
 fn call(item: Value<'_>) -> Option<bool> {
     let kind = item.get("type")?;
-    if kind.is("function_call") { Some(false) } else { kind.is("custom_tool_call").then_some(true) }
+    if kind.is("function_call") {
+        Some(false)
+    } else {
+        kind.is("custom_tool_call").then_some(true)
+    }
 }

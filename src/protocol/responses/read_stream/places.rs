@@ -1,5 +1,6 @@
-//! Which item of the output an event is about, where the event does not say its place: some servers leave `output_index`
-//! out. An item is known by its id then, by its call's id, or, where ids were rewritten on the way, by its kind.
+//! Which item of the output an event is about, where the event does not say its place: some servers
+//! leave `output_index` out. An item is known by its id then, by its call's id, or, where ids were
+//! rewritten on the way, by its kind.
 //!
 //! It must not tell anything. Next: `responses/read_stream/items.rs`.
 
@@ -40,7 +41,8 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// The place of the item that an event of this kind (without `response.`) is about. `None`: about none.
+    /// The place of the item that an event of this kind (without `response.`) is about. `None`:
+    /// about none.
     ///
     /// # Errors
     /// More items than one answer may have.
@@ -48,12 +50,18 @@ impl Places {
         let told = event.get("output_index").and_then(Value::count);
         let content = match kind {
             "output_item.added" | "output_item.done" => {
-                let Some(item) = event.get("item") else { return Ok(told) };
+                let Some(item) = event.get("item") else {
+                    return Ok(told);
+                };
                 self.are_made |= told.is_none();
-                return self.of_item(item, told, kind == "output_item.done").map(Some);
+                return self
+                    .of_item(item, told, kind == "output_item.done")
+                    .map(Some);
             }
             _ if told.is_some() => return Ok(told),
-            "output_text.delta" | "output_text.done" | "refusal.delta" | "refusal.done" => Content::Text,
+            "output_text.delta" | "output_text.done" | "refusal.delta" | "refusal.done" => {
+                Content::Text
+            }
             "output_text.annotation.added" => Content::Text,
             "reasoning_summary_text.delta" | "reasoning_text.delta" => Content::Reasoning,
             "function_call_arguments.delta"
@@ -63,9 +71,16 @@ impl Places {
             _ => return Ok(None),
         };
         self.are_made = true;
-        let id = event.get("item_id").and_then(Value::string).unwrap_or_default();
+        let id = event
+            .get("item_id")
+            .and_then(Value::string)
+            .unwrap_or_default();
         let named = self.named([&id, ""], content).map(|place| place.index);
-        let open = || self.places.iter().rfind(|place| place.content == content && !place.is_done);
+        let open = || {
+            self.places
+                .iter()
+                .rfind(|place| place.content == content && !place.is_done)
+        };
         match named.or_else(|| open().map(|place| place.index)) {
             Some(index) => Ok(Some(index)),
             None => self.add([id.as_ref(), ""], content, None).map(Some),
@@ -79,9 +94,19 @@ impl Places {
             Some(index) => place.index == index,
             None => place.content == content && place.is(ids),
         });
-        let open = || self.places.iter().rposition(|place| place.content == content && !place.is_done);
+        let open = || {
+            self.places
+                .iter()
+                .rposition(|place| place.content == content && !place.is_done)
+        };
         // Of two that end, which one it is hangs on the order alone.
-        let at = at.or_else(|| if told.is_none() && is_done { open() } else { None });
+        let at = at.or_else(|| {
+            if told.is_none() && is_done {
+                open()
+            } else {
+                None
+            }
+        });
         let index = match at.and_then(|at| self.places.get(at)) {
             Some(place) => place.index,
             None => self.add(ids, content, told)?,
@@ -100,36 +125,62 @@ impl Places {
         let (ids, content) = (ids(item), content(item));
         let ids = [ids[0].as_ref(), ids[1].as_ref()];
         let is_free = |place: &Place| place.content == content && !place.is_matched;
-        let named = self.places.iter().position(|place| is_free(place) && place.is(ids));
+        let named = self
+            .places
+            .iter()
+            .position(|place| is_free(place) && place.is(ids));
         let at = named.or_else(|| self.places.iter().position(is_free));
         if at.is_none() {
             self.add(ids, content, None)?;
         }
         let last = self.places.len().saturating_sub(1);
-        let place = self.places.get_mut(at.unwrap_or(last)).ok_or(Fault::TooLarge)?;
+        let place = self
+            .places
+            .get_mut(at.unwrap_or(last))
+            .ok_or(Fault::TooLarge)?;
         place.is_matched = true;
         Ok(place.index)
     }
 
     fn named(&self, ids: [&str; 2], content: Content) -> Option<&Place> {
-        self.places.iter().rfind(|place| place.content == content && place.is(ids))
+        self.places
+            .iter()
+            .rfind(|place| place.content == content && place.is(ids))
     }
 
     fn add(&mut self, ids: [&str; 2], content: Content, told: Option<u64>) -> Result<u64, Fault> {
         if self.places.len() >= ITEMS_MAX {
             return Err(Fault::TooLarge);
         }
-        let next = self.places.iter().map(|place| place.index.saturating_add(1)).max().unwrap_or(0);
+        let next = self
+            .places
+            .iter()
+            .map(|place| place.index.saturating_add(1))
+            .max()
+            .unwrap_or(0);
         let index = told.unwrap_or(next);
-        let ids = ids.map(|id| if id.len() <= ID_BYTES_MAX { id.to_owned() } else { String::new() });
-        self.places.push(Place { ids, content, index, is_done: false, is_matched: false });
+        let ids = ids.map(|id| {
+            if id.len() <= ID_BYTES_MAX {
+                id.to_owned()
+            } else {
+                String::new()
+            }
+        });
+        self.places.push(Place {
+            ids,
+            content,
+            index,
+            is_done: false,
+            is_matched: false,
+        });
         Ok(index)
     }
 }
 
 impl Place {
     fn is(&self, ids: [&str; 2]) -> bool {
-        ids.iter().any(|id| !id.is_empty() && self.ids.iter().any(|own| own == id))
+        ids.iter()
+            .any(|id| !id.is_empty() && self.ids.iter().any(|own| own == id))
     }
 }
 

@@ -1,8 +1,9 @@
 //! What a chat caller may say that the form has no place for: said, left out, or refused.
 //!
-//! The messages surface's own are judged where they are for a chat vendor (`chat/write_request/refusals.rs`): the two
-//! vendors know as little of them. A chat vendor's protocol has more members than this one: what only changes how
-//! an answer is drawn is left out with a warning, what changes what it is, is refused.
+//! The messages surface's own are judged where they are for a chat vendor
+//! (`chat/write_request/refusals.rs`): the two vendors know as little of them. A chat vendor's
+//! protocol has more members than this one: what only changes how an answer is drawn is left out
+//! with a warning, what changes what it is, is refused.
 //!
 //! Read next: `responses/write_request/items.rs`.
 
@@ -35,7 +36,12 @@ pub(super) fn judge<'a>(
     warnings: &mut Warnings,
 ) -> Result<Extras<'a>, Refused> {
     let mut extras = Extras::default();
-    for Opaque { origin, name, value } in &request.extra {
+    for Opaque {
+        origin,
+        name,
+        value,
+    } in &request.extra
+    {
         let name = name.value();
         match (origin, name.as_ref()) {
             (Protocol::Messages, "output_config") => {
@@ -44,7 +50,9 @@ pub(super) fn judge<'a>(
             }
             // Where to cache is the vendor's to find out.
             (Protocol::Messages, "cache_control") => {}
-            (Protocol::Messages, "inference_geo") => return Err(unsupported(request.surface, &name)),
+            (Protocol::Messages, "inference_geo") => {
+                return Err(unsupported(request.surface, &name));
+            }
             (Protocol::Messages, _) => warnings.add(Action::Dropped, &name),
             // Said by its hash, beside the end user.
             (_, "prompt_cache_key") => {}
@@ -72,10 +80,15 @@ pub(super) fn blocks(request: &mut Request<'_>, warnings: &mut Warnings) -> Resu
             BlockKind::Opaque(opaque) if opaque.origin != Protocol::Messages => {
                 let path = format!("{}.{}", block.at, opaque.name.value());
                 if opaque.name.is("file") {
-                    let message = "file_id is not available for this model; send file_data instead.";
+                    let message =
+                        "file_id is not available for this model; send file_data instead.";
                     outcome = Err(refused(surface, &path, message));
                 } else if opaque.name.is("input_audio") {
-                    outcome = Err(refused(surface, &path, "Audio input is not supported by this model."));
+                    outcome = Err(refused(
+                        surface,
+                        &path,
+                        "Audio input is not supported by this model.",
+                    ));
                 } else {
                     warnings.add(Action::Dropped, &path);
                 }
@@ -89,6 +102,10 @@ pub(super) fn blocks(request: &mut Request<'_>, warnings: &mut Warnings) -> Resu
 }
 
 fn unsupported(surface: Protocol, name: &str) -> Refused {
-    let failure = Failure::invalid(surface, name, &format!("{name} is not supported for this model."));
+    let failure = Failure::invalid(
+        surface,
+        name,
+        &format!("{name} is not supported for this model."),
+    );
     Box::new(failure.with_code("unsupported_value"))
 }

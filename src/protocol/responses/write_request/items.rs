@@ -1,14 +1,18 @@
-//! The conversation as items: instructions, turns, calls and what they gave back, in the order in which they were said.
+//! The conversation as items: instructions, turns, calls and what they gave back, in the order in
+//! which they were said.
 //!
-//! It must not give an item an id, but for reasoning: the vendor looks for what it is named, and keeps nothing of ours.
+//! It must not give an item an id, but for reasoning: the vendor looks for what it is named, and
+//! keeps nothing of ours.
 //!
-//! Read next: `responses/write_request/reasoning.rs`, `rules/pairing.rs` (which brought results behind their calls).
+//! Read next: `responses/write_request/reasoning.rs`, `rules/pairing.rs` (which brought results
+//! behind their calls).
 
 use super::{Writer, refused};
 use crate::protocol::chat::write_request::parts::{Part, Said, file_name};
 use crate::protocol::chat::write_request::results::says_error;
 use crate::protocol::form::{
-    Action, Arguments, Block, BlockKind, Call, Detail, Outcome, OutcomeContent, Refused, Request, Side, Turn,
+    Action, Arguments, Block, BlockKind, Call, Detail, Outcome, OutcomeContent, Refused, Request,
+    Side, Turn,
 };
 use crate::protocol::rules::{arguments, custom, names};
 use crate::protocol::text::{Json, Text};
@@ -37,7 +41,11 @@ impl Writer<'_> {
             }
         }
         if self.json.as_bytes().len() == empty {
-            return Err(refused(request.surface, "messages", "at least one message is required"));
+            return Err(refused(
+                request.surface,
+                "messages",
+                "at least one message is required",
+            ));
         }
         self.json.close_array();
         Ok(())
@@ -55,7 +63,8 @@ impl Writer<'_> {
     fn user(&mut self, turn: &Turn<'_>, is_last: bool) {
         let has_results = self.results(&turn.blocks);
         let parts = self.words.parts(turn.at, &turn.blocks);
-        // An empty message is worth sending only as what is to be answered. One without blocks held results.
+        // An empty message is worth sending only as what is to be answered. One without blocks held
+        // results.
         let is_asked = is_last && !has_results && !turn.blocks.is_empty();
         if !parts.is_empty() {
             self.message("user", &parts);
@@ -65,7 +74,14 @@ impl Writer<'_> {
     }
 
     fn message(&mut self, role: &str, parts: &[Part<'_>]) {
-        self.json.open_object().key("type").str("message").key("role").str(role).key("content").open_array();
+        self.json
+            .open_object()
+            .key("type")
+            .str("message")
+            .key("role")
+            .str(role)
+            .key("content")
+            .open_array();
         for part in parts {
             write(part, &mut self.json);
         }
@@ -74,7 +90,10 @@ impl Writer<'_> {
 
     fn assistant(&mut self, turn: &Turn<'_>, is_last: bool) {
         self.calls.clear();
-        let last_call = turn.blocks.iter().rposition(|block| matches!(block.kind, BlockKind::Call(_)));
+        let last_call = turn
+            .blocks
+            .iter()
+            .rposition(|block| matches!(block.kind, BlockKind::Call(_)));
         if is_last && last_call.is_none() && turn.blocks.iter().any(says_something) {
             self.words.warnings.add(Action::Emulated, turn.at);
         }
@@ -101,9 +120,12 @@ impl Writer<'_> {
                     continue;
                 }
                 BlockKind::File(file) => self.words.document(block.at, file),
-                BlockKind::Opaque(opaque) => {
-                    self.words.opaque((turn.at, turn.blocks.as_slice()), block.at, opaque, &mut results)
-                }
+                BlockKind::Opaque(opaque) => self.words.opaque(
+                    (turn.at, turn.blocks.as_slice()),
+                    block.at,
+                    opaque,
+                    &mut results,
+                ),
                 // Refused of an assistant.
                 BlockKind::Image(_) | BlockKind::Result(_) => Vec::new(),
             };
@@ -111,23 +133,59 @@ impl Writer<'_> {
                 continue;
             }
             self.thought(&mut thought);
-            // Newer models go astray where this is missing, and no other protocol has a word for it.
+            // Newer models go astray where this is missing, and no other protocol has a word for
+            // it.
             let is_before_call = last_call.is_some_and(|call| call > index);
-            self.said(&said, if is_before_call { "commentary" } else { "final_answer" });
+            self.said(
+                &said,
+                if is_before_call {
+                    "commentary"
+                } else {
+                    "final_answer"
+                },
+            );
         }
     }
 
-    /// A text of the model's: as a string, which every server takes. A part of the kind `output_text` is refused by many
-    /// without the id, the status and the annotations of the answer that it was.
+    /// A text of the model's: as a string, which every server takes. A part of the kind
+    /// `output_text` is refused by many without the id, the status and the annotations of the
+    /// answer that it was.
     fn said(&mut self, texts: &[Text<'_>], phase: &str) {
-        self.json.open_object().key("type").str("message").key("role").str("assistant");
-        self.json.key("content").joined(texts).key("phase").str(phase).close_object();
+        self.json
+            .open_object()
+            .key("type")
+            .str("message")
+            .key("role")
+            .str("assistant");
+        self.json
+            .key("content")
+            .joined(texts)
+            .key("phase")
+            .str(phase)
+            .close_object();
     }
 
     fn refused(&mut self, text: &Text<'_>) {
-        self.json.open_object().key("type").str("message").key("role").str("assistant");
-        self.json.key("content").open_array().open_object().key("type").str("refusal").key("refusal").text(text);
-        self.json.close_object().close_array().key("phase").str("final_answer").close_object();
+        self.json
+            .open_object()
+            .key("type")
+            .str("message")
+            .key("role")
+            .str("assistant");
+        self.json
+            .key("content")
+            .open_array()
+            .open_object()
+            .key("type")
+            .str("refusal")
+            .key("refusal")
+            .text(text);
+        self.json
+            .close_object()
+            .close_array()
+            .key("phase")
+            .str("final_answer")
+            .close_object();
     }
 
     fn call(&mut self, block: &Block<'_>, call: &Call<'_>) {
@@ -137,13 +195,29 @@ impl Writer<'_> {
             id => id.into_owned(),
         };
         self.calls_made = self.calls_made.saturating_add(1);
-        let name = self.words.tool_name(&call.name, format_args!("{}.name", block.at));
+        let name = self
+            .words
+            .tool_name(&call.name, format_args!("{}.name", block.at));
         let is_custom = call.is_custom && !self.model.functions_only;
-        let (kind, member) = if is_custom { ("custom_tool_call", "input") } else { ("function_call", "arguments") };
-        self.json.open_object().key("type").str(kind).key("call_id").str(&id).key("name").str(&name).key(member);
+        let (kind, member) = if is_custom {
+            ("custom_tool_call", "input")
+        } else {
+            ("function_call", "arguments")
+        };
+        self.json
+            .open_object()
+            .key("type")
+            .str(kind)
+            .key("call_id")
+            .str(&id)
+            .key("name")
+            .str(&name)
+            .key(member);
         match &call.arguments {
             Arguments::Json(input) => arguments::write_arguments(*input, &mut self.json),
-            Arguments::Text(text) if call.is_custom && !is_custom => custom::write_arguments(text, &mut self.json),
+            Arguments::Text(text) if call.is_custom && !is_custom => {
+                custom::write_arguments(text, &mut self.json)
+            }
             Arguments::Text(text) if text.is_empty() && !is_custom => drop(self.json.str("{}")),
             Arguments::Text(text) => drop(self.json.text(text)),
         }
@@ -151,18 +225,34 @@ impl Writer<'_> {
         self.calls.push(Sent { id, is_custom });
     }
 
-    /// The results at the front of a user's turn, in the order of their calls; true if there were any.
+    /// The results at the front of a user's turn, in the order of their calls; true if there were
+    /// any.
     fn results(&mut self, blocks: &[Block<'_>]) -> bool {
         let mut calls = std::mem::take(&mut self.calls).into_iter();
         let mut is_any = false;
         for block in blocks {
-            let BlockKind::Result(result) = &block.kind else { continue };
+            let BlockKind::Result(result) = &block.kind else {
+                continue;
+            };
             is_any = true;
             let given = result.id.as_ref().map(Text::value).unwrap_or_default();
             let sent = calls.next();
-            let sent = sent.unwrap_or(Sent { id: names::responses_call_id(given).into_owned(), is_custom: false });
-            let kind = if sent.is_custom { "custom_tool_call_output" } else { "function_call_output" };
-            self.json.open_object().key("type").str(kind).key("call_id").str(&sent.id).key("output");
+            let sent = sent.unwrap_or(Sent {
+                id: names::responses_call_id(given).into_owned(),
+                is_custom: false,
+            });
+            let kind = if sent.is_custom {
+                "custom_tool_call_output"
+            } else {
+                "function_call_output"
+            };
+            self.json
+                .open_object()
+                .key("type")
+                .str(kind)
+                .key("call_id")
+                .str(&sent.id)
+                .key("output");
             self.outcome(result);
             self.json.close_object();
         }
@@ -175,7 +265,9 @@ impl Writer<'_> {
         match &result.content {
             OutcomeContent::Nothing => {}
             OutcomeContent::Text(text) => parts.push(Part::of(Said::Text(text.borrowed()))),
-            OutcomeContent::Blocks(blocks) => blocks.iter().for_each(|block| self.shown(block, &mut parts)),
+            OutcomeContent::Blocks(blocks) => blocks
+                .iter()
+                .for_each(|block| self.shown(block, &mut parts)),
         }
         let says_error = match parts.first().map(|part| &part.said) {
             Some(Said::Text(text)) => says_error(text),
@@ -185,7 +277,10 @@ impl Writer<'_> {
         if result.is_error && !says_error {
             let first = parts.first_mut().filter(|part| part.is_text());
             match first {
-                Some(Part { said: Said::Texts(texts), .. }) => texts.insert(0, Text::made("Error: ")),
+                Some(Part {
+                    said: Said::Texts(texts),
+                    ..
+                }) => texts.insert(0, Text::made("Error: ")),
                 Some(Part { said, .. }) => {
                     let text = std::mem::replace(said, Said::Texts(Vec::new()));
                     if let Said::Text(text) = text {
@@ -219,11 +314,15 @@ impl Writer<'_> {
 
     fn shown<'t>(&mut self, block: &'t Block<'t>, parts: &mut Vec<Part<'t>>) {
         match &block.kind {
-            BlockKind::Text(text) | BlockKind::Refusal(text) => parts.push(Part::of(Said::Text(text.borrowed()))),
+            BlockKind::Text(text) | BlockKind::Refusal(text) => {
+                parts.push(Part::of(Said::Text(text.borrowed())))
+            }
             BlockKind::Image(image) => parts.push(Part::of(Said::Image(image))),
             BlockKind::File(file) => self.words.file(block, file, parts),
             BlockKind::Opaque(opaque) => {
-                parts.push(Part::of(Said::Texts(self.words.given_back(block.at, opaque))));
+                parts.push(Part::of(Said::Texts(
+                    self.words.given_back(block.at, opaque),
+                )));
             }
             // No result holds them: the reader refuses it.
             BlockKind::Thinking(_) | BlockKind::Call(_) | BlockKind::Result(_) => {}
@@ -243,17 +342,23 @@ fn write(part: &Part<'_>, json: &mut Json) {
         Said::Image(image) => {
             json.str("input_image").key("image_url");
             image.source.write_url(json);
-            json.key("detail").str(image.detail.unwrap_or(Detail::Auto).as_str());
+            json.key("detail")
+                .str(image.detail.unwrap_or(Detail::Auto).as_str());
         }
         Said::File(file, data) => {
             json.str("input_file").key("filename").str(&file_name(file));
-            json.key("file_data").joined(&[Text::made("data:application/pdf;base64,"), data.borrowed()]);
+            json.key("file_data")
+                .joined(&[Text::made("data:application/pdf;base64,"), data.borrowed()]);
         }
         // It takes no name beside an address.
         Said::FileAt(url) => drop(json.str("input_file").key("file_url").text(url)),
     }
     if part.is_marked {
-        json.key("prompt_cache_breakpoint").open_object().key("mode").str("explicit").close_object();
+        json.key("prompt_cache_breakpoint")
+            .open_object()
+            .key("mode")
+            .str("explicit")
+            .close_object();
     }
     json.close_object();
 }

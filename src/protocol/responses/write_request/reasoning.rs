@@ -1,7 +1,7 @@
 //! Reasoning items of earlier answers, made again from what their clients kept of them.
 //!
-//! It must not show the vendor what it did not make: only a carrier of ours holds a responses vendor's item, and whatever
-//! else signed a thought, it is left out.
+//! It must not show the vendor what it did not make: only a carrier of ours holds a responses
+//! vendor's item, and whatever else signed a thought, it is left out.
 //!
 //! Read next: `protocol/carrier.rs`.
 
@@ -16,8 +16,14 @@ pub const PART_GAP: &str = "\n\n";
 impl Writer<'_> {
     /// Writes what was thought before that which is written next.
     pub(super) fn thought(&mut self, thought: &mut Vec<&Thinking<'_>>) {
-        for thinking in thought.drain(..).filter(|_| !self.given.without_thinking && self.model.reasoning) {
-            if let Thinking::Shown { text, signature: Some(signature) } = thinking
+        for thinking in thought
+            .drain(..)
+            .filter(|_| !self.given.without_thinking && self.model.reasoning)
+        {
+            if let Thinking::Shown {
+                text,
+                signature: Some(signature),
+            } = thinking
                 && let Some(Carried::Item(item)) = carrier::unpack(&signature.value())
             {
                 self.item(&item, text);
@@ -33,13 +39,22 @@ impl Writer<'_> {
         }
         self.json.key("summary").open_array();
         for part in summary(text, &item.lengths).unwrap_or_default() {
-            self.json.open_object().key("type").str("summary_text").key("text").text(&part).close_object();
+            self.json
+                .open_object()
+                .key("type")
+                .str("summary_text")
+                .key("text")
+                .text(&part)
+                .close_object();
         }
         self.json.close_array();
         if let Some(content) = &item.content {
             self.json.key("content").raw(content);
         }
-        self.json.key("encrypted_content").str(&item.encrypted).close_object();
+        self.json
+            .key("encrypted_content")
+            .str(&item.encrypted)
+            .close_object();
     }
 }
 
@@ -77,13 +92,32 @@ mod tests {
 
     #[test]
     fn a_summary_is_cut_where_it_was_joined_and_nowhere_else() {
-        let said = |parts: &[&str]| Some(parts.iter().map(|part| (*part).to_owned()).collect::<Vec<_>>());
+        let said = |parts: &[&str]| {
+            Some(
+                parts
+                    .iter()
+                    .map(|part| (*part).to_owned())
+                    .collect::<Vec<_>>(),
+            )
+        };
         assert_eq!(parts("", &[]), said(&[]));
         assert_eq!(parts("", &[0]), said(&[""]));
         assert_eq!(parts("hm", &[2]), said(&["hm"]));
-        assert_eq!(parts("größe\n\n🦀\n\n\n\n", &[5, 1, 0, 0]), said(&["größe", "🦀", "", ""]));
-        assert_eq!(parts("größe\n\n🦀\n\n", &[5, 1, 0]), said(&["größe", "🦀", ""]));
-        for (text, lengths) in [("hm", &[1][..]), ("hm", &[3]), ("hm, so", &[2, 2]), ("h", &[]), ("a\n\nb ", &[1, 1])] {
+        assert_eq!(
+            parts("größe\n\n🦀\n\n\n\n", &[5, 1, 0, 0]),
+            said(&["größe", "🦀", "", ""])
+        );
+        assert_eq!(
+            parts("größe\n\n🦀\n\n", &[5, 1, 0]),
+            said(&["größe", "🦀", ""])
+        );
+        for (text, lengths) in [
+            ("hm", &[1][..]),
+            ("hm", &[3]),
+            ("hm, so", &[2, 2]),
+            ("h", &[]),
+            ("a\n\nb ", &[1, 1]),
+        ] {
             assert_eq!(parts(text, lengths), None, "{text}");
         }
     }

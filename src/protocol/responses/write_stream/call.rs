@@ -37,7 +37,10 @@ impl Call {
         match self.tool.kind {
             CallKind::Function => true,
             CallKind::Custom => self.is_plain,
-            CallKind::ToolSearch | CallKind::LocalShell | CallKind::Shell | CallKind::ApplyPatch => false,
+            CallKind::ToolSearch
+            | CallKind::LocalShell
+            | CallKind::Shell
+            | CallKind::ApplyPatch => false,
         }
     }
 
@@ -50,8 +53,8 @@ impl Call {
         self.given.text().is_blank()
     }
 
-    /// What goes back, once nothing more comes. A tool that cannot run what it was given is told so by way of a plain
-    /// function call.
+    /// What goes back, once nothing more comes. A tool that cannot run what it was given is told so
+    /// by way of a plain function call.
     pub fn settle(&mut self) -> Said {
         match self.tool.kind {
             CallKind::Function => Said::Given,

@@ -16,7 +16,8 @@ use crate::protocol::text::{Gathered, Json, Text};
 /// What an item takes besides its text, in memory and written.
 const ITEM_BYTES: usize = 512;
 
-/// How often a text stands in memory and in what is still to be written: kept, and told again at the end.
+/// How often a text stands in memory and in what is still to be written: kept, and told again at
+/// the end.
 const COPIES: usize = 2;
 
 #[derive(Debug)]
@@ -78,7 +79,11 @@ impl Sink for Course {
         match event {
             Event::Start(start) => {
                 let mut unheard = Vec::new();
-                let out = if self.is_stream { &mut self.out } else { &mut unheard };
+                let out = if self.is_stream {
+                    &mut self.out
+                } else {
+                    &mut unheard
+                };
                 self.voice.begin(start.id.as_ref(), out);
             }
             Event::Open { slot, piece } => self.open(slot, piece),
@@ -184,7 +189,10 @@ impl Course {
     /// An event about an item.
     fn about(&mut self, kind: &str, (index, id): (usize, &str), write: impl FnOnce(&mut Json)) {
         self.tell(kind, |json, _| {
-            json.key("item_id").str(id).key("output_index").number(number(index));
+            json.key("item_id")
+                .str(id)
+                .key("output_index")
+                .number(number(index));
             write(json);
         });
     }
@@ -197,7 +205,10 @@ impl Course {
                     message.start = message.points;
                     return;
                 }
-                let held = self.announced.take().map_or_else(Gathered::default, |(_, held)| held);
+                let held = self
+                    .announced
+                    .take()
+                    .map_or_else(Gathered::default, |(_, held)| held);
                 self.announced = Some((slot, held));
                 return;
             }
@@ -217,7 +228,13 @@ impl Course {
             Piece::Thinking => {
                 let (index, id) = self.place("rs");
                 self.added(index, |json| item::write_reasoning(&id, None, None, json));
-                let reasoning = Reasoning { slot, index, id, text: Gathered::default(), signature: None };
+                let reasoning = Reasoning {
+                    slot,
+                    index,
+                    id,
+                    text: Gathered::default(),
+                    signature: None,
+                };
                 self.talk = Some(Talk::Reasoning(reasoning));
             }
             Piece::Hidden { data } => {
@@ -225,9 +242,15 @@ impl Course {
                 let (index, id) = self.place("rs");
                 let carrier = carrier::pack_hidden(&data);
                 self.added(index, |json| item::write_reasoning(&id, None, None, json));
-                self.done(index, true, |json| item::write_reasoning(&id, None, carrier.as_deref(), json));
+                self.done(index, true, |json| {
+                    item::write_reasoning(&id, None, carrier.as_deref(), json)
+                });
             }
-            Piece::Call { id, name, is_custom } => self.call(slot, id, &name, is_custom),
+            Piece::Call {
+                id,
+                name,
+                is_custom,
+            } => self.call(slot, id, &name, is_custom),
             Piece::Search { query } => self.search(&query),
             Piece::Text | Piece::Refusal | Piece::Foreign { .. } => {}
         }
@@ -237,21 +260,38 @@ impl Course {
     fn search(&mut self, query: &Text<'_>) {
         self.keep_text(query);
         let (index, id) = self.place("ws");
-        self.added(index, |json| item::write_search((&id, "in_progress"), query, json));
+        self.added(index, |json| {
+            item::write_search((&id, "in_progress"), query, json)
+        });
         for kind in ["in_progress", "searching", "completed"] {
-            self.about(&format!("response.web_search_call.{kind}"), (index, &id), |_| ());
+            self.about(
+                &format!("response.web_search_call.{kind}"),
+                (index, &id),
+                |_| (),
+            );
         }
-        self.done(index, true, |json| item::write_search((&id, "completed"), query, json));
+        self.done(index, true, |json| {
+            item::write_search((&id, "completed"), query, json)
+        });
     }
 
     fn call(&mut self, slot: u32, id: Option<Text<'_>>, name: &Text<'_>, is_custom: bool) {
         let name = name.value();
         let name = self.recall.own_name(&name);
-        let tool = self.recall.own_tools.get(name).cloned().unwrap_or_else(|| OwnTool {
-            namespace: None,
-            name: name.to_owned(),
-            kind: if is_custom { CallKind::Custom } else { CallKind::Function },
-        });
+        let tool = self
+            .recall
+            .own_tools
+            .get(name)
+            .cloned()
+            .unwrap_or_else(|| OwnTool {
+                namespace: None,
+                name: name.to_owned(),
+                kind: if is_custom {
+                    CallKind::Custom
+                } else {
+                    CallKind::Function
+                },
+            });
         let call_id = match id.filter(|id| !id.is_empty()) {
             Some(id) => id.into_value().into_owned(),
             None => {
@@ -261,7 +301,14 @@ impl Course {
         };
         self.keep(ITEM_BYTES + call_id.len() + tool.name.len());
         let is_plain = is_custom && tool.kind == CallKind::Custom;
-        let mut call = Call { slot, tool, call_id, place: None, is_plain, given: Gathered::default() };
+        let mut call = Call {
+            slot,
+            tool,
+            call_id,
+            place: None,
+            is_plain,
+            given: Gathered::default(),
+        };
         if call.is_added_early() {
             self.add(&mut call);
         }
@@ -272,7 +319,12 @@ impl Course {
     fn add(&mut self, call: &mut Call) {
         let (index, id) = self.place(item::words(call.tool.kind).1);
         self.added(index, |json| {
-            item::write_call((&id, &call.call_id, "in_progress"), &call.tool, &Text::made(""), json);
+            item::write_call(
+                (&id, &call.call_id, "in_progress"),
+                &call.tool,
+                &Text::made(""),
+                json,
+            );
         });
         call.place = Some((index, id));
     }
@@ -281,7 +333,9 @@ impl Course {
         self.keep_text(text);
         match &mut self.talk {
             Some(Talk::Message(message)) if message.slot == slot => return self.said(text),
-            Some(Talk::Reasoning(reasoning)) if reasoning.slot == slot => return self.thought(text),
+            Some(Talk::Reasoning(reasoning)) if reasoning.slot == slot => {
+                return self.thought(text);
+            }
             _ => {}
         }
         if let Some((_, mut held)) = self.announced.take_if(|(announced, _)| *announced == slot) {
@@ -302,29 +356,47 @@ impl Course {
 
     fn begin_message(&mut self, slot: u32) {
         let (index, id) = self.place("msg");
-        self.added(index, |json| item::write_message(&id, "in_progress", None, json));
+        self.added(index, |json| {
+            item::write_message(&id, "in_progress", None, json)
+        });
         self.about("response.content_part.added", (index, &id), |json| {
             json.key("content_index").number(0).key("part");
             item::write_text_part(&Text::made(""), &[], json);
         });
         let (text, sources) = (Gathered::default(), Vec::new());
-        self.talk = Some(Talk::Message(Message { slot, index, id, text, points: 0, start: 0, sources }));
+        self.talk = Some(Talk::Message(Message {
+            slot,
+            index,
+            id,
+            text,
+            points: 0,
+            start: 0,
+            sources,
+        }));
         self.has_message = true;
     }
 
     fn said(&mut self, text: &Text<'_>) {
-        let Some(Talk::Message(mut message)) = self.talk.take() else { return };
+        let Some(Talk::Message(mut message)) = self.talk.take() else {
+            return;
+        };
         message.text.push(text);
         message.points = message.points.saturating_add(text.code_points());
-        self.about("response.output_text.delta", (message.index, &message.id), |json| {
-            json.key("content_index").number(0).key("delta").text(text);
-            json.key("logprobs").open_array().close_array();
-        });
+        self.about(
+            "response.output_text.delta",
+            (message.index, &message.id),
+            |json| {
+                json.key("content_index").number(0).key("delta").text(text);
+                json.key("logprobs").open_array().close_array();
+            },
+        );
         self.talk = Some(Talk::Message(message));
     }
 
     fn thought(&mut self, text: &Text<'_>) {
-        let Some(Talk::Reasoning(mut reasoning)) = self.talk.take() else { return };
+        let Some(Talk::Reasoning(mut reasoning)) = self.talk.take() else {
+            return;
+        };
         if self.recall.show_thinking {
             let item = (reasoning.index, reasoning.id.as_str());
             if reasoning.text.is_empty() {
@@ -342,13 +414,17 @@ impl Course {
     }
 
     fn called(&mut self, at: usize, text: &Text<'_>) {
-        let Some(call) = self.calls.get_mut(at) else { return };
+        let Some(call) = self.calls.get_mut(at) else {
+            return;
+        };
         call.more(text);
         if !call.is_told_early() {
             return;
         }
         let is_custom = call.tool.kind == CallKind::Custom;
-        let Some((index, id)) = call.place.clone() else { return };
+        let Some((index, id)) = call.place.clone() else {
+            return;
+        };
         self.about(input_events(is_custom).0, (index, &id), |json| {
             json.key("delta").text(text);
         });
@@ -365,18 +441,35 @@ impl Course {
 
     fn cite(&mut self, slot: u32, title: Option<&Text<'_>>, url: &Text<'_>) {
         self.keep_text(url);
-        let Some(Talk::Message(mut message)) = self.talk.take_if(|talk| matches!(talk, Talk::Message(_))) else {
+        let Some(Talk::Message(mut message)) =
+            self.talk.take_if(|talk| matches!(talk, Talk::Message(_)))
+        else {
             return;
         };
         if message.slot == slot {
-            let title = title.map(|title| title.value().into_owned()).unwrap_or_default();
+            let title = title
+                .map(|title| title.value().into_owned())
+                .unwrap_or_default();
             self.keep(ITEM_BYTES + title.len());
-            let source = Source { start: message.start, end: message.points, title, url: url.value().into_owned() };
+            let source = Source {
+                start: message.start,
+                end: message.points,
+                title,
+                url: url.value().into_owned(),
+            };
             let number_of = number(message.sources.len());
-            self.about("response.output_text.annotation.added", (message.index, &message.id), |json| {
-                json.key("content_index").number(0).key("annotation_index").number(number_of).key("annotation");
-                source.write(json);
-            });
+            self.about(
+                "response.output_text.annotation.added",
+                (message.index, &message.id),
+                |json| {
+                    json.key("content_index")
+                        .number(0)
+                        .key("annotation_index")
+                        .number(number_of)
+                        .key("annotation");
+                    source.write(json);
+                },
+            );
             message.sources.push(source);
         }
         self.talk = Some(Talk::Message(message));
@@ -386,9 +479,14 @@ impl Course {
         if matches!(&self.talk, Some(Talk::Reasoning(reasoning)) if reasoning.slot == slot) {
             self.close_talk("completed");
         }
-        let Some(at) = self.calls.iter().rposition(|call| call.slot == slot) else { return };
-        let Some(call) = self.calls.get(at) else { return };
-        // What is not whole may have been cut off, even before its first letter: only the end tells.
+        let Some(at) = self.calls.iter().rposition(|call| call.slot == slot) else {
+            return;
+        };
+        let Some(call) = self.calls.get(at) else {
+            return;
+        };
+        // What is not whole may have been cut off, even before its first letter: only the end
+        // tells.
         if call.is_whole() {
             let call = self.calls.remove(at);
             self.finish_call(call);
@@ -397,7 +495,11 @@ impl Course {
 
     fn close_whole_calls(&mut self) {
         for call in std::mem::take(&mut self.calls) {
-            if call.is_whole() || call.has_nothing() { self.finish_call(call) } else { self.calls.push(call) }
+            if call.is_whole() || call.has_nothing() {
+                self.finish_call(call)
+            } else {
+                self.calls.push(call)
+            }
         }
     }
 
@@ -411,7 +513,13 @@ impl Course {
     }
 
     fn close_message(&mut self, message: &Message, status: &str) {
-        let Message { index, id, text, sources, .. } = message;
+        let Message {
+            index,
+            id,
+            text,
+            sources,
+            ..
+        } = message;
         let (at, text) = ((*index, id.as_str()), text.text());
         self.about("response.output_text.done", at, |json| {
             json.key("content_index").number(0).key("text").text(&text);
@@ -422,11 +530,19 @@ impl Course {
             item::write_text_part(&text, sources, json);
         });
         let part = |json: &mut Json| item::write_text_part(&text, sources, json);
-        self.done(*index, true, |json| item::write_message(id, status, Some(&part), json));
+        self.done(*index, true, |json| {
+            item::write_message(id, status, Some(&part), json)
+        });
     }
 
     fn close_reasoning(&mut self, reasoning: &Reasoning) {
-        let Reasoning { index, id, text, signature, .. } = reasoning;
+        let Reasoning {
+            index,
+            id,
+            text,
+            signature,
+            ..
+        } = reasoning;
         let (at, text) = ((*index, id.as_str()), text.text());
         let shown = Some(&text).filter(|text| self.recall.show_thinking && !text.is_empty());
         if let Some(text) = shown {
@@ -440,7 +556,9 @@ impl Course {
         }
         let carrier = self.carrier(&text, signature.as_deref());
         self.keep(carrier.as_ref().map_or(0, String::len));
-        self.done(*index, true, |json| item::write_reasoning(id, shown, carrier.as_deref(), json));
+        self.done(*index, true, |json| {
+            item::write_reasoning(id, shown, carrier.as_deref(), json)
+        });
     }
 
     /// The reasoning as it must come back, for the vendor that made it.
@@ -450,13 +568,17 @@ impl Course {
                 carrier::pack_thinking(text, &Text::made(signature))
             }
             // Of a responses vendor: it is packed already.
-            (Some(signature), _) if matches!(carrier::unpack(signature), Some(Carried::Item(_))) => {
+            (Some(signature), _)
+                if matches!(carrier::unpack(signature), Some(Carried::Item(_))) =>
+            {
                 Some(signature.to_owned())
             }
             (Some(signature), ReasoningReplay::ReasoningDetails) => {
                 carrier::pack_chat_details(&carrier::decode(signature)?)
             }
-            (_, ReasoningReplay::ReasoningContent | ReasoningReplay::ReasoningContentInTurn) if !text.is_empty() => {
+            (_, ReasoningReplay::ReasoningContent | ReasoningReplay::ReasoningContentInTurn)
+                if !text.is_empty() =>
+            {
                 carrier::pack_chat_text(text)
             }
             _ => None,
@@ -494,11 +616,18 @@ impl Course {
         if !was_added {
             let (index, id) = self.place(item::words(call.tool.kind).1);
             self.added(index, |json| {
-                item::write_call((&id, &call.call_id, "in_progress"), &call.tool, &Text::made(""), json);
+                item::write_call(
+                    (&id, &call.call_id, "in_progress"),
+                    &call.tool,
+                    &Text::made(""),
+                    json,
+                );
             });
             call.place = Some((index, id));
         }
-        let Some((index, id)) = call.place.clone() else { return };
+        let Some((index, id)) = call.place.clone() else {
+            return;
+        };
         let is_custom = call.tool.kind == CallKind::Custom;
         let (delta, done) = input_events(is_custom);
         if (!was_added || matches!(said, Said::Kept(_))) && !kept.is_empty() {
@@ -510,7 +639,8 @@ impl Course {
             if !is_custom {
                 json.key("name").str(&call.tool.name);
             }
-            json.key(if is_custom { "input" } else { "arguments" }).text(&kept);
+            json.key(if is_custom { "input" } else { "arguments" })
+                .text(&kept);
         });
         self.done(index, true, |json| {
             item::write_call((&id, &call.call_id, "completed"), &call.tool, &kept, json);
@@ -539,15 +669,39 @@ impl Course {
         let calls = std::mem::take(&mut self.calls);
         let last = calls.len().saturating_sub(1);
         for (at, call) in calls.into_iter().enumerate() {
-            // Plain text and nothing do not show that they were cut: the last one is what the model was at.
-            let may_be_cut = if call.is_plain || call.has_nothing() { at == last } else { !call.is_whole() };
-            if breaks_off && may_be_cut { self.cut_call(call) } else { self.finish_call(call) }
+            // Plain text and nothing do not show that they were cut: the last one is what the model
+            // was at.
+            let may_be_cut = if call.is_plain || call.has_nothing() {
+                at == last
+            } else {
+                !call.is_whole()
+            };
+            if breaks_off && may_be_cut {
+                self.cut_call(call)
+            } else {
+                self.finish_call(call)
+            }
         }
         self.refuse();
         self.is_over = true;
-        let status = if is_cut { Status::Incomplete("max_output_tokens") } else { Status::Completed };
-        let kind = if is_cut { "response.incomplete" } else { "response.completed" };
-        let Course { voice, heard, recall, out, is_stream, .. } = self;
+        let status = if is_cut {
+            Status::Incomplete("max_output_tokens")
+        } else {
+            Status::Completed
+        };
+        let kind = if is_cut {
+            "response.incomplete"
+        } else {
+            "response.completed"
+        };
+        let Course {
+            voice,
+            heard,
+            recall,
+            out,
+            is_stream,
+            ..
+        } = self;
         let mut spoken = voice.spoken();
         let usage = |json: &mut Json| heard.write_usage(recall, json);
         if *is_stream {
@@ -564,7 +718,8 @@ impl Course {
         spoken.items = Vec::new();
     }
 
-    /// A refusal is told twice: as text, because agents throw a message with a `refusal` away, and as what it is.
+    /// A refusal is told twice: as text, because agents throw a message with a `refusal` away, and
+    /// as what it is.
     fn refuse(&mut self) {
         let declined = self.heard.take_declined();
         let said = std::mem::take(&mut self.refusal);
@@ -573,7 +728,11 @@ impl Course {
             (false, _) => said.text().into_value().into_owned(),
             (true, Some(words)) => words,
         };
-        let words = if words.is_empty() { DECLINED.to_owned() } else { words };
+        let words = if words.is_empty() {
+            DECLINED.to_owned()
+        } else {
+            words
+        };
         let words = Text::made(words);
         if !self.has_message {
             self.begin_message(u32::MAX);
@@ -582,36 +741,57 @@ impl Course {
         }
         let (index, id) = self.place("msg");
         let at = (index, id.as_str());
-        self.added(index, |json| item::write_message(&id, "in_progress", None, json));
+        self.added(index, |json| {
+            item::write_message(&id, "in_progress", None, json)
+        });
         self.about("response.content_part.added", at, |json| {
             json.key("content_index").number(0).key("part");
             item::write_refusal_part(&Text::made(""), json);
         });
         self.about("response.refusal.delta", at, |json| {
-            json.key("content_index").number(0).key("delta").text(&words);
+            json.key("content_index")
+                .number(0)
+                .key("delta")
+                .text(&words);
         });
         self.about("response.refusal.done", at, |json| {
-            json.key("content_index").number(0).key("refusal").text(&words);
+            json.key("content_index")
+                .number(0)
+                .key("refusal")
+                .text(&words);
         });
         self.about("response.content_part.done", at, |json| {
             json.key("content_index").number(0).key("part");
             item::write_refusal_part(&words, json);
         });
         let part = |json: &mut Json| item::write_refusal_part(&words, json);
-        self.done(index, true, |json| item::write_message(&id, "completed", Some(&part), json));
+        self.done(index, true, |json| {
+            item::write_message(&id, "completed", Some(&part), json)
+        });
     }
 }
 
 /// The events of a call's pieces, and of all of it.
 fn input_events(is_custom: bool) -> (&'static str, &'static str) {
     match is_custom {
-        true => ("response.custom_tool_call_input.delta", "response.custom_tool_call_input.done"),
-        false => ("response.function_call_arguments.delta", "response.function_call_arguments.done"),
+        true => (
+            "response.custom_tool_call_input.delta",
+            "response.custom_tool_call_input.done",
+        ),
+        false => (
+            "response.function_call_arguments.delta",
+            "response.function_call_arguments.done",
+        ),
     }
 }
 
 fn write_summary(text: &Text<'_>, json: &mut Json) {
-    json.open_object().key("type").str("summary_text").key("text").text(text).close_object();
+    json.open_object()
+        .key("type")
+        .str("summary_text")
+        .key("text")
+        .text(text)
+        .close_object();
 }
 
 fn number(index: usize) -> u64 {

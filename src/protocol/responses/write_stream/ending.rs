@@ -26,7 +26,10 @@ impl Heard {
         self.declined = match stop {
             Stop::Refusal { explanation } => {
                 let words = explanation.filter(|words| !words.is_blank());
-                Some(words.map_or_else(|| DECLINED.to_owned(), |words| words.into_value().into_owned()))
+                Some(words.map_or_else(
+                    || DECLINED.to_owned(),
+                    |words| words.into_value().into_owned(),
+                ))
             }
             _ => None,
         };
@@ -57,8 +60,12 @@ impl Heard {
 
     /// The member `usage`: the vendor's last word, or what comes nearest.
     pub fn write_usage(&self, recall: &Recall, json: &mut Json) {
-        let told = self.usage.filter(|_| self.is_final).and_then(|usage| usage.believed(self.generated_bytes));
-        let usage = told.unwrap_or_else(|| recall.estimator.usage(self.usage, self.generated_bytes));
+        let told = self
+            .usage
+            .filter(|_| self.is_final)
+            .and_then(|usage| usage.believed(self.generated_bytes));
+        let usage =
+            told.unwrap_or_else(|| recall.estimator.usage(self.usage, self.generated_bytes));
         json.key("usage");
         write(&usage, json);
     }
@@ -67,10 +74,22 @@ impl Heard {
 /// A usage object with every member that clients read.
 pub(in crate::protocol) fn write(usage: &Usage, json: &mut Json) {
     let written = usage.cache_write_5m.saturating_add(usage.cache_write_1h);
-    json.open_object().key("input_tokens").number(usage.input_total());
+    json.open_object()
+        .key("input_tokens")
+        .number(usage.input_total());
     json.key("input_tokens_details").open_object();
-    json.key("cached_tokens").number(usage.cache_read).key("cache_write_tokens").number(written).close_object();
+    json.key("cached_tokens")
+        .number(usage.cache_read)
+        .key("cache_write_tokens")
+        .number(written)
+        .close_object();
     json.key("output_tokens").number(usage.output_total());
-    json.key("output_tokens_details").open_object().key("reasoning_tokens").number(usage.reasoning).close_object();
-    json.key("total_tokens").number(usage.tokens_total()).close_object();
+    json.key("output_tokens_details")
+        .open_object()
+        .key("reasoning_tokens")
+        .number(usage.reasoning)
+        .close_object();
+    json.key("total_tokens")
+        .number(usage.tokens_total())
+        .close_object();
 }

@@ -1,6 +1,7 @@
 //! The items of an answer, as JSON.
 //!
-//! It must not leave out `status` of a call: clients that check what they read refuse the item without.
+//! It must not leave out `status` of a call: clients that check what they read refuse the item
+//! without.
 
 use crate::protocol::form::answer::{CallKind, OwnTool};
 use crate::protocol::text::{Json, Text};
@@ -19,27 +20,63 @@ pub(super) struct Source {
 impl Source {
     pub fn write(&self, json: &mut Json) {
         json.open_object().key("type").str("url_citation");
-        json.key("start_index").number(self.start).key("end_index").number(self.end);
-        json.key("title").str(&self.title).key("url").str(&self.url).close_object();
+        json.key("start_index")
+            .number(self.start)
+            .key("end_index")
+            .number(self.end);
+        json.key("title")
+            .str(&self.title)
+            .key("url")
+            .str(&self.url)
+            .close_object();
     }
 }
 
 /// A part of what was said.
 pub(super) fn write_text_part(text: &Text<'_>, sources: &[Source], json: &mut Json) {
-    json.open_object().key("type").str("output_text").key("text").text(text).key("annotations").open_array();
+    json.open_object()
+        .key("type")
+        .str("output_text")
+        .key("text")
+        .text(text)
+        .key("annotations")
+        .open_array();
     sources.iter().for_each(|source| source.write(json));
-    json.close_array().key("logprobs").open_array().close_array().close_object();
+    json.close_array()
+        .key("logprobs")
+        .open_array()
+        .close_array()
+        .close_object();
 }
 
 /// A part of why nothing was.
 pub(super) fn write_refusal_part(text: &Text<'_>, json: &mut Json) {
-    json.open_object().key("type").str("refusal").key("refusal").text(text).close_object();
+    json.open_object()
+        .key("type")
+        .str("refusal")
+        .key("refusal")
+        .text(text)
+        .close_object();
 }
 
 /// A message; `part` writes its only part, if there is one.
-pub(super) fn write_message(id: &str, status: &str, part: Option<&dyn Fn(&mut Json)>, json: &mut Json) {
-    json.open_object().key("id").str(id).key("type").str("message").key("status").str(status);
-    json.key("role").str("assistant").key("content").open_array();
+pub(super) fn write_message(
+    id: &str,
+    status: &str,
+    part: Option<&dyn Fn(&mut Json)>,
+    json: &mut Json,
+) {
+    json.open_object()
+        .key("id")
+        .str(id)
+        .key("type")
+        .str("message")
+        .key("status")
+        .str(status);
+    json.key("role")
+        .str("assistant")
+        .key("content")
+        .open_array();
     if let Some(part) = part {
         part(json);
     }
@@ -47,10 +84,26 @@ pub(super) fn write_message(id: &str, status: &str, part: Option<&dyn Fn(&mut Js
 }
 
 /// A reasoning item. `summary`: its text, where it is shown.
-pub(super) fn write_reasoning(id: &str, summary: Option<&Text<'_>>, carrier: Option<&str>, json: &mut Json) {
-    json.open_object().key("id").str(id).key("type").str("reasoning").key("summary").open_array();
+pub(super) fn write_reasoning(
+    id: &str,
+    summary: Option<&Text<'_>>,
+    carrier: Option<&str>,
+    json: &mut Json,
+) {
+    json.open_object()
+        .key("id")
+        .str(id)
+        .key("type")
+        .str("reasoning")
+        .key("summary")
+        .open_array();
     if let Some(text) = summary {
-        json.open_object().key("type").str("summary_text").key("text").text(text).close_object();
+        json.open_object()
+            .key("type")
+            .str("summary_text")
+            .key("text")
+            .text(text)
+            .close_object();
     }
     json.close_array();
     if let Some(carrier) = carrier {
@@ -61,8 +114,19 @@ pub(super) fn write_reasoning(id: &str, summary: Option<&Text<'_>>, carrier: Opt
 
 /// A web search that the vendor ran.
 pub(super) fn write_search((id, status): (&str, &str), query: &Text<'_>, json: &mut Json) {
-    json.open_object().key("id").str(id).key("type").str("web_search_call").key("status").str(status);
-    json.key("action").open_object().key("type").str("search").key("query").text(query);
+    json.open_object()
+        .key("id")
+        .str(id)
+        .key("type")
+        .str("web_search_call")
+        .key("status")
+        .str(status);
+    json.key("action")
+        .open_object()
+        .key("type")
+        .str("search")
+        .key("query")
+        .text(query);
     json.key("queries").open_array().text(query).close_array();
     json.close_object().close_object();
 }
@@ -80,9 +144,20 @@ pub(super) fn words(kind: CallKind) -> (&'static str, &'static str) {
 }
 
 /// A call; `input` is the text of its arguments, or of a custom tool's input.
-pub(super) fn write_call((id, call_id, status): (&str, &str, &str), tool: &OwnTool, input: &Text<'_>, json: &mut Json) {
+pub(super) fn write_call(
+    (id, call_id, status): (&str, &str, &str),
+    tool: &OwnTool,
+    input: &Text<'_>,
+    json: &mut Json,
+) {
     let (kind, _) = words(tool.kind);
-    json.open_object().key("id").str(id).key("type").str(kind).key("status").str(status);
+    json.open_object()
+        .key("id")
+        .str(id)
+        .key("type")
+        .str(kind)
+        .key("status")
+        .str(status);
     json.key("call_id").str(call_id);
     match tool.kind {
         CallKind::Function | CallKind::Custom => {
@@ -90,10 +165,18 @@ pub(super) fn write_call((id, call_id, status): (&str, &str, &str), tool: &OwnTo
             if let Some(namespace) = &tool.namespace {
                 json.key("namespace").str(namespace);
             }
-            json.key(if tool.kind == CallKind::Custom { "input" } else { "arguments" }).text(input);
+            json.key(if tool.kind == CallKind::Custom {
+                "input"
+            } else {
+                "arguments"
+            })
+            .text(input);
         }
         CallKind::ToolSearch => {
-            json.key("execution").str("client").key("arguments").compact(&input.value());
+            json.key("execution")
+                .str("client")
+                .key("arguments")
+                .compact(&input.value());
         }
         CallKind::LocalShell => {
             // Its reader wants both, whatever the model left out.
@@ -101,7 +184,10 @@ pub(super) fn write_call((id, call_id, status): (&str, &str, &str), tool: &OwnTo
             json.key("action").open_object().key("type").str("exec");
             with_members(&value, |arguments| {
                 let has_env = arguments.get("env").is_some();
-                for (name, value) in arguments.members().filter(|(name, value)| !name.is("type") && !value.is_null()) {
+                for (name, value) in arguments
+                    .members()
+                    .filter(|(name, value)| !name.is("type") && !value.is_null())
+                {
                     json.key_text(&name).compact(value.raw());
                 }
                 if !has_env {
@@ -122,12 +208,13 @@ fn with_members(json: &str, read: impl FnOnce(Value<'_>)) {
     }
 }
 
-/// The arguments are what the client runs without looking: anything else goes back as a plain function call, so that the
-/// tool sees its fault instead of running something else.
+/// The arguments are what the client runs without looking: anything else goes back as a plain
+/// function call, so that the tool sees its fault instead of running something else.
 pub(super) fn fits(kind: CallKind, arguments: &str) -> bool {
     let mut fits = false;
-    let texts =
-        |value: Option<Value<'_>>| value.is_some_and(|list| list.is_array() && list.items().all(Value::is_string));
+    let texts = |value: Option<Value<'_>>| {
+        value.is_some_and(|list| list.is_array() && list.items().all(Value::is_string))
+    };
     with_members(arguments, |value| {
         fits = value.is_object()
             && match kind {
@@ -153,8 +240,8 @@ pub(super) fn is_json(arguments: &str) -> bool {
     Tree::read(arguments, ANSWER_DEPTH_MAX, Nodes::new()).is_ok()
 }
 
-/// What a custom tool is to get of `{"input": "…"}`, as which a vendor gave it that knows only functions: exactly that
-/// member, or all of it as it stands.
+/// What a custom tool is to get of `{"input": "…"}`, as which a vendor gave it that knows only
+/// functions: exactly that member, or all of it as it stands.
 pub(super) fn unwrapped(arguments: &Text<'_>) -> String {
     let value = arguments.value();
     let mut inside = None;

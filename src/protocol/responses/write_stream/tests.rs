@@ -9,7 +9,10 @@ use serde_json::{Value, json};
 type Events = Vec<Event<'static>>;
 
 fn start() -> Event<'static> {
-    Event::Start(Start { id: Some(Text::made("msg_01X")), tier: None })
+    Event::Start(Start {
+        id: Some(Text::made("msg_01X")),
+        tier: None,
+    })
 }
 
 fn open(slot: u32, piece: Piece<'static>) -> Event<'static> {
@@ -17,11 +20,18 @@ fn open(slot: u32, piece: Piece<'static>) -> Event<'static> {
 }
 
 fn delta(slot: u32, text: &'static str) -> Event<'static> {
-    Event::Delta { slot, text: Text::made(text) }
+    Event::Delta {
+        slot,
+        text: Text::made(text),
+    }
 }
 
 fn call(id: &'static str, name: &'static str) -> Piece<'static> {
-    Piece::Call { id: Some(Text::made(id)), name: Text::made(name), is_custom: false }
+    Piece::Call {
+        id: Some(Text::made(id)),
+        name: Text::made(name),
+        is_custom: false,
+    }
 }
 
 fn close(slot: u32) -> Event<'static> {
@@ -29,8 +39,22 @@ fn close(slot: u32) -> Event<'static> {
 }
 
 fn ended(stop: Stop<'static>) -> [Event<'static>; 3] {
-    let usage = Usage { input: 5, cache_read: 2, cache_write_5m: 3, output: 7, reasoning: 4, ..Usage::default() };
-    [Event::Stop(stop), Event::Usage { usage, is_final: true }, Event::End]
+    let usage = Usage {
+        input: 5,
+        cache_read: 2,
+        cache_write_5m: 3,
+        output: 7,
+        reasoning: 4,
+        ..Usage::default()
+    };
+    [
+        Event::Stop(stop),
+        Event::Usage {
+            usage,
+            is_final: true,
+        },
+        Event::End,
+    ]
 }
 
 fn events(out: &[u8]) -> Vec<Value> {
@@ -60,16 +84,30 @@ fn folded(recall: Recall, given: impl IntoIterator<Item = Event<'static>>) -> Va
 }
 
 fn kinds(events: &[Value]) -> Vec<String> {
-    let short = |event: &Value| event["type"].as_str().unwrap().trim_start_matches("response.").to_owned();
+    let short = |event: &Value| {
+        event["type"]
+            .as_str()
+            .unwrap()
+            .trim_start_matches("response.")
+            .to_owned()
+    };
     events.iter().map(short).collect()
 }
 
 fn with_tools(tools: &[(&str, Option<&str>, &str, CallKind)]) -> Recall {
     let own = tools.iter().map(|(flat, namespace, name, kind)| {
-        let tool = OwnTool { namespace: namespace.map(str::to_owned), name: (*name).to_owned(), kind: *kind };
+        let tool = OwnTool {
+            namespace: namespace.map(str::to_owned),
+            name: (*name).to_owned(),
+            kind: *kind,
+        };
         ((*flat).to_owned(), tool)
     });
-    Recall { own_tools: own.collect(), show_thinking: true, ..Recall::default() }
+    Recall {
+        own_tools: own.collect(),
+        show_thinking: true,
+        ..Recall::default()
+    }
 }
 
 fn reference() -> Events {
@@ -77,7 +115,10 @@ fn reference() -> Events {
         start(),
         open(0, Piece::Thinking),
         delta(0, "hm"),
-        Event::Signature { slot: 0, signature: Text::made("EqQBCg") },
+        Event::Signature {
+            slot: 0,
+            signature: Text::made("EqQBCg"),
+        },
         close(0),
         open(1, Piece::Text),
         delta(1, "Hi"),
@@ -118,13 +159,22 @@ fn a_thought_a_text_and_a_call_are_told_in_this_order_exactly() {
     for (number, event) in told.iter().enumerate() {
         assert_eq!(event["sequence_number"], number);
     }
-    assert_eq!(told[2]["item"], json!({"id": "rs_01X_0", "type": "reasoning", "summary": []}));
+    assert_eq!(
+        told[2]["item"],
+        json!({"id": "rs_01X_0", "type": "reasoning", "summary": []})
+    );
     let sealed = told[7]["item"]["encrypted_content"].as_str().unwrap();
     assert_eq!(
         carrier::unpack(sealed),
-        Some(Carried::Thinking { text: "hm".to_owned(), signature: "EqQBCg".to_owned() })
+        Some(Carried::Thinking {
+            text: "hm".to_owned(),
+            signature: "EqQBCg".to_owned()
+        })
     );
-    assert_eq!(told[7]["item"]["summary"], json!([{"type": "summary_text", "text": "hm"}]));
+    assert_eq!(
+        told[7]["item"]["summary"],
+        json!([{"type": "summary_text", "text": "hm"}])
+    );
     assert_eq!(told[13]["item"]["content"][0]["text"], "Hi");
     let function = json!({
         "id": "fc_01X_2", "type": "function_call", "status": "completed", "call_id": "toolu_1", "name": "exec_command",
@@ -132,14 +182,26 @@ fn a_thought_a_text_and_a_call_are_told_in_this_order_exactly() {
     });
     assert_eq!(told[17]["item"], function);
     let response = &told[18]["response"];
-    assert_eq!(response["output"], json!([told[7]["item"], told[13]["item"], function]));
-    assert_eq!((&response["id"], &response["status"]), (&json!("resp_01X"), &json!("completed")));
+    assert_eq!(
+        response["output"],
+        json!([told[7]["item"], told[13]["item"], function])
+    );
+    assert_eq!(
+        (&response["id"], &response["status"]),
+        (&json!("resp_01X"), &json!("completed"))
+    );
     let usage = json!({
         "input_tokens": 10, "input_tokens_details": {"cached_tokens": 2, "cache_write_tokens": 3},
         "output_tokens": 7, "output_tokens_details": {"reasoning_tokens": 4}, "total_tokens": 17,
     });
     assert_eq!(response["usage"], usage);
-    assert_eq!((&told[0]["response"]["output"], &told[0]["response"]["usage"]), (&json!([]), &Value::Null));
+    assert_eq!(
+        (
+            &told[0]["response"]["output"],
+            &told[0]["response"]["usage"]
+        ),
+        (&json!([]), &Value::Null)
+    );
 }
 
 #[test]
@@ -150,11 +212,22 @@ fn a_whole_answer_is_the_last_event_of_its_stream() {
 
 #[test]
 fn reasoning_is_carried_whether_or_not_it_is_shown() {
-    let recall = Recall { show_thinking: false, ..with_tools(&[]) };
+    let recall = Recall {
+        show_thinking: false,
+        ..with_tools(&[])
+    };
     let told = told(recall, reference());
-    assert_eq!(kinds(&told)[2..5], ["output_item.added", "output_item.done", "output_item.added"]);
+    assert_eq!(
+        kinds(&told)[2..5],
+        ["output_item.added", "output_item.done", "output_item.added"]
+    );
     assert_eq!(told[3]["item"]["summary"], json!([]));
-    assert!(told[3]["item"]["encrypted_content"].as_str().unwrap().starts_with("gw1.m."));
+    assert!(
+        told[3]["item"]["encrypted_content"]
+            .as_str()
+            .unwrap()
+            .starts_with("gw1.m.")
+    );
 }
 
 #[test]
@@ -189,37 +262,83 @@ fn a_call_goes_back_as_what_its_tool_is() {
     }
     given.extend(ended(Stop::ToolUse));
     let told = told(recall, given);
-    let done: Vec<&Value> =
-        told.iter().filter(|event| event["type"] == "response.output_item.done").map(|event| &event["item"]).collect();
-    let shown = |item: &Value, member: &str| (item["type"].as_str().unwrap().to_owned(), item[member].clone());
-    assert_eq!((&done[0]["name"], &done[0]["namespace"]), (&json!("look"), &json!("ns")));
-    assert_eq!(shown(done[1], "input"), ("custom_tool_call".to_owned(), json!(odd)));
-    assert_eq!(shown(done[2], "input"), ("custom_tool_call".to_owned(), json!("{\"input\":1}")));
-    assert_eq!(shown(done[3], "arguments"), ("tool_search_call".to_owned(), json!({"query": "x"})));
+    let done: Vec<&Value> = told
+        .iter()
+        .filter(|event| event["type"] == "response.output_item.done")
+        .map(|event| &event["item"])
+        .collect();
+    let shown = |item: &Value, member: &str| {
+        (
+            item["type"].as_str().unwrap().to_owned(),
+            item[member].clone(),
+        )
+    };
+    assert_eq!(
+        (&done[0]["name"], &done[0]["namespace"]),
+        (&json!("look"), &json!("ns"))
+    );
+    assert_eq!(
+        shown(done[1], "input"),
+        ("custom_tool_call".to_owned(), json!(odd))
+    );
+    assert_eq!(
+        shown(done[2], "input"),
+        ("custom_tool_call".to_owned(), json!("{\"input\":1}"))
+    );
+    assert_eq!(
+        shown(done[3], "arguments"),
+        ("tool_search_call".to_owned(), json!({"query": "x"}))
+    );
     assert_eq!(done[3]["execution"], "client");
     let exec = json!({"type": "exec", "command": ["ls", "-l"], "env": {}});
-    assert_eq!(shown(done[4], "action"), ("local_shell_call".to_owned(), exec));
-    assert_eq!(shown(done[5], "action"), ("shell_call".to_owned(), json!({"commands": ["ls"]})));
-    assert_eq!(done[6]["operation"], json!({"type": "delete_file", "path": "a"}));
+    assert_eq!(
+        shown(done[4], "action"),
+        ("local_shell_call".to_owned(), exec)
+    );
+    assert_eq!(
+        shown(done[5], "action"),
+        ("shell_call".to_owned(), json!({"commands": ["ls"]}))
+    );
+    assert_eq!(
+        done[6]["operation"],
+        json!({"type": "delete_file", "path": "a"})
+    );
     // Without a diff there is nothing to change: the tool is to say so.
     assert_eq!(shown(done[7], "arguments").0, "function_call");
     assert_eq!(done[8]["arguments"], "{}");
     for (index, item) in done.iter().enumerate() {
-        assert_eq!((&item["status"], &item["call_id"]), (&json!("completed"), &json!("c")), "{item}");
-        assert!(item["id"].as_str().unwrap().ends_with(&format!("_01X_{index}")), "{item}");
+        assert_eq!(
+            (&item["status"], &item["call_id"]),
+            (&json!("completed"), &json!("c")),
+            "{item}"
+        );
+        assert!(
+            item["id"]
+                .as_str()
+                .unwrap()
+                .ends_with(&format!("_01X_{index}")),
+            "{item}"
+        );
     }
 }
 
 /// Every item is told as done exactly once, or never.
 fn done(told: &[Value]) -> Vec<u64> {
-    let done = told.iter().filter(|event| event["type"] == "response.output_item.done");
-    done.map(|event| event["output_index"].as_u64().unwrap()).collect()
+    let done = told
+        .iter()
+        .filter(|event| event["type"] == "response.output_item.done");
+    done.map(|event| event["output_index"].as_u64().unwrap())
+        .collect()
 }
 
 #[test]
 fn a_call_that_was_cut_off_is_never_done_and_never_mended() {
     let cut = r#"{"cmd":"rm -rf /tmp/a"#;
-    for (stop, is_closed) in [(Stop::MaxTokens, true), (Stop::MaxTokens, false), (Stop::ContextFull, true)] {
+    for (stop, is_closed) in [
+        (Stop::MaxTokens, true),
+        (Stop::MaxTokens, false),
+        (Stop::ContextFull, true),
+    ] {
         let made = || {
             let mut given = vec![start(), open(0, call("a", "run")), delta(0, "{}"), close(0)];
             given.extend([open(1, call("b", "run")), delta(1, cut)]);
@@ -230,10 +349,19 @@ fn a_call_that_was_cut_off_is_never_done_and_never_mended() {
         let told = told(with_tools(&[]), made());
         assert_eq!(done(&told), [0]);
         let kinds = kinds(&told);
-        assert_eq!(kinds.iter().filter(|kind| *kind == "function_call_arguments.done").count(), 1);
+        assert_eq!(
+            kinds
+                .iter()
+                .filter(|kind| *kind == "function_call_arguments.done")
+                .count(),
+            1
+        );
         assert_eq!(kinds.last().unwrap(), "incomplete");
         let response = &told.last().unwrap()["response"];
-        assert_eq!(response["incomplete_details"], json!({"reason": "max_output_tokens"}));
+        assert_eq!(
+            response["incomplete_details"],
+            json!({"reason": "max_output_tokens"})
+        );
         assert_eq!(response["output"][1]["status"], "incomplete");
         assert_eq!(response["output"][1]["arguments"], cut);
         assert_eq!(folded(with_tools(&[]), made()), *response);
@@ -242,33 +370,61 @@ fn a_call_that_was_cut_off_is_never_done_and_never_mended() {
     let mut given = vec![start(), open(0, call("a", "run")), delta(0, cut), close(0)];
     given.extend(ended(Stop::ToolUse));
     let told = told(with_tools(&[]), given);
-    assert_eq!((done(&told), &told.last().unwrap()["response"]["output"][0]["arguments"]), (vec![0], &json!(cut)));
+    assert_eq!(
+        (
+            done(&told),
+            &told.last().unwrap()["response"]["output"][0]["arguments"]
+        ),
+        (vec![0], &json!(cut))
+    );
 }
 
 #[test]
 fn what_a_client_would_run_by_itself_is_not_run_in_part() {
-    let recall = || with_tools(&[("shell", None, "shell", CallKind::Shell), ("p", None, "p", CallKind::Custom)]);
-    for (name, cut) in [("shell", r#"{"commands":["rm -r a"#), ("p", r#"{"input":"*** Begin"#)] {
+    let recall = || {
+        with_tools(&[
+            ("shell", None, "shell", CallKind::Shell),
+            ("p", None, "p", CallKind::Custom),
+        ])
+    };
+    for (name, cut) in [
+        ("shell", r#"{"commands":["rm -r a"#),
+        ("p", r#"{"input":"*** Begin"#),
+    ] {
         let mut given = vec![start(), open(0, call("a", name)), delta(0, cut), close(0)];
         given.extend(ended(Stop::MaxTokens));
         let told = told(recall(), given);
         assert_eq!(done(&told), [0_u64; 0], "{name}");
-        assert_eq!(told.last().unwrap()["response"]["output"][0]["status"], "incomplete", "{name}");
+        assert_eq!(
+            told.last().unwrap()["response"]["output"][0]["status"],
+            "incomplete",
+            "{name}"
+        );
     }
     // A call of which nothing came before the limit is no call without arguments.
     let mut given = vec![start(), open(0, call("a", "run")), close(0)];
     given.extend(ended(Stop::MaxTokens));
     let told = self::told(recall(), given);
     assert_eq!(done(&told), [0_u64; 0]);
-    assert_eq!(told.last().unwrap()["response"]["output"][0]["status"], "incomplete");
+    assert_eq!(
+        told.last().unwrap()["response"]["output"][0]["status"],
+        "incomplete"
+    );
     // Plain text does not show that it is cut.
-    let custom = Piece::Call { id: None, name: Text::made("p"), is_custom: true };
+    let custom = Piece::Call {
+        id: None,
+        name: Text::made("p"),
+        is_custom: true,
+    };
     let mut given = vec![start(), open(0, custom), delta(0, "*** Begin")];
     given.extend(ended(Stop::MaxTokens));
     let told = self::told(recall(), given);
     assert_eq!(done(&told), [0_u64; 0]);
     let item = &told.last().unwrap()["response"]["output"][0];
-    assert_eq!((&item["input"], item["call_id"].as_str().unwrap().len()), (&json!("*** Begin"), 29));
+    assert_eq!(
+        (&item["input"], item["call_id"].as_str().unwrap().len()),
+        (&json!("*** Begin"), 29)
+    );
 }
 
 #[test]
@@ -277,43 +433,90 @@ fn an_open_text_is_incomplete_at_the_limit() {
     given.extend(ended(Stop::MaxTokens));
     let told = told(with_tools(&[]), given);
     assert_eq!(done(&told), [0]);
-    assert_eq!(told.last().unwrap()["response"]["output"][0]["status"], "incomplete");
+    assert_eq!(
+        told.last().unwrap()["response"]["output"][0]["status"],
+        "incomplete"
+    );
 }
 
 #[test]
 fn texts_in_a_row_are_one_message_and_blank_ones_none() {
-    let mut given = vec![start(), open(0, Piece::Text), delta(0, " \n"), close(0), open(1, Piece::Text)];
-    given.extend([delta(1, "a"), close(1), open(2, Piece::Text), delta(2, " b"), close(2)]);
+    let mut given = vec![
+        start(),
+        open(0, Piece::Text),
+        delta(0, " \n"),
+        close(0),
+        open(1, Piece::Text),
+    ];
     given.extend([
-        open(3, Piece::Foreign { kind: Text::made("server_tool_use") }),
+        delta(1, "a"),
+        close(1),
+        open(2, Piece::Text),
+        delta(2, " b"),
+        close(2),
+    ]);
+    given.extend([
+        open(
+            3,
+            Piece::Foreign {
+                kind: Text::made("server_tool_use"),
+            },
+        ),
         open(4, Piece::Text),
         delta(4, "c"),
     ]);
-    given.extend([open(5, call("x", "f")), close(5), open(6, Piece::Text), delta(6, " ")]);
+    given.extend([
+        open(5, call("x", "f")),
+        close(5),
+        open(6, Piece::Text),
+        delta(6, " "),
+    ]);
     given.extend(ended(Stop::EndTurn));
     let output = folded(with_tools(&[]), given)["output"].clone();
-    let texts: Vec<&Value> = output.as_array().unwrap().iter().map(|item| &item["content"][0]["text"]).collect();
+    let texts: Vec<&Value> = output
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|item| &item["content"][0]["text"])
+        .collect();
     assert_eq!(texts, [&json!(" \na b"), &json!("c"), &Value::Null]);
 }
 
 #[test]
 fn calls_may_run_beside_one_another() {
     let mut given = vec![start(), open(0, call("a", "f")), open(1, call("b", "f"))];
-    given.extend([delta(1, "{\"n\""), delta(0, "{"), delta(1, ":1}"), delta(0, "}")]);
+    given.extend([
+        delta(1, "{\"n\""),
+        delta(0, "{"),
+        delta(1, ":1}"),
+        delta(0, "}"),
+    ]);
     given.extend(ended(Stop::ToolUse));
     let told = told(with_tools(&[]), given);
     assert_eq!(done(&told), [0, 1]);
     let output = &told.last().unwrap()["response"]["output"];
-    assert_eq!((&output[0]["arguments"], &output[1]["arguments"]), (&json!("{}"), &json!("{\"n\":1}")));
+    assert_eq!(
+        (&output[0]["arguments"], &output[1]["arguments"]),
+        (&json!("{}"), &json!("{\"n\":1}"))
+    );
 }
 
 #[test]
 fn a_refusal_is_told_as_text_and_as_what_it_is() {
-    let refusal = |words: Option<&'static str>| Stop::Refusal { explanation: words.map(Text::made) };
+    let refusal = |words: Option<&'static str>| Stop::Refusal {
+        explanation: words.map(Text::made),
+    };
     let said = [open(0, Piece::Text), delta(0, "I")];
     let own = [open(0, Piece::Refusal), delta(0, "No, "), delta(0, "no.")];
     for (before, stop, texts) in [
-        (vec![], refusal(None), ["The model declined to answer.", "The model declined to answer."]),
+        (
+            vec![],
+            refusal(None),
+            [
+                "The model declined to answer.",
+                "The model declined to answer.",
+            ],
+        ),
         (vec![], refusal(Some("No.")), ["No.", "No."]),
         (said.to_vec_events(), refusal(Some("No.")), ["I", "No."]),
         (own.to_vec_events(), Stop::EndTurn, ["No, no.", "No, no."]),
@@ -323,9 +526,18 @@ fn a_refusal_is_told_as_text_and_as_what_it_is() {
         given.extend(ended(stop));
         let told = told(with_tools(&[]), given);
         let response = &told.last().unwrap()["response"];
-        assert_eq!((&response["status"], done(&told)), (&json!("completed"), vec![0, 1]));
-        let parts = [&response["output"][0]["content"], &response["output"][1]["content"]];
-        assert_eq!((&parts[0][0]["text"], parts[0].as_array().unwrap().len()), (&json!(texts[0]), 1));
+        assert_eq!(
+            (&response["status"], done(&told)),
+            (&json!("completed"), vec![0, 1])
+        );
+        let parts = [
+            &response["output"][0]["content"],
+            &response["output"][1]["content"],
+        ];
+        assert_eq!(
+            (&parts[0][0]["text"], parts[0].as_array().unwrap().len()),
+            (&json!(texts[0]), 1)
+        );
         assert_eq!(*parts[1], json!([{"type": "refusal", "refusal": texts[1]}]));
     }
 }
@@ -349,26 +561,44 @@ fn a_chat_vendors_reasoning_is_carried_in_the_form_it_wants_back() {
     for (replay, signature, wanted) in [
         (ReasoningReplay::None, None, None),
         (ReasoningReplay::None, Some(details), None),
-        (ReasoningReplay::ReasoningContent, None, Some(Carried::ChatText("hm".to_owned()))),
+        (
+            ReasoningReplay::ReasoningContent,
+            None,
+            Some(Carried::ChatText("hm".to_owned())),
+        ),
         (
             ReasoningReplay::ReasoningDetails,
             Some(details),
-            Some(Carried::ChatDetails(r#"[{"type":"reasoning.encrypted","data":"x"}]"#.to_owned())),
+            Some(Carried::ChatDetails(
+                r#"[{"type":"reasoning.encrypted","data":"x"}]"#.to_owned(),
+            )),
         ),
     ] {
-        let recall = Recall { reasoning_replay: replay, ..Recall::default() };
+        let recall = Recall {
+            reasoning_replay: replay,
+            ..Recall::default()
+        };
         let mut given = vec![start(), open(0, Piece::Thinking), delta(0, "hm")];
-        given.extend(signature.map(|signature| Event::Signature { slot: 0, signature: Text::made(signature) }));
+        given.extend(signature.map(|signature| Event::Signature {
+            slot: 0,
+            signature: Text::made(signature),
+        }));
         given.extend(ended(Stop::EndTurn));
         let item = folded(recall, given)["output"][0].clone();
-        assert_eq!(item["encrypted_content"].as_str().and_then(carrier::unpack), wanted);
+        assert_eq!(
+            item["encrypted_content"].as_str().and_then(carrier::unpack),
+            wanted
+        );
     }
 }
 
 #[test]
 fn signs_of_life_are_numbered_with_the_stream() {
     let voice = Voice::default();
-    let recall = Recall { voice: Some(voice.clone()), ..Recall::default() };
+    let recall = Recall {
+        voice: Some(voice.clone()),
+        ..Recall::default()
+    };
     let mut stream = Stream::new(recall);
     // Before the vendor said anything: the response begins, under an id of ours.
     let mut out = voice.keep_alive();
@@ -378,13 +608,22 @@ fn signs_of_life_are_numbered_with_the_stream() {
     stream.event(delta(0, "a"));
     stream.take(&mut out);
     out.extend(voice.keep_alive());
-    ended(Stop::EndTurn).into_iter().for_each(|event| stream.event(event));
+    ended(Stop::EndTurn)
+        .into_iter()
+        .for_each(|event| stream.event(event));
     stream.take(&mut out);
     let told = events(&out);
     let kinds = kinds(&told);
-    assert_eq!(kinds[..4], ["created", "in_progress", "keepalive", "output_item.added"]);
+    assert_eq!(
+        kinds[..4],
+        ["created", "in_progress", "keepalive", "output_item.added"]
+    );
     assert_eq!(kinds.iter().filter(|kind| *kind == "keepalive").count(), 2);
-    assert!(told.iter().enumerate().all(|(number, event)| event["sequence_number"] == number));
+    assert!(
+        told.iter()
+            .enumerate()
+            .all(|(number, event)| event["sequence_number"] == number)
+    );
     let last = &told.last().unwrap()["response"];
     assert_eq!(told[0]["response"]["id"], last["id"]);
     assert_ne!(last["id"], "resp_01X");
@@ -394,25 +633,54 @@ fn signs_of_life_are_numbered_with_the_stream() {
 fn a_stream_that_fails_ends_with_both_events_and_the_whole_items_alone() {
     use crate::protocol::failure::{Failure, Kind};
     let voice = Voice::default();
-    let mut stream = Stream::new(Recall { voice: Some(voice.clone()), ..Recall::default() });
+    let mut stream = Stream::new(Recall {
+        voice: Some(voice.clone()),
+        ..Recall::default()
+    });
     let mut out = Vec::new();
-    for event in [start(), open(0, Piece::Text), delta(0, "a"), open(1, call("x", "f")), delta(1, "{")] {
+    for event in [
+        start(),
+        open(0, Piece::Text),
+        delta(0, "a"),
+        open(1, call("x", "f")),
+        delta(1, "{"),
+    ] {
         stream.event(event);
     }
     stream.take(&mut out);
     out.extend(voice.failed(&Failure::of(Kind::Overloaded)));
     let told = events(&out);
-    let [.., error, failed] = &told[..] else { panic!("{told:?}") };
-    assert_eq!((&error["type"], &error["code"]), (&json!("error"), &json!("server_is_overloaded")));
+    let [.., error, failed] = &told[..] else {
+        panic!("{told:?}")
+    };
+    assert_eq!(
+        (&error["type"], &error["code"]),
+        (&json!("error"), &json!("server_is_overloaded"))
+    );
     assert_eq!(error["error"]["message"], error["message"]);
     let response = &failed["response"];
-    assert_eq!((&failed["type"], &response["status"]), (&json!("response.failed"), &json!("failed")));
+    assert_eq!(
+        (&failed["type"], &response["status"]),
+        (&json!("response.failed"), &json!("failed"))
+    );
     assert_eq!(response["error"]["code"], "server_is_overloaded");
-    assert_eq!((response["output"].as_array().unwrap().len(), &response["usage"]), (1, &Value::Null));
+    assert_eq!(
+        (
+            response["output"].as_array().unwrap().len(),
+            &response["usage"]
+        ),
+        (1, &Value::Null)
+    );
     assert_eq!(response["id"], "resp_01X");
-    assert!(told.iter().enumerate().all(|(number, event)| event["sequence_number"] == number));
+    assert!(
+        told.iter()
+            .enumerate()
+            .all(|(number, event)| event["sequence_number"] == number)
+    );
     // Of a stream that has not begun, too.
-    let kinds = kinds(&events(&Voice::default().failed(&Failure::of(Kind::UpstreamClosed))));
+    let kinds = kinds(&events(
+        &Voice::default().failed(&Failure::of(Kind::UpstreamClosed)),
+    ));
     assert_eq!(kinds, ["created", "in_progress", "error", "failed"]);
 }
 

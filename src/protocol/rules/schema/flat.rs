@@ -1,5 +1,5 @@
-//! A top level that combines schemas, taken apart into one object: neither vendor takes `allOf`, `anyOf` or `oneOf`
-//! there.
+//! A top level that combines schemas, taken apart into one object: neither vendor takes `allOf`,
+//! `anyOf` or `oneOf` there.
 //!
 //! It must not lose what cannot be said so: that goes into a note for the description.
 //!
@@ -14,13 +14,15 @@ use std::collections::{HashMap, HashSet};
 /// The longest telling of what a combinator said.
 const NOTE_LETTERS_MAX: usize = 1000;
 
-/// The most members that are looked at to flatten one schema: references can name the same ones again and again.
+/// The most members that are looked at to flatten one schema: references can name the same ones
+/// again and again.
 const FLAT_MEMBERS_MAX: usize = 5_000;
 
 /// The most ways that are told in which one property may look.
 const VARIANTS_MAX: usize = 16;
 
-/// A top level whose combinators are taken apart into one object. What cannot be said so goes into a note.
+/// A top level whose combinators are taken apart into one object. What cannot be said so goes into
+/// a note.
 pub(super) struct Flat<'a> {
     references: References<'a>,
     /// By its place: each is looked through once, for the same ones are named again and again.
@@ -100,7 +102,9 @@ impl<'a> Flat<'a> {
         }
         let has_properties = !merged.properties.all.is_empty();
         for (keyword, count) in [("anyOf", "At least one"), ("oneOf", "Exactly one")] {
-            let Some(branches) = schema.get(keyword) else { continue };
+            let Some(branches) = schema.get(keyword) else {
+                continue;
+            };
             flat.note(count, branches.raw());
             if !has_properties {
                 flat.unite(branches, &mut merged);
@@ -108,13 +112,21 @@ impl<'a> Flat<'a> {
         }
         let mut json = Json::with_capacity(schema.raw().len());
         json.open_object().key("type").str("object");
-        merged.others.all.iter_mut().for_each(|(_, values)| values.truncate(1));
+        merged
+            .others
+            .all
+            .iter_mut()
+            .for_each(|(_, values)| values.truncate(1));
         merged.others.write("", &mut json);
         json.key("properties").open_object();
-        merged.properties.write(if has_properties { "allOf" } else { "anyOf" }, &mut json);
+        merged
+            .properties
+            .write(if has_properties { "allOf" } else { "anyOf" }, &mut json);
         json.close_object();
         let mut given = HashSet::new();
-        merged.required.retain(|name| given.insert(name.value().into_owned()));
+        merged
+            .required
+            .retain(|name| given.insert(name.value().into_owned()));
         if !merged.required.is_empty() {
             json.key("required").open_array();
             for name in &merged.required {
@@ -123,7 +135,10 @@ impl<'a> Flat<'a> {
             json.close_array();
         }
         json.close_object();
-        (text_of(json), (!flat.notes.is_empty()).then(|| flat.notes.join("\n")))
+        (
+            text_of(json),
+            (!flat.notes.is_empty()).then(|| flat.notes.join("\n")),
+        )
     }
 
     fn note(&mut self, count: &str, parts: &str) {
@@ -131,7 +146,8 @@ impl<'a> Flat<'a> {
         compact(parts, &mut text);
         let text = String::from_utf8(text).unwrap_or_default();
         let text: String = text.chars().take(NOTE_LETTERS_MAX).collect();
-        self.notes.push(format!("{count} of these must hold: {text}"));
+        self.notes
+            .push(format!("{count} of these must hold: {text}"));
     }
 
     /// What a schema leads to.
@@ -161,11 +177,19 @@ impl<'a> Flat<'a> {
             // The first may refer to others beside what it says itself.
             let named = if is_first { part } else { target.schema };
             if !seen.insert(place(named))
-                || !self.afford(if is_first { named.members().count() } else { target.members })
+                || !self.afford(if is_first {
+                    named.members().count()
+                } else {
+                    target.members
+                })
             {
                 continue;
             }
-            let is_object = if is_first { is_object_schema(named) } else { target.is_object };
+            let is_object = if is_first {
+                is_object_schema(named)
+            } else {
+                target.is_object
+            };
             let can_be_said = target.is_object && target.is_mergeable;
             if !is_first && !can_be_said {
                 merged.left.push(part);
@@ -194,7 +218,9 @@ impl<'a> Flat<'a> {
                 }
                 "required" => {
                     let before = merged.required.len();
-                    merged.required.extend(value.items().filter_map(Value::text).take(self.budget));
+                    merged
+                        .required
+                        .extend(value.items().filter_map(Value::text).take(self.budget));
                     self.budget = self.budget.saturating_sub(merged.required.len() - before);
                 }
                 keyword if with_all || is_mergeable(keyword) => merged.others.add(key, value),
@@ -203,7 +229,8 @@ impl<'a> Flat<'a> {
         }
     }
 
-    /// Adds the properties of all branches that are objects; required is what each of them requires.
+    /// Adds the properties of all branches that are objects; required is what each of them
+    /// requires.
     fn unite(&mut self, branches: Value<'a>, merged: &mut Merged<'a>) {
         let mut required: Option<Vec<Text<'a>>> = None;
         let mut seen = HashSet::new();
@@ -215,23 +242,41 @@ impl<'a> Flat<'a> {
             }
             let branch = self.merged(target.schema);
             for (name, values) in branch.properties.all {
-                values.into_iter().for_each(|value| merged.properties.add(name.clone(), value));
+                values
+                    .into_iter()
+                    .for_each(|value| merged.properties.add(name.clone(), value));
             }
             let own: HashSet<Cow<'_, str>> = branch.required.iter().map(Text::value).collect();
             required = Some(match required {
-                Some(all) => all.into_iter().filter(|name| own.contains(&name.value())).collect(),
+                Some(all) => all
+                    .into_iter()
+                    .filter(|name| own.contains(&name.value()))
+                    .collect(),
                 None => branch.required.clone(),
             });
         }
         // With some branches unread, nothing is known to be required.
-        merged.required.extend(required.filter(|_| self.budget > 0).unwrap_or_default());
+        merged
+            .required
+            .extend(required.filter(|_| self.budget > 0).unwrap_or_default());
     }
 }
 
-/// Two object schemas can be said as one where they hold nothing else. What only describes counts the first time.
+/// Two object schemas can be said as one where they hold nothing else. What only describes counts
+/// the first time.
 fn is_mergeable(keyword: &str) -> bool {
     matches!(
         keyword,
-        "type" | "properties" | "required" | "allOf" | "additionalProperties" | "title" | "description" | "default"
-    ) || matches!(keyword, "examples" | "$comment" | "deprecated" | "$schema" | "$id" | "$defs" | "definitions")
+        "type"
+            | "properties"
+            | "required"
+            | "allOf"
+            | "additionalProperties"
+            | "title"
+            | "description"
+            | "default"
+    ) || matches!(
+        keyword,
+        "examples" | "$comment" | "deprecated" | "$schema" | "$id" | "$defs" | "definitions"
+    )
 }

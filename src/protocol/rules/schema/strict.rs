@@ -1,6 +1,8 @@
-//! The strict modes of both vendors: what a messages vendor's needs is made, what a chat vendor's needs is looked for.
+//! The strict modes of both vendors: what a messages vendor's needs is made, what a chat vendor's
+//! needs is looked for.
 //!
-//! It must not change what a schema allows: a keyword that cannot stay is told in the description of its node.
+//! It must not change what a schema allows: a keyword that cannot stay is told in the description
+//! of its node.
 //!
 //! Read next: `rules/pairing.rs`.
 
@@ -11,12 +13,15 @@ use crate::protocol::tree::{Nodes, Tree, Value};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
-/// The restriction that a messages vendor's strict mode needs, applied to a cleaned schema; `None` if it cannot be
-/// (recursive, or with open objects).
+/// The restriction that a messages vendor's strict mode needs, applied to a cleaned schema; `None`
+/// if it cannot be (recursive, or with open objects).
 pub fn restricted(json: &str) -> Option<String> {
     let tree = Tree::read(json, DEPTH_MAX.saturating_mul(2), Nodes::new()).ok()?;
     let root = tree.root();
-    let mut closed = Closed { references: References::of(root), done: HashMap::new() };
+    let mut closed = Closed {
+        references: References::of(root),
+        done: HashMap::new(),
+    };
     if !closed.holds(root, 0) {
         return None;
     }
@@ -50,25 +55,35 @@ impl<'a> Closed<'a> {
             }
             Some(false) => return false,
         }
-        let is_open = schema.get("additionalProperties").is_some_and(|open| open.bool() != Some(false));
-        let has_patterns = schema.get("patternProperties").is_some_and(|named| named.members().next().is_some());
+        let is_open = schema
+            .get("additionalProperties")
+            .is_some_and(|open| open.bool() != Some(false));
+        let has_patterns = schema
+            .get("patternProperties")
+            .is_some_and(|named| named.members().next().is_some());
         let leads_on = schema.get("$ref").is_none_or(|reference| {
-            let named = reference.string().and_then(|reference| self.references.named(&reference));
+            let named = reference
+                .string()
+                .and_then(|reference| self.references.named(&reference));
             named.is_some_and(|named| self.holds(named, depth.saturating_add(1)))
         });
-        let is_closed = !is_open && !has_patterns && leads_on && self.all_hold(schema, depth.saturating_add(1));
+        let is_closed =
+            !is_open && !has_patterns && leads_on && self.all_hold(schema, depth.saturating_add(1));
         self.done.insert(place(schema), is_closed);
         is_closed
     }
 
     fn all_hold(&mut self, schema: Value<'a>, depth: u32) -> bool {
-        schema.members().filter(|(key, _)| is_strict_keyword(&key.value()) || key.is("oneOf")).all(|(key, value)| {
-            match holds(&key.value()) {
+        schema
+            .members()
+            .filter(|(key, _)| is_strict_keyword(&key.value()) || key.is("oneOf"))
+            .all(|(key, value)| match holds(&key.value()) {
                 Holds::Named => value.members().all(|(_, named)| self.holds(named, depth)),
-                Holds::Schemas => self.holds(value, depth) && value.items().all(|item| self.holds(item, depth)),
+                Holds::Schemas => {
+                    self.holds(value, depth) && value.items().all(|item| self.holds(item, depth))
+                }
                 Holds::Other => true,
-            }
-        })
+            })
     }
 }
 
@@ -76,12 +91,34 @@ impl<'a> Closed<'a> {
 fn is_strict_keyword(keyword: &str) -> bool {
     matches!(
         keyword,
-        "type" | "enum" | "const" | "anyOf" | "allOf" | "$ref" | "$defs" | "definitions" | "properties" | "required"
-    ) || matches!(keyword, "items" | "description" | "title" | "minItems" | "format")
+        "type"
+            | "enum"
+            | "const"
+            | "anyOf"
+            | "allOf"
+            | "$ref"
+            | "$defs"
+            | "definitions"
+            | "properties"
+            | "required"
+    ) || matches!(
+        keyword,
+        "items" | "description" | "title" | "minItems" | "format"
+    )
 }
 
-const STRICT_FORMATS: [&str; 10] =
-    ["date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid"];
+const STRICT_FORMATS: [&str; 10] = [
+    "date-time",
+    "time",
+    "date",
+    "duration",
+    "email",
+    "hostname",
+    "uri",
+    "ipv4",
+    "ipv6",
+    "uuid",
+];
 
 /// What becomes of a keyword in the strict mode.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -127,13 +164,21 @@ fn write_restricted(schema: Value<'_>, json: &mut Json) {
             Strict::Told | Strict::Dropped => continue,
         };
         json.key(written);
-        match value.text().filter(|_| keyword == "description" && !is_told) {
+        match value
+            .text()
+            .filter(|_| keyword == "description" && !is_told)
+        {
             Some(description) => {
                 let gap = if description.is_empty() { "" } else { "\n\n" };
                 json.joined([&description, &Text::made(gap), &Text::made(told.as_str())]);
                 is_told = true;
             }
-            None => write_value(written, value, &|schema, json| write_restricted(schema, json), json),
+            None => write_value(
+                written,
+                value,
+                &|schema, json| write_restricted(schema, json),
+                json,
+            ),
         }
     }
     if !is_told {
@@ -156,7 +201,11 @@ fn told_of(schema: Value<'_>, has_any_of: bool) -> String {
             told.push(String::from_utf8_lossy(&line).into_owned());
         }
     }
-    if told.is_empty() { String::new() } else { format!("{{{}}}", told.join(", ")) }
+    if told.is_empty() {
+        String::new()
+    } else {
+        format!("{{{}}}", told.join(", "))
+    }
 }
 
 /// A chat vendor's strict mode takes it: every object closed, every property required.
@@ -165,29 +214,62 @@ pub fn is_strict_for_chat(schema: Value<'_>) -> bool {
 }
 
 /// Formats that a chat vendor's strict mode knows.
-const CHAT_FORMATS: [&str; 9] = ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"];
+const CHAT_FORMATS: [&str; 9] = [
+    "date-time",
+    "time",
+    "date",
+    "duration",
+    "email",
+    "hostname",
+    "ipv4",
+    "ipv6",
+    "uuid",
+];
 
 fn is_strict(schema: Value<'_>) -> bool {
-    if !["type", "anyOf", "$ref"].iter().any(|keyword| schema.get(keyword).is_some()) {
+    if !["type", "anyOf", "$ref"]
+        .iter()
+        .any(|keyword| schema.get(keyword).is_some())
+    {
         return false;
     }
     if has_type(schema, "object") || schema.get("properties").is_some() {
         let is_closed = schema.get("additionalProperties").and_then(Value::bool) == Some(false);
-        let required: HashSet<Cow<'_, str>> =
-            schema.get("required").into_iter().flat_map(Value::items).filter_map(Value::string).collect();
-        let mut properties = schema.get("properties").into_iter().flat_map(Value::members);
+        let required: HashSet<Cow<'_, str>> = schema
+            .get("required")
+            .into_iter()
+            .flat_map(Value::items)
+            .filter_map(Value::string)
+            .collect();
+        let mut properties = schema
+            .get("properties")
+            .into_iter()
+            .flat_map(Value::members);
         if !is_closed || !properties.all(|(name, _)| required.contains(&name.value())) {
             return false;
         }
     }
-    schema.members().filter(|(_, value)| !value.is_null()).all(|(key, value)| match key.value().as_ref() {
-        "properties" | "$defs" | "definitions" => value.members().all(|(_, named)| is_strict(named)),
-        "anyOf" => value.items().all(is_strict),
-        "items" => is_strict(value),
-        "format" => CHAT_FORMATS.iter().any(|format| value.is(format)),
-        "type" | "enum" | "const" | "$ref" | "required" | "additionalProperties" | "description" | "title" => true,
-        "pattern" | "multipleOf" | "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum" => true,
-        "minItems" | "maxItems" | "$schema" => true,
-        _ => false,
-    })
+    schema
+        .members()
+        .filter(|(_, value)| !value.is_null())
+        .all(|(key, value)| match key.value().as_ref() {
+            "properties" | "$defs" | "definitions" => {
+                value.members().all(|(_, named)| is_strict(named))
+            }
+            "anyOf" => value.items().all(is_strict),
+            "items" => is_strict(value),
+            "format" => CHAT_FORMATS.iter().any(|format| value.is(format)),
+            "type"
+            | "enum"
+            | "const"
+            | "$ref"
+            | "required"
+            | "additionalProperties"
+            | "description"
+            | "title" => true,
+            "pattern" | "multipleOf" | "minimum" | "maximum" | "exclusiveMinimum"
+            | "exclusiveMaximum" => true,
+            "minItems" | "maxItems" | "$schema" => true,
+            _ => false,
+        })
 }

@@ -11,7 +11,11 @@ fn read(text: &str) -> Tree<'_> {
 fn clean(schema: &Any, vendor: Vendor) -> (Any, Option<String>, bool) {
     let text = schema.to_string();
     let tree = read(&text);
-    let Cleaned { json, note, rewritten } = cleaned(Some(tree.root()), vendor).unwrap();
+    let Cleaned {
+        json,
+        note,
+        rewritten,
+    } = cleaned(Some(tree.root()), vendor).unwrap();
     (serde_json::from_str(&json).unwrap(), note, rewritten)
 }
 
@@ -23,8 +27,14 @@ fn a_schema_that_fits_is_the_senders_own() {
         let cleaned = cleaned(Some(tree.root()), vendor).unwrap();
         assert!(matches!(cleaned.json, Cow::Borrowed(json) if json == text));
     }
-    assert_eq!(for_messages(None).unwrap().json, r#"{"type":"object","properties":{}}"#);
-    assert_eq!(for_chat(None).unwrap().json, r#"{"type":"object","properties":{}}"#);
+    assert_eq!(
+        for_messages(None).unwrap().json,
+        r#"{"type":"object","properties":{}}"#
+    );
+    assert_eq!(
+        for_chat(None).unwrap().json,
+        r#"{"type":"object","properties":{}}"#
+    );
 }
 
 #[test]
@@ -58,12 +68,20 @@ fn what_a_chat_vendor_misses_is_put_in() {
         }
     });
     assert_eq!(clean(&given, Vendor::Chat).0, wanted);
-    assert_eq!(clean(&json!({}), Vendor::Chat).0, json!({"type": "object", "properties": {}}));
+    assert_eq!(
+        clean(&json!({}), Vendor::Chat).0,
+        json!({"type": "object", "properties": {}})
+    );
 }
 
 #[test]
 fn only_objects_are_parameters() {
-    for schema in [json!({"type": "string"}), json!({"type": ["array", "null"]}), json!(true), json!([])] {
+    for schema in [
+        json!({"type": "string"}),
+        json!({"type": ["array", "null"]}),
+        json!(true),
+        json!([]),
+    ] {
         let text = schema.to_string();
         assert!(for_messages(Some(read(&text).root())).is_err(), "{text}");
         assert!(for_chat(Some(read(&text).root())).is_err(), "{text}");
@@ -109,19 +127,31 @@ fn alternatives_become_a_note_and_their_properties_stay() {
     ]);
     let (json, note, rewritten) = clean(&json!({"anyOf": branches}), Vendor::Messages);
     let properties = json!({"kind": {"anyOf": [{"const": "a"}, {"const": "b"}]}, "x": {}});
-    assert_eq!(json, json!({"type": "object", "properties": properties, "required": ["kind"]}));
-    assert_eq!(note, Some(format!("At least one of these must hold: {branches}")));
+    assert_eq!(
+        json,
+        json!({"type": "object", "properties": properties, "required": ["kind"]})
+    );
+    assert_eq!(
+        note,
+        Some(format!("At least one of these must hold: {branches}"))
+    );
     assert!(rewritten);
     let given = json!({
         "type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string"}},
         "oneOf": [{"required": ["a"]}, {"required": ["b"]}]
     });
     let (json, note, _) = clean(&given, Vendor::Chat);
-    assert_eq!(json, json!({"type": "object", "properties": given["properties"]}));
+    assert_eq!(
+        json,
+        json!({"type": "object", "properties": given["properties"]})
+    );
     let told = r#"Exactly one of these must hold: [{"required":["a"]},{"required":["b"]}]"#;
     assert_eq!(note.as_deref(), Some(told));
     let long = json!({"anyOf": [{"description": "é".repeat(2000)}]});
-    assert_eq!(clean(&long, Vendor::Chat).1.unwrap().chars().count(), 1000 + 33);
+    assert_eq!(
+        clean(&long, Vendor::Chat).1.unwrap().chars().count(),
+        1000 + 33
+    );
 }
 
 fn restrict(schema: &Any) -> Option<Any> {
@@ -226,14 +256,30 @@ fn schemas() -> impl Strategy<Value = Any> {
         Just(json!({"required": null, "$schema": "x", "$id": "y", "default": {"$id": 1}})),
     ];
     leaf.prop_recursive(4, 40, 4, |inner| {
-        let keys = ["properties", "$defs", "items", "anyOf", "oneOf", "allOf", "not", "additionalProperties"];
-        let member = (proptest::sample::select(keys.to_vec()), proptest::collection::vec(inner, 1..4));
+        let keys = [
+            "properties",
+            "$defs",
+            "items",
+            "anyOf",
+            "oneOf",
+            "allOf",
+            "not",
+            "additionalProperties",
+        ];
+        let member = (
+            proptest::sample::select(keys.to_vec()),
+            proptest::collection::vec(inner, 1..4),
+        );
         proptest::collection::vec(member, 1..4).prop_map(|members| {
             let value = |(key, values): (&str, Vec<Any>)| {
                 let value = match key {
-                    "properties" | "$defs" => {
-                        Any::Object(["A", "required", "$id"].map(str::to_owned).into_iter().zip(values).collect())
-                    }
+                    "properties" | "$defs" => Any::Object(
+                        ["A", "required", "$id"]
+                            .map(str::to_owned)
+                            .into_iter()
+                            .zip(values)
+                            .collect(),
+                    ),
                     "anyOf" | "oneOf" | "allOf" => Any::Array(values),
                     _ => values.into_iter().next().unwrap_or_default(),
                 };
@@ -266,11 +312,14 @@ proptest! {
     }
 }
 
-/// References can name the same schemas again and again, and what they name can be wide: each is looked through once.
+/// References can name the same schemas again and again, and what they name can be wide: each is
+/// looked through once.
 #[test]
 fn a_schema_of_many_references_is_not_read_for_ever() {
     let many = |name: &str| vec![json!({"$ref": format!("#/$defs/{name}")}); 5_000];
-    let wide: serde_json::Map<_, _> = (0..10_000).map(|number| (format!("x{number}"), json!(0))).collect();
+    let wide: serde_json::Map<_, _> = (0..10_000)
+        .map(|number| (format!("x{number}"), json!(0)))
+        .collect();
     for schema in [
         json!({"anyOf": many("A"), "$defs": {"A": {"allOf": many("B")}, "B": {"required": ["x"]}}}),
         json!({"anyOf": many("A"), "$defs": {"A": wide}}),
@@ -278,7 +327,11 @@ fn a_schema_of_many_references_is_not_read_for_ever() {
     ] {
         let (began, text) = (std::time::Instant::now(), schema.to_string());
         let tree = read(&text);
-        assert!(cleaned(Some(tree.root()), Vendor::Messages).unwrap().rewritten);
+        assert!(
+            cleaned(Some(tree.root()), Vendor::Messages)
+                .unwrap()
+                .rewritten
+        );
         // It took half a minute; a slow day is ten times slower than this machine.
         assert!(began.elapsed().as_secs() < 10, "{:?}", began.elapsed());
     }

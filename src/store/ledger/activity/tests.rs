@@ -1,5 +1,5 @@
-//! What the pages ask is answered by an index of the account, whatever a hundred thousand rows hold beside it; and what
-//! stands beside the entries is their sum.
+//! What the pages ask is answered by an index of the account, whatever a hundred thousand rows hold
+//! beside it; and what stands beside the entries is their sum.
 
 use super::*;
 use crate::store::ledger::{Detail, Done, MIGRATIONS};
@@ -11,10 +11,24 @@ const ACCOUNT: &str = "acct_a";
 const NOW: i64 = 1_800_000_000_000;
 const ROWS: i64 = 100_000;
 
-fn ending(request: &str, at_ms: i64, outcome: Outcome, usage: Usage, conversation: Option<&str>) -> Ending {
+fn ending(
+    request: &str,
+    at_ms: i64,
+    outcome: Outcome,
+    usage: Usage,
+    conversation: Option<&str>,
+) -> Ending {
     let plain = Ending::in_test(request, ACCOUNT, at_ms, outcome);
     let conversation = conversation.map(ToOwned::to_owned);
-    Ending { paid: Micro::new(500_000), detail: Detail { usage, conversation, ..plain.detail }, ..plain }
+    Ending {
+        paid: Micro::new(500_000),
+        detail: Detail {
+            usage,
+            conversation,
+            ..plain.detail
+        },
+        ..plain
+    }
 }
 
 fn opened(dir: &std::path::Path, credits: i64) -> Ledger {
@@ -36,23 +50,52 @@ fn opened(dir: &std::path::Path, credits: i64) -> Ledger {
 fn the_sums_beside_the_entries_are_what_was_taken_once_for_each_request() {
     let dir = tempfile::tempdir().unwrap();
     let ledger = opened(dir.path(), 1);
-    let usage = Usage { input: 10, cache_read: 30, output: 5, ..Usage::default() };
+    let usage = Usage {
+        input: 10,
+        cache_read: 30,
+        output: 5,
+        ..Usage::default()
+    };
     let endings = [
         ending("req_a", NOW, Outcome::Completed, usage, Some("c1")),
-        ending("req_b", NOW + HOUR_MS, Outcome::Completed, usage, Some("c1")),
+        ending(
+            "req_b",
+            NOW + HOUR_MS,
+            Outcome::Completed,
+            usage,
+            Some("c1"),
+        ),
         // The account has nothing left: what it cannot bear is not spent.
-        ending("req_c", NOW + HOUR_MS, Outcome::ClientLeft, usage, Some("c2")),
+        ending(
+            "req_c",
+            NOW + HOUR_MS,
+            Outcome::ClientLeft,
+            usage,
+            Some("c2"),
+        ),
         // Costs nothing, and is no turn.
-        Ending { paid: Micro::ZERO, ..ending("req_d", NOW, Outcome::VendorCut, usage, Some("c1")) },
+        Ending {
+            paid: Micro::ZERO,
+            ..ending("req_d", NOW, Outcome::VendorCut, usage, Some("c1"))
+        },
     ];
     for _ in 0..2 {
-        let done: Vec<_> = endings.iter().map(|ending| Done::Ended(Box::new(ending.clone()), None)).collect();
+        let done: Vec<_> = endings
+            .iter()
+            .map(|ending| Done::Ended(Box::new(ending.clone()), None))
+            .collect();
         ledger.enter_shared(&done).unwrap();
-        let pairs: Vec<_> = endings.iter().map(|ending| (ending, Default::default())).collect();
+        let pairs: Vec<_> = endings
+            .iter()
+            .map(|ending| (ending, Default::default()))
+            .collect();
         ledger.end_requests(&pairs, "").unwrap();
     }
     let spent = ledger.spent(ACCOUNT, 0).unwrap();
-    let shown: Vec<_> = spent.iter().map(|spent| (spent.hour - NOW / HOUR_MS, spent.sum)).collect();
+    let shown: Vec<_> = spent
+        .iter()
+        .map(|spent| (spent.hour - NOW / HOUR_MS, spent.sum))
+        .collect();
     let sum = |responses, credits, times: u64| Sum {
         responses,
         credits: Micro::new(credits),
@@ -62,16 +105,30 @@ fn the_sums_beside_the_entries_are_what_was_taken_once_for_each_request() {
     };
     assert_eq!(shown, [(0, sum(1, 500_000, 1)), (1, sum(2, 500_000, 2))]);
     assert!(ledger.spent(ACCOUNT, NOW / HOUR_MS + 2).unwrap().is_empty());
-    assert!(ledger.spent("acct_b", 0).unwrap().is_empty(), "a stranger sees nothing");
+    assert!(
+        ledger.spent("acct_b", 0).unwrap().is_empty(),
+        "a stranger sees nothing"
+    );
 
     let conversations = ledger.conversations(ACCOUNT, None, 9).unwrap();
-    let ids: Vec<_> = conversations.iter().map(|found| (found.id.as_str(), found.sum)).collect();
+    let ids: Vec<_> = conversations
+        .iter()
+        .map(|found| (found.id.as_str(), found.sum))
+        .collect();
     assert_eq!(ids, [("c2", sum(1, 0, 1)), ("c1", sum(2, 1_000_000, 2))]);
-    assert_eq!((conversations[1].began_ms, conversations[1].last_ms), (NOW, NOW + HOUR_MS));
+    assert_eq!(
+        (conversations[1].began_ms, conversations[1].last_ms),
+        (NOW, NOW + HOUR_MS)
+    );
     let first = &conversations[0];
-    let older = ledger.conversations(ACCOUNT, Some((first.last_ms, &first.id)), 9).unwrap();
+    let older = ledger
+        .conversations(ACCOUNT, Some((first.last_ms, &first.id)), 9)
+        .unwrap();
     assert_eq!(older, conversations[1..]);
-    assert_eq!(ledger.conversation(ACCOUNT, "c1").unwrap().as_ref(), Some(&conversations[1]));
+    assert_eq!(
+        ledger.conversation(ACCOUNT, "c1").unwrap().as_ref(),
+        Some(&conversations[1])
+    );
     assert!(ledger.conversation("acct_b", "c1").unwrap().is_none());
     assert_eq!(ledger.last_ending(ACCOUNT).unwrap(), 5);
     assert_eq!(ledger.last_ending("acct_b").unwrap(), 0);
@@ -81,23 +138,47 @@ fn the_sums_beside_the_entries_are_what_was_taken_once_for_each_request() {
 fn a_vendor_that_counts_nonsense_stops_no_settler() {
     let dir = tempfile::tempdir().unwrap();
     let ledger = opened(dir.path(), 10);
-    let usage = Usage { input: u64::MAX, cache_read: u64::MAX, output: u64::MAX, ..Usage::default() };
+    let usage = Usage {
+        input: u64::MAX,
+        cache_read: u64::MAX,
+        output: u64::MAX,
+        ..Usage::default()
+    };
     let most: Vec<_> = (0..4)
         .map(|n| Ending {
             paid: Micro::new(1_000_000),
-            ..ending(&format!("req_{n}"), NOW, Outcome::Completed, usage, Some("c"))
+            ..ending(
+                &format!("req_{n}"),
+                NOW,
+                Outcome::Completed,
+                usage,
+                Some("c"),
+            )
         })
         .collect();
-    let pairs: Vec<_> = most.iter().map(|ending| (ending, Default::default())).collect();
+    let pairs: Vec<_> = most
+        .iter()
+        .map(|ending| (ending, Default::default()))
+        .collect();
     assert_eq!(ledger.end_requests(&pairs, "").unwrap(), 4);
     let spent = ledger.spent(ACCOUNT, 0).unwrap();
     assert_eq!(spent[0].sum.input, 4 * TOKENS_COUNTED_MAX);
     // At the ceiling, one more changes nothing, and is entered.
     let writer = ledger.writer();
-    writer.execute("UPDATE spent SET input = 1 << 62, credits = 9007199254740991", []).unwrap();
+    writer
+        .execute(
+            "UPDATE spent SET input = 1 << 62, credits = 9007199254740991",
+            [],
+        )
+        .unwrap();
     drop(writer);
     let one = ending("req_more", NOW, Outcome::Completed, usage, None);
-    assert_eq!(ledger.end_requests(&[(&one, Default::default())], "").unwrap(), 1);
+    assert_eq!(
+        ledger
+            .end_requests(&[(&one, Default::default())], "")
+            .unwrap(),
+        1
+    );
     assert_eq!(ledger.spent(ACCOUNT, 0).unwrap()[0].sum.input, 1 << 62);
 }
 
@@ -109,19 +190,31 @@ fn rows_are_found_by_every_filter_and_pages_neither_repeat_nor_leave_out() {
     for n in 0..30_i64 {
         // Three at every moment, so that a page can end within one.
         let outcome = Outcome::ALL[usize::try_from(n).unwrap() % 7];
-        let mut one = ending(&format!("req_{n:02}"), NOW + n / 3, outcome, Usage::default(), Some("c"));
+        let mut one = ending(
+            &format!("req_{n:02}"),
+            NOW + n / 3,
+            outcome,
+            Usage::default(),
+            Some("c"),
+        );
         one.detail.model = format!("m{}", n % 2);
         one.detail.key_id = format!("key_{}", n % 5);
         endings.push(one);
     }
     // Entered late, as after a crash: the oldest by time, the last by position.
     endings.rotate_left(3);
-    let pairs: Vec<_> = endings.iter().map(|ending| (ending, Default::default())).collect();
+    let pairs: Vec<_> = endings
+        .iter()
+        .map(|ending| (ending, Default::default()))
+        .collect();
     ledger.end_requests(&pairs, "").unwrap();
     let all = |filter: &Filter, page: u32| {
         let mut found: Vec<Entry> = Vec::new();
         loop {
-            let before = found.last().map(|last| Place { at_ms: last.at_ms, seq: last.seq });
+            let before = found.last().map(|last| Place {
+                at_ms: last.at_ms,
+                seq: last.seq,
+            });
             let rows = ledger.endings(ACCOUNT, filter, before, page).unwrap();
             if rows.is_empty() {
                 return found;
@@ -134,19 +227,44 @@ fn rows_are_found_by_every_filter_and_pages_neither_repeat_nor_leave_out() {
     assert!(every.is_sorted_by(|a, b| (a.at_ms, a.seq) > (b.at_ms, b.seq)));
     let fits = |filter: &Filter, ending: &Ending| {
         let detail = &ending.detail;
-        filter.model.as_ref().is_none_or(|model| *model == detail.model)
-            && filter.key_id.as_ref().is_none_or(|key| *key == detail.key_id)
-            && filter.outcome.is_none_or(|outcome| outcome == detail.outcome)
+        filter
+            .model
+            .as_ref()
+            .is_none_or(|model| *model == detail.model)
+            && filter
+                .key_id
+                .as_ref()
+                .is_none_or(|key| *key == detail.key_id)
+            && filter
+                .outcome
+                .is_none_or(|outcome| outcome == detail.outcome)
             && filter.from_ms.is_none_or(|from| from <= ending.at_ms)
             && filter.to_ms.is_none_or(|to| ending.at_ms < to)
     };
     for filter in filters(NOW + 3, NOW + 7) {
-        let found: Vec<_> = all(&filter, 2).into_iter().map(|entry| entry.reference).collect();
-        let mut expected: Vec<_> = endings.iter().filter(|ending| fits(&filter, ending)).collect();
+        let found: Vec<_> = all(&filter, 2)
+            .into_iter()
+            .map(|entry| entry.reference)
+            .collect();
+        let mut expected: Vec<_> = endings
+            .iter()
+            .filter(|ending| fits(&filter, ending))
+            .collect();
         expected.sort_by_key(|ending| std::cmp::Reverse(ending.at_ms));
         assert_eq!(found.len(), expected.len(), "{filter:?}");
-        assert!(expected.iter().all(|ending| found.contains(&ending.request_id)), "{filter:?}");
-        assert!(ledger.endings("acct_b", &filter, None, 9).unwrap().is_empty(), "a stranger sees nothing");
+        assert!(
+            expected
+                .iter()
+                .all(|ending| found.contains(&ending.request_id)),
+            "{filter:?}"
+        );
+        assert!(
+            ledger
+                .endings("acct_b", &filter, None, 9)
+                .unwrap()
+                .is_empty(),
+            "a stranger sees nothing"
+        );
     }
 }
 
@@ -196,23 +314,55 @@ fn no_page_reads_the_whole_ledger() {
     let mut questions: Vec<(String, Vec<Box<dyn ToSql>>)> = vec![
         (LAST_ENDING.into(), vec![Box::new(ACCOUNT)]),
         (SPENT.into(), vec![Box::new(ACCOUNT), Box::new(0)]),
-        (CONVERSATIONS.into(), vec![Box::new(ACCOUNT), Box::new(i64::MAX), Box::new(""), Box::new(50)]),
+        (
+            CONVERSATIONS.into(),
+            vec![
+                Box::new(ACCOUNT),
+                Box::new(i64::MAX),
+                Box::new(""),
+                Box::new(50),
+            ],
+        ),
         (CONVERSATION.into(), vec![Box::new(ACCOUNT), Box::new("c7")]),
         (TRIAL.into(), vec![Box::new("trial:acct_a")]),
     ];
     let to_ms = NOW + ROWS / 2 * 1000;
-    let middle = Some(Place { at_ms: to_ms, seq: ROWS / 2 });
-    questions.extend(filters(NOW, to_ms).iter().map(|filter| endings_sql(ACCOUNT, filter, middle, 51)));
+    let middle = Some(Place {
+        at_ms: to_ms,
+        seq: ROWS / 2,
+    });
+    questions.extend(
+        filters(NOW, to_ms)
+            .iter()
+            .map(|filter| endings_sql(ACCOUNT, filter, middle, 51)),
+    );
     for (sql, values) in questions {
-        let mut statement = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
-        let plan = statement.query_map(params_from_iter(&values), |row| row.get::<_, String>(3)).unwrap();
+        let mut statement = connection
+            .prepare(&format!("EXPLAIN QUERY PLAN {sql}"))
+            .unwrap();
+        let plan = statement
+            .query_map(params_from_iter(&values), |row| row.get::<_, String>(3))
+            .unwrap();
         let plan = plan.collect::<Result<Vec<_>, _>>().unwrap().join("; ");
-        assert!(plan.starts_with("SEARCH") && !plan.contains("SCAN") && !plan.contains("TEMP"), "{sql}: {plan}");
+        assert!(
+            plan.starts_with("SEARCH") && !plan.contains("SCAN") && !plan.contains("TEMP"),
+            "{sql}: {plan}"
+        );
 
         let mut statement = connection.prepare(&sql).unwrap();
-        statement.query_map(params_from_iter(&values), |_| Ok(())).unwrap().for_each(drop);
+        statement
+            .query_map(params_from_iter(&values), |_| Ok(()))
+            .unwrap()
+            .for_each(drop);
         let status = |what| statement.get_status(what);
-        assert_eq!((status(StatementStatus::FullscanStep), status(StatementStatus::Sort)), (0, 0), "{sql}: {plan}");
+        assert_eq!(
+            (
+                status(StatementStatus::FullscanStep),
+                status(StatementStatus::Sort)
+            ),
+            (0, 0),
+            "{sql}: {plan}"
+        );
     }
 }
 
@@ -222,43 +372,88 @@ fn one_filter_reads_no_more_than_its_page() {
     let connection = large(dir.path());
     let single = [
         Filter::default(),
-        Filter { model: Some("m1".into()), ..Filter::default() },
-        Filter { key_id: Some("key_1".into()), ..Filter::default() },
-        Filter { outcome: Some(Outcome::VendorCut), ..Filter::default() },
-        Filter { conversation: Some("c".into()), ..Filter::default() },
-        Filter { from_ms: Some(NOW), to_ms: Some(NOW + 5_000_000), ..Filter::default() },
+        Filter {
+            model: Some("m1".into()),
+            ..Filter::default()
+        },
+        Filter {
+            key_id: Some("key_1".into()),
+            ..Filter::default()
+        },
+        Filter {
+            outcome: Some(Outcome::VendorCut),
+            ..Filter::default()
+        },
+        Filter {
+            conversation: Some("c".into()),
+            ..Filter::default()
+        },
+        Filter {
+            from_ms: Some(NOW),
+            to_ms: Some(NOW + 5_000_000),
+            ..Filter::default()
+        },
         // What nobody has.
-        Filter { model: Some("m9".into()), ..Filter::default() },
-        Filter { key_id: Some("key_9".into()), ..Filter::default() },
+        Filter {
+            model: Some("m9".into()),
+            ..Filter::default()
+        },
+        Filter {
+            key_id: Some("key_9".into()),
+            ..Filter::default()
+        },
     ];
     let steps = |filter: &Filter| {
         let (sql, values) = endings_sql(ACCOUNT, filter, None, 51);
         let mut statement = connection.prepare(&sql).unwrap();
-        statement.query_map(params_from_iter(&values), |_| Ok(())).unwrap().for_each(drop);
+        statement
+            .query_map(params_from_iter(&values), |_| Ok(()))
+            .unwrap()
+            .for_each(drop);
         statement.get_status(StatementStatus::VmStep)
     };
     for filter in &single {
-        // Some twenty steps of the virtual machine a row; the whole account would be more than a million.
+        // Some twenty steps of the virtual machine a row; the whole account would be more than a
+        // million.
         assert!(steps(filter) < 3_000, "{filter:?}");
     }
     // Without its index the same question walks over the whole account: the test can tell.
-    connection.execute_batch("DROP INDEX entry_by_model").unwrap();
-    assert!(steps(&Filter { model: Some("m9".into()), ..Filter::default() }) > 100_000);
+    connection
+        .execute_batch("DROP INDEX entry_by_model")
+        .unwrap();
+    assert!(
+        steps(&Filter {
+            model: Some("m9".into()),
+            ..Filter::default()
+        }) > 100_000
+    );
 }
 
 #[test]
 fn a_ledger_that_had_no_sums_gets_those_of_its_debits() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("ledger.db");
-    let usage = Usage { input: 10, cache_read: 30, cache_write_1h: 2, output: 5, ..Usage::default() };
+    let usage = Usage {
+        input: 10,
+        cache_read: 30,
+        cache_write_1h: 2,
+        output: 5,
+        ..Usage::default()
+    };
     let before = {
         let ledger = opened(dir.path(), 10);
         let endings = [
             ending("req_a", NOW, Outcome::Completed, usage, None),
             ending("req_b", NOW + HOUR_MS, Outcome::ClientLeft, usage, None),
-            Ending { paid: Micro::ZERO, ..ending("req_c", NOW, Outcome::VendorError, Usage::default(), None) },
+            Ending {
+                paid: Micro::ZERO,
+                ..ending("req_c", NOW, Outcome::VendorError, Usage::default(), None)
+            },
         ];
-        let pairs: Vec<_> = endings.iter().map(|ending| (ending, Default::default())).collect();
+        let pairs: Vec<_> = endings
+            .iter()
+            .map(|ending| (ending, Default::default()))
+            .collect();
         assert_eq!(ledger.end_requests(&pairs, "").unwrap(), 3);
         ledger.spent(ACCOUNT, 0).unwrap()
     };
@@ -274,7 +469,13 @@ fn a_ledger_that_had_no_sums_gets_those_of_its_debits() {
     .unwrap();
     drop(old);
     let ledger = Ledger::open(dir.path()).unwrap();
-    assert_eq!((before.len(), ledger.spent(ACCOUNT, 0).unwrap()), (2, before));
-    let filter = Filter { model: Some("beta-5.2".into()), ..Filter::default() };
+    assert_eq!(
+        (before.len(), ledger.spent(ACCOUNT, 0).unwrap()),
+        (2, before)
+    );
+    let filter = Filter {
+        model: Some("beta-5.2".into()),
+        ..Filter::default()
+    };
     assert_eq!(ledger.endings(ACCOUNT, &filter, None, 9).unwrap().len(), 3);
 }

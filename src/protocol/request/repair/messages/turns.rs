@@ -1,7 +1,8 @@
-//! Turns that a messages model refuses: instructions inside the conversation, and a last word of its own.
+//! Turns that a messages model refuses: instructions inside the conversation, and a last word of
+//! its own.
 //!
-//! It must not move anything else. Instructions in front of the conversation go to `system`; behind it they become
-//! reminders in the user's name, as in translation.
+//! It must not move anything else. Instructions in front of the conversation go to `system`; behind
+//! it they become reminders in the user's name, as in translation.
 
 use super::super::{Strip, is_empty};
 use crate::protocol::form::{Action, At};
@@ -14,7 +15,11 @@ use crate::protocol::tree::Value;
 impl<'a> Strip<'a> {
     /// Instructions of the role `system`.
     pub(super) fn system_turns(&mut self, root: Value<'a>) {
-        let messages: Vec<Value<'a>> = root.get("messages").into_iter().flat_map(Value::items).collect();
+        let messages: Vec<Value<'a>> = root
+            .get("messages")
+            .into_iter()
+            .flat_map(Value::items)
+            .collect();
         if !messages.iter().any(|message| is_system(*message)) {
             return;
         }
@@ -22,7 +27,12 @@ impl<'a> Strip<'a> {
         // Instructions alone are no conversation: the last of them becomes what the user says.
         let leading = first_other.unwrap_or(messages.len().saturating_sub(1));
         let mut instructions = Vec::new();
-        for (index, message) in messages.iter().copied().enumerate().filter(|(_, message)| is_system(*message)) {
+        for (index, message) in messages
+            .iter()
+            .copied()
+            .enumerate()
+            .filter(|(_, message)| is_system(*message))
+        {
             self.warnings.add(Action::Rewritten, At::Message(index));
             if index < leading {
                 instructions.extend(message.get("content"));
@@ -37,21 +47,27 @@ impl<'a> Strip<'a> {
         self.add_instructions(root, &instructions);
     }
 
-    /// Says the instructions of that index in the user's name, behind the results that must follow a call at once.
+    /// Says the instructions of that index in the user's name, behind the results that must follow
+    /// a call at once.
     fn reminder(&mut self, messages: &[Value<'a>], index: usize) {
-        let Some(message) = messages.get(index).copied() else { return };
+        let Some(message) = messages.get(index).copied() else {
+            return;
+        };
         let content = message.get("content").filter(|content| !is_empty(*content));
         let Some(reminder) = content.and_then(reminder) else {
             self.gone.push(self.span(message.raw()));
             return;
         };
         let before = index.checked_sub(1).and_then(|before| messages.get(before));
-        let results = messages.get(index.saturating_add(1)).filter(|next| has_block(**next, "tool_result"));
+        let results = messages
+            .get(index.saturating_add(1))
+            .filter(|next| has_block(**next, "tool_result"));
         match results.filter(|_| before.is_some_and(|before| has_block(*before, "tool_use"))) {
             Some(results) => {
                 self.gone.push(self.span(message.raw()));
                 let end = self.span(results.raw()).end;
-                self.edits.push((Span { start: end, end }, format!(",{reminder}")));
+                self.edits
+                    .push((Span { start: end, end }, format!(",{reminder}")));
             }
             None => self.replace_raw(message, reminder),
         }
@@ -59,13 +75,25 @@ impl<'a> Strip<'a> {
 
     /// Puts what stood in front of the conversation behind the instructions at the top.
     fn add_instructions(&mut self, root: Value<'a>, instructions: &[Value<'a>]) {
-        let blocks: Vec<String> = instructions.iter().flat_map(|content| blocks_of(*content)).collect();
+        let blocks: Vec<String> = instructions
+            .iter()
+            .flat_map(|content| blocks_of(*content))
+            .collect();
         if blocks.is_empty() {
             return;
         }
-        let given = root.members().filter(|(key, _)| key.is("system")).last().map(|(_, value)| value);
+        let given = root
+            .members()
+            .filter(|(key, _)| key.is("system"))
+            .last()
+            .map(|(_, value)| value);
         let before = given.into_iter().flat_map(blocks_of);
-        let all = || before.chain(blocks.iter().cloned()).collect::<Vec<_>>().join(",");
+        let all = || {
+            before
+                .chain(blocks.iter().cloned())
+                .collect::<Vec<_>>()
+                .join(",")
+        };
         match (given, instructions) {
             (Some(given), _) => {
                 let all = format!("[{}]", all());
@@ -82,15 +110,22 @@ impl<'a> Strip<'a> {
     /// A last turn of the model's own words: it is asked to go on from them.
     pub(super) fn prefill(&mut self, root: Value<'a>) {
         let messages = || root.get("messages").into_iter().flat_map(Value::items);
-        let Some(last) = messages().last() else { return };
+        let Some(last) = messages().last() else {
+            return;
+        };
         let content = last.get("content");
         let ends_in_text = content.is_some_and(|content| {
-            content.is_string() || content.items().last().is_some_and(|block| is(block.get("type"), "text"))
+            content.is_string()
+                || content
+                    .items()
+                    .last()
+                    .is_some_and(|block| is(block.get("type"), "text"))
         });
         if !is(last.get("role"), "assistant") || !ends_in_text {
             return;
         }
-        self.warnings.add(Action::Inserted, At::Message(messages().count()));
+        self.warnings
+            .add(Action::Inserted, At::Message(messages().count()));
         let end = self.span(last.raw()).end;
         let turn = format!(r#",{{"role":"user","content":{}}}"#, json_string(GO_ON));
         self.edits.push((Span { start: end, end }, turn));
@@ -106,33 +141,63 @@ fn is_system(message: Value<'_>) -> bool {
 }
 
 fn has_block(message: Value<'_>, kind: &str) -> bool {
-    message.get("content").into_iter().flat_map(Value::items).any(|block| is(block.get("type"), kind))
+    message
+        .get("content")
+        .into_iter()
+        .flat_map(Value::items)
+        .any(|block| is(block.get("type"), kind))
 }
 
 /// Instructions as text blocks, each text as it was written.
 fn blocks_of(content: Value<'_>) -> Vec<String> {
     if content.is_string() {
         let is_blank = content.text().is_none_or(|text| text.is_blank());
-        return if is_blank { Vec::new() } else { vec![format!(r#"{{"type":"text","text":{}}}"#, content.raw())] };
+        return if is_blank {
+            Vec::new()
+        } else {
+            vec![format!(r#"{{"type":"text","text":{}}}"#, content.raw())]
+        };
     }
-    content.items().map(|block| block.raw().to_owned()).collect()
+    content
+        .items()
+        .map(|block| block.raw().to_owned())
+        .collect()
 }
 
 /// A user's message that says the instructions as a reminder; `None`: there is no text in them.
 fn reminder(content: Value<'_>) -> Option<String> {
     let texts: Vec<Text<'_>> = match content.text() {
         Some(text) => vec![text],
-        None => content.items().filter_map(|block| block.get("text").and_then(Value::text)).collect(),
+        None => content
+            .items()
+            .filter_map(|block| block.get("text").and_then(Value::text))
+            .collect(),
     };
-    let raws: Vec<&str> = texts.iter().filter(|text| !text.is_blank()).filter_map(spelled).collect();
+    let raws: Vec<&str> = texts
+        .iter()
+        .filter(|text| !text.is_blank())
+        .filter_map(spelled)
+        .collect();
     if raws.is_empty() {
         return None;
     }
     let [before, behind] = REMINDER.map(json_string);
-    let text = format!("{}{}{}", before.strip_suffix('"')?, raws.concat(), behind.strip_prefix('"')?);
-    let marker = content.items().filter_map(|block| block.get("cache_control")).last();
-    let marker = marker.map(|marker| format!(r#","cache_control":{}"#, marker.raw())).unwrap_or_default();
-    Some(format!(r#"{{"role":"user","content":[{{"type":"text","text":{text}{marker}}}]}}"#))
+    let text = format!(
+        "{}{}{}",
+        before.strip_suffix('"')?,
+        raws.concat(),
+        behind.strip_prefix('"')?
+    );
+    let marker = content
+        .items()
+        .filter_map(|block| block.get("cache_control"))
+        .last();
+    let marker = marker
+        .map(|marker| format!(r#","cache_control":{}"#, marker.raw()))
+        .unwrap_or_default();
+    Some(format!(
+        r#"{{"role":"user","content":[{{"type":"text","text":{text}{marker}}}]}}"#
+    ))
 }
 
 /// As its sender wrote it, without the quotes.
