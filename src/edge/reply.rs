@@ -6,7 +6,7 @@
 
 use super::context::{Call, Context};
 use super::intake::Late;
-use super::{meter, own, rates, upstream};
+use super::{meter, own, pool, rates, upstream};
 use crate::billing::Hold;
 use crate::catalog::Model;
 use crate::clock;
@@ -684,9 +684,9 @@ pub fn broken_off(call: &mut Call, surface: Protocol) {
         .is_some_and(|byte| matches!(byte, b'}' | b' ' | b'\n' | b'\r' | b'\t'))
     {
         let body = Bytes::copy_from_slice(kept);
-        let is_whole = call
-            .cpu
-            .run_admitted(body.len(), || read_whole(call, surface, body).is_ok());
+        let is_whole = call.cpu.run_admitted(pool::work_of(&body), || {
+            read_whole(call, surface, body).is_ok()
+        });
         call.shared.set_finishing(is_whole, true);
     }
 }
@@ -801,7 +801,7 @@ fn whole(call: &mut Call, surface: Protocol) -> Result<Option<Bytes>, Failure> {
         return Ok(None);
     };
     let kept = Bytes::from(std::mem::take(kept));
-    let (outcome, lost) = call.cpu.run_admitted(kept.len(), || {
+    let (outcome, lost) = call.cpu.run_admitted(pool::work_of(&kept), || {
         let outcome = read_whole(call, surface, kept.clone());
         let lost = outcome
             .as_ref()

@@ -21,7 +21,7 @@ pub use names::Names;
 
 use super::context::{Call, Context, Stage};
 use super::trace::TRACEPARENT;
-use super::{Gateway, admit};
+use super::{Gateway, admit, pool};
 use crate::config::Limits;
 use crate::protocol::Protocol;
 use http::{Method, Version, header};
@@ -181,7 +181,7 @@ pub fn ask_without_thinking(call: &mut Call) -> bool {
     if !call.is_unanswered() {
         return false;
     }
-    let said = call.cpu.run_admitted(again.body.len(), || {
+    let said = call.cpu.run_admitted(pool::work_of(&again.body), || {
         admit::without_thinking(&again, &call.model)
     });
     let Ok(said) = said else { return false };

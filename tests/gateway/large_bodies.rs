@@ -129,6 +129,33 @@ fn large_bodies_are_answered_like_small_ones() {
 }
 
 #[test]
+fn small_bodies_of_many_values_are_work_for_the_pool_and_those_of_one_long_text_are_not() {
+    for surface in BOTH {
+        let world = Plan::default()
+            .environment("GW_FAIL", "panic@cpu_job")
+            .start();
+        let account = world.account();
+        let mut text = surface.body("input=1 output=1", false, 100);
+        text["messages"][0]["content"] =
+            format!("[[sim input=1 output=1]] {}", "pad ".repeat(15_000)).into();
+        assert_eq!(
+            world.ask(&surface.request(&account.key, &text)).status,
+            200,
+            "one long text"
+        );
+        let mut members = surface.body("input=1 output=1", false, 100);
+        for number in 0..3_000 {
+            members[format!("unknown-{number}")] = number.into();
+        }
+        assert!(members.to_string().len() < 65_536);
+        let failed = world.ask(&surface.request(&account.key, &members));
+        assert_eq!(failed.status, 500, "many values: {}", failed.text());
+        assert!(world.log().contains("CpuJob"));
+        world.close();
+    }
+}
+
+#[test]
 fn a_panic_in_the_work_on_a_large_body_is_answered_and_logged_with_the_request() {
     for surface in BOTH {
         let world = Plan::default()

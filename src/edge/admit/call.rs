@@ -16,7 +16,7 @@ use crate::clock;
 use crate::config::Settings;
 use crate::edge::context::{Call, Context, InFlight, Upstream};
 use crate::edge::intake::{self, BodyShare, Deadlines, ReceivedBody};
-use crate::edge::pool::{CpuSlot, CpuWorker};
+use crate::edge::pool::{self, CpuSlot, CpuWorker};
 use crate::edge::reply::Reply;
 use crate::edge::shutdown::Shutdown;
 use crate::edge::turn::Turn;
@@ -137,7 +137,7 @@ pub async fn prepare(
     let version = version_header(session, settings);
     let (previews, dropped) = order.previews(&flags);
     order.bear(dropped.as_slice())?;
-    let slot = cpu.slot(order.body.len(), session).await?;
+    let slot = cpu.slot(pool::work_of(&order.body), session).await?;
     // From here on it counts by its hold.
     drop(arrival);
     let Fitted {
@@ -235,7 +235,7 @@ async fn receive_body(
     let receive = async {
         let received = intake::read_body(session, share, &limits).await?;
         let body_read = Instant::now();
-        let slot = cpu.slot(received.work_bytes(), session).await?;
+        let slot = cpu.slot(received.work(), session).await?;
         Ok((received, body_read, slot))
     };
     tokio::select! {
@@ -365,8 +365,9 @@ impl Order<'_> {
             let fallbacks = Fallbacks::of(self, &principal, &priced.quote);
             Ok::<_, Failure>((priced, fallbacks))
         })?;
-        let lowered =
-            |priced, limit| cpu.run_admitted(self.body.len(), || self.lowered(priced, limit));
+        let lowered = |priced, limit| {
+            cpu.run_admitted(pool::work_of(&self.body), || self.lowered(priced, limit))
+        };
         if let Some((fallbacks, dearest)) = fallbacks {
             share.cover(self.kept_bytes(&priced.sent, true, Some(&fallbacks)))?;
             // Nobody's answer is shortened for the sake of a model that may never be asked.
@@ -418,7 +419,7 @@ impl Order<'_> {
                 translate::count_tokens(self.surface, &self.body).unwrap_or(self.body.len() as u64);
             input.saturating_add(quote.output_limit.saturating_mul(quote.choices))
         };
-        let bounds = cpu.run_admitted(self.body.len(), || {
+        let bounds = cpu.run_admitted(pool::work_of(&self.body), || {
             rates::bounds(self.settings, principal, may_use)
         });
         let opening = Opening {

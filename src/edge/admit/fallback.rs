@@ -11,6 +11,7 @@ use crate::billing::pricing::Quote;
 use crate::catalog::Model;
 use crate::config::Settings;
 use crate::edge::context::{Call, Upstream};
+use crate::edge::pool;
 use crate::edge::turn::Turn;
 use crate::protocol::Protocol;
 use crate::protocol::failure::Failure;
@@ -186,18 +187,15 @@ fn ask(
     let settings = Arc::clone(&call.settings);
     let order = fallbacks.order(&settings, &model);
     // It could be said at admission.
-    let bytes = fallbacks.body.len();
-    let Ok(priced) = priced.map_or_else(|| call.cpu.run_admitted(bytes, || order.priced()), Ok)
+    let work = pool::work_of(&fallbacks.body);
+    let Ok(priced) = priced.map_or_else(|| call.cpu.run_admitted(work, || order.priced()), Ok)
     else {
         return false;
     };
     let service = priced.quote.service;
     let limit = fallbacks.limit.min(model.max_output_tokens);
     let usage_bounds = priced.quote.usage_bounds(limit);
-    let Ok(sent) = call
-        .cpu
-        .run_admitted(bytes, || order.lowered(priced, limit))
-    else {
+    let Ok(sent) = call.cpu.run_admitted(work, || order.lowered(priced, limit)) else {
         return false;
     };
     let (previews, dropped) = order.previews(&fallbacks.flags);

@@ -6,7 +6,7 @@
 use super::body_share::BodyShare;
 use super::coding::{self, Coding};
 use crate::edge::EdgeLimits;
-use crate::edge::pool::INLINE_BYTES_MAX;
+use crate::edge::pool::{self, INLINE_BYTES_MAX};
 use crate::protocol::failure::{Failure, Kind};
 use bytes::{Bytes, BytesMut};
 use http::header;
@@ -80,12 +80,12 @@ pub struct ReceivedBody {
 }
 
 impl ReceivedBody {
-    /// Bytes that must be worked on to read it; more than any body has where that is not known yet.
-    pub fn work_bytes(&self) -> usize {
-        if self.coding.is_some() {
-            usize::MAX
-        } else {
-            self.bytes.len()
+    /// The work of reading the body, as [`pool::work_of`] gives it. That of a body that is not decoded
+    /// yet is not known and counts as large.
+    pub fn work(&self) -> usize {
+        match self.coding {
+            Some(_) => usize::MAX,
+            None => pool::work_of(&self.bytes),
         }
     }
 
