@@ -96,6 +96,8 @@ mod h2_conformance;
 mod h2_faults;
 #[path = "gateway/h2_vendors.rs"]
 mod h2_vendors;
+#[path = "gateway/h2_windows.rs"]
+mod h2_windows;
 #[path = "gateway/header_checks.rs"]
 mod header_checks;
 #[path = "gateway/hostile.rs"]

@@ -74,7 +74,7 @@ pub async fn health(session: &mut Session, ctx: &mut Context) -> pingora::Result
     ctx.status = 200;
     let mut head = ResponseHeader::build_no_case(200, Some(4))?;
     head.insert_header("content-type", "text/plain")?;
-    reject::send(session, ctx, head, Bytes::from_static(b"ok\n")).await
+    reject::send_short(session, ctx, head, Bytes::from_static(b"ok\n")).await
 }
 
 /// The answer to a token count that was made here.

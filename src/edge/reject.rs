@@ -14,12 +14,28 @@ use http::{HeaderValue, header};
 use pingora::http::ResponseHeader;
 use pingora::proxy::Session;
 use pingora::{Error, ErrorType, Result};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+use tokio::sync::Semaphore;
+
+/// How long a short answer waits for the window of its HTTP/2 stream.
+const WINDOW_TIMEOUT: Duration = Duration::from_secs(2);
+/// How many short answers may wait for a window at one time, in the whole process. Each keeps the
+/// state of its request.
+const MAX_WINDOW_WAITS: usize = 256;
+
+static WINDOW_WAITS: Semaphore = Semaphore::const_new(MAX_WINDOW_WAITS);
 
 /// Answers with a failure, before anything else was sent. The connection stays usable where the
 /// body was read.
 pub async fn answer(session: &mut Session, ctx: &mut Context, failure: &Failure) -> Result<()> {
+    if session.response_written().is_some() {
+        return Err(cannot_write("an answer has begun already"));
+    }
     let (head, body) = render(ctx, failure)?;
-    send_rendered(session, head, body).await
+    send_short_rendered(session, head, body).await
 }
 
 /// Answers a request for a page with a failure: as a page where the client asks for one, else in
@@ -49,7 +65,7 @@ pub async fn answer_page(
         head.insert_header(header::X_CONTENT_TYPE_OPTIONS, "nosniff")?;
         complete(&mut head, ctx, &body)?;
     }
-    send_rendered(session, head, body).await
+    send_short_rendered(session, head, body).await
 }
 
 fn failure_page(failure: &Failure, request_id: &str) -> String {
@@ -147,15 +163,78 @@ pub async fn send(
     send_rendered(session, head, body).await
 }
 
+/// Sends a short answer that anybody can ask for, with this request's id.
+pub async fn send_short(
+    session: &mut Session,
+    ctx: &Context,
+    mut head: ResponseHeader,
+    body: Bytes,
+) -> Result<()> {
+    complete(&mut head, ctx, &body)?;
+    send_short_rendered(session, head, body).await
+}
+
+/// The client has `limits.client_write_seconds` for each write.
 async fn send_rendered(session: &mut Session, head: ResponseHeader, body: Bytes) -> Result<()> {
+    let Some(body) = send_head(session, head, body).await? else {
+        return Ok(());
+    };
+    session.write_response_body(Some(body), true).await
+}
+
+/// Sends an answer for which the gateway hardly waits: it is small, and a client without a key can
+/// ask for many.
+async fn send_short_rendered(
+    session: &mut Session,
+    head: ResponseHeader,
+    body: Bytes,
+) -> Result<()> {
+    let is_http2 = session.is_http2();
+    let Some(body) = send_head(session, head, body).await? else {
+        return Ok(());
+    };
+    let write = session.write_response_body(Some(body), true);
+    if is_http2 {
+        within_window_timeout(write).await
+    } else {
+        write.await
+    }
+}
+
+/// Sends the head of an answer; returns its body where one is to follow.
+async fn send_head(
+    session: &mut Session,
+    head: ResponseHeader,
+    body: Bytes,
+) -> Result<Option<Bytes>> {
     let bodiless = session.req_header().method == http::Method::HEAD || body.is_empty();
     session
         .write_response_header(Box::new(head), bodiless)
         .await?;
-    if !bodiless {
-        session.write_response_body(Some(body), true).await?;
+    Ok((!bodiless).then_some(body))
+}
+
+/// Writes a body to an HTTP/2 stream. Where the client's window has no room for it at once, the
+/// write waits a little, and not at all while [`MAX_WINDOW_WAITS`] others wait.
+///
+/// # Errors
+/// The write failed, or the window has no room. The stream is then reset behind its header.
+async fn within_window_timeout(write: impl Future<Output = Result<()>>) -> Result<()> {
+    let mut write = pin!(write);
+    if let Poll::Ready(written) = poll_fn(|context| Poll::Ready(write.as_mut().poll(context))).await
+    {
+        return written;
     }
-    Ok(())
+    let Ok(_permit) = WINDOW_WAITS.try_acquire() else {
+        return Err(cannot_write("too many answers wait for an HTTP/2 window"));
+    };
+    tokio::time::timeout(WINDOW_TIMEOUT, write)
+        .await
+        .unwrap_or_else(|_| Err(cannot_write("the client opens no HTTP/2 window")))
+}
+
+fn cannot_write(reason: &'static str) -> Box<Error> {
+    Error::explain(ErrorType::WriteError, reason).into_down()
 }
 
 /// Tells the client what failed: as an answer, or inside the stream that has begun.

@@ -1,0 +1,168 @@
+//! HTTP/2 clients that open no window for an answer: a refusal does not wait for them, and every
+//! other answer has a deadline.
+
+use crate::h2::{
+    ACK, DATA, END_HEADERS, END_STREAM, Fields, H2, HEADERS, OK, RST_STREAM, SETTINGS, block,
+    field, resident_kib,
+};
+use crate::world::{Plan, World};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+const WINDOW_UPDATE: u8 = 8;
+const MAX_CONCURRENT_STREAMS: u32 = 100;
+
+/// Opens a connection whose streams have windows of this size.
+fn with_window(world: &World, bytes: u32) -> H2 {
+    let mut h2 = H2::open(world.edge);
+    h2.0.set_read_timeout(Some(Duration::from_secs(20)))
+        .unwrap();
+    let setting = [&4_u16.to_be_bytes()[..], &bytes.to_be_bytes()].concat();
+    h2.send(SETTINGS, 0, 0, &setting);
+    h2
+}
+
+fn get(path: &str) -> Fields {
+    vec![
+        field(":method", "GET"),
+        field(":scheme", "http"),
+        field(":path", path),
+        field(":authority", "gateway.test"),
+    ]
+}
+
+fn send_get(h2: &mut H2, stream: u32, fields: &Fields) {
+    h2.send(HEADERS, END_HEADERS | END_STREAM, stream, &block(fields));
+}
+
+/// What came of a stream: its header, its body, and whether it was whole.
+#[derive(Default)]
+struct Received {
+    header: Vec<u8>,
+    body: Vec<u8>,
+    is_whole: bool,
+}
+
+/// Reads until the stream ends. `on_header` is called once its header has come.
+fn receive(h2: &mut H2, stream: u32, on_header: impl Fn(&mut H2)) -> Received {
+    let mut received = Received::default();
+    loop {
+        let (kind, flags, id, payload) = h2.frame().expect("the end of the stream");
+        match kind {
+            SETTINGS if flags & ACK == 0 => {
+                h2.send(SETTINGS, ACK, 0, b"");
+            }
+            HEADERS if id == stream => {
+                received.header = payload;
+                on_header(h2);
+            }
+            DATA if id == stream => received.body.extend(payload),
+            RST_STREAM if id == stream => return received,
+            _ => {}
+        }
+        if id == stream && matches!(kind, HEADERS | DATA) && flags & END_STREAM > 0 {
+            received.is_whole = true;
+            return received;
+        }
+    }
+}
+
+#[test]
+fn a_short_answer_is_reset_behind_its_header_where_the_client_opens_no_window() {
+    let world = World::new();
+    for path in ["/v1/models", "/v1/nothing", "/healthz"] {
+        let mut h2 = with_window(&world, 0);
+        send_get(&mut h2, 1, &get(path));
+        let received = receive(&mut h2, 1, |_| {});
+        assert!(!received.header.is_empty(), "{path}: no header");
+        assert_eq!(received.header[0] == OK, path == "/healthz", "{path}");
+        assert!(received.body.is_empty() && !received.is_whole, "{path}");
+        // The connection is still good.
+        h2.send(SETTINGS, 0, 0, &[0, 4, 0, 0, 255, 255]);
+        send_get(&mut h2, 3, &get(path));
+        assert!(receive(&mut h2, 3, |_| {}).is_whole, "{path}");
+    }
+    // None of them is a failure of the gateway.
+    assert_eq!(
+        world.metric("gateway_rejected_total", &["reason=\"internal\""]),
+        0.0
+    );
+    world.close();
+}
+
+#[test]
+fn a_window_that_opens_a_little_late_gets_the_whole_refusal() {
+    let world = World::new();
+    let mut ordinary = with_window(&world, 65_535);
+    send_get(&mut ordinary, 1, &get("/v1/models"));
+    let whole = receive(&mut ordinary, 1, |_| {});
+    assert!(whole.is_whole && !whole.body.is_empty());
+    let mut late = with_window(&world, 0);
+    send_get(&mut late, 1, &get("/v1/models"));
+    let received = receive(&mut late, 1, |h2| {
+        h2.send(WINDOW_UPDATE, 0, 1, &10_000_u32.to_be_bytes());
+    });
+    assert!(received.is_whole);
+    assert_eq!(received.body.len(), whole.body.len());
+    world.close();
+}
+
+#[test]
+fn refusals_without_a_window_keep_little_memory_and_leave_others_theirs() {
+    const CONNECTIONS: usize = 20;
+    let world = World::new();
+    let before = resident_kib(world.pid());
+    let mut silent: Vec<_> = (0..CONNECTIONS)
+        .map(|_| {
+            let mut h2 = with_window(&world, 0);
+            for index in 0..MAX_CONCURRENT_STREAMS {
+                send_get(&mut h2, index * 2 + 1, &get("/v1/models"));
+            }
+            h2
+        })
+        .collect();
+    let mut ordinary = with_window(&world, 65_535);
+    for index in 0..20 {
+        send_get(&mut ordinary, index * 2 + 1, &get("/v1/models"));
+        assert!(receive(&mut ordinary, index * 2 + 1, |_| {}).is_whole);
+    }
+    for h2 in &mut silent {
+        let mut reset = BTreeSet::new();
+        while reset.len() < MAX_CONCURRENT_STREAMS as usize {
+            let (kind, _, id, _) = h2.frame().expect("a reset of every stream");
+            if kind == RST_STREAM {
+                reset.insert(id);
+            }
+        }
+    }
+    let grown = resident_kib(world.pid()).saturating_sub(before);
+    println!(
+        "{} refusals: {grown} KiB more",
+        CONNECTIONS * MAX_CONCURRENT_STREAMS as usize
+    );
+    assert!(grown < 64 * 1_024, "{grown} KiB");
+    world.close();
+}
+
+#[test]
+fn an_answer_that_is_no_refusal_has_the_deadline_of_a_write_without_a_window() {
+    let world = Plan::default().limit("client_write_seconds", 1).start();
+    let account = world.account();
+    let with_key = [
+        get("/v1/models"),
+        vec![field("authorization", &format!("Bearer {}", account.key))],
+    ]
+    .concat();
+    for fields in [with_key, get("/docs")] {
+        let mut h2 = with_window(&world, 0);
+        send_get(&mut h2, 1, &fields);
+        let received = receive(&mut h2, 1, |_| {});
+        assert_eq!(received.header[0], OK);
+        assert!(received.body.is_empty() && !received.is_whole);
+    }
+    assert_eq!(
+        world.metric("gateway_rejected_total", &["reason=\"internal\""]),
+        0.0
+    );
+    world.close();
+}
