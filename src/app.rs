@@ -16,7 +16,7 @@ use crate::billing::watch::StoreWatch;
 use crate::billing::{self, Billing, SharedBilling, Till};
 use crate::clock;
 use crate::config::{DRAIN_SECONDS_MAX, Limits, Settings, TOTAL_SECONDS_MAX};
-use crate::edge::connections::{BeforeTls, Connections, Guarded};
+use crate::edge::connections::{Connections, Guarded};
 use crate::edge::descriptors::{self, DescriptorShares};
 use crate::edge::panics::{self, PanicGuard};
 use crate::edge::pressure::{self, Pressure};
@@ -36,7 +36,7 @@ use arc_swap::ArcSwap;
 use axum::routing::get;
 use certificate::Certificate;
 use pingora::apps::HttpServerOptions;
-use pingora::listeners::tls::TlsSettings;
+use pingora::listeners::tls::{Acceptor, TlsSettings};
 use pingora::listeners::{L4BufferSettings, ListenerConfig};
 use pingora::protocols::http::v2::server::{H2Options, default_h2_options};
 use pingora::server::configuration::{Opt, ServerConf};
@@ -421,11 +421,9 @@ fn edge_server(
     proxy.server_options = Some(options);
     proxy.h2_options = Some(h2_options(&settings.limits));
     panics::install_hook();
-    let app = Guarded::new(PanicGuard::new(proxy, recorders), Arc::clone(&connections));
+    let tls = certificate.map(tls_acceptor).transpose()?;
+    let app = Guarded::new(PanicGuard::new(proxy, recorders), connections, tls);
     let mut service = Service::new("edge".to_owned(), app);
-    service
-        .endpoints()
-        .set_pre_tls_callback(Arc::new(BeforeTls(connections)));
     let reads = if certificate.is_some() {
         CLIENT_READS
     } else {
@@ -433,18 +431,18 @@ fn edge_server(
     };
     for address in &settings.edge {
         let buffers = L4BufferSettings::new(reads, CLIENT_WRITES);
-        let mut listener = ListenerConfig::tcp(address.to_string()).l4_buffer(buffers);
-        if let Some(certificate) = certificate {
-            let mut tls = TlsSettings::intermediate("", "")
-                .map_err(|error| anyhow::anyhow!("set up TLS on listen.edge: {error}"))?;
-            tls.set_cert_resolver(Arc::clone(certificate) as _);
-            tls.enable_h2();
-            listener = listener.tls(tls);
-        }
-        service.add_listener(listener);
+        service.add_listener(ListenerConfig::tcp(address.to_string()).l4_buffer(buffers));
     }
     server.add_service(service);
     Ok(server)
+}
+
+fn tls_acceptor(certificate: &Arc<Certificate>) -> anyhow::Result<Acceptor> {
+    let mut tls = TlsSettings::intermediate("", "")
+        .map_err(|error| anyhow::anyhow!("cannot set up TLS on listen.edge: {error}"))?;
+    tls.set_cert_resolver(Arc::clone(certificate) as _);
+    tls.enable_h2();
+    Ok(tls.build())
 }
 
 /// The config as it stands now: it may have been changed while this process waited, and what its

@@ -535,45 +535,7 @@ pub fn start_log() {
             .format_timestamp_millis()
             .build();
     let max_level = logger.filter();
-    if log::set_boxed_logger(Box::new(BoundedLog(logger))).is_ok() {
+    if log::set_boxed_logger(Box::new(logger)).is_ok() {
         log::set_max_level(max_level);
-    }
-}
-
-/// Pingora logs each failed TLS handshake as an error. Those lines pass the limit of refusals,
-/// which counts them elsewhere.
-struct BoundedLog(env_logger::Logger);
-
-/// Marks an error that Pingora logs as a failed handshake, and that was counted and logged before,
-/// or needs neither.
-pub const BEFORE_HANDSHAKE: &str = "closed before the handshake";
-
-const LISTENER_TARGET: &str = "pingora_core::services::listening";
-const HANDSHAKE_MESSAGE: &str = "Downstream handshake ";
-
-impl log::Log for BoundedLog {
-    fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
-        self.0.enabled(metadata)
-    }
-
-    fn log(&self, record: &log::Record<'_>) {
-        if record.target() == LISTENER_TARGET {
-            let message = record.args().to_string();
-            if let Some(message) = message.strip_prefix(HANDSHAKE_MESSAGE) {
-                if message.contains(BEFORE_HANDSHAKE) {
-                    return;
-                }
-                return refusals::log(
-                    RefusalReason::TlsHandshake,
-                    None,
-                    format_args!("TLS handshake {message}"),
-                );
-            }
-        }
-        self.0.log(record);
-    }
-
-    fn flush(&self) {
-        self.0.flush();
     }
 }

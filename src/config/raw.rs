@@ -856,8 +856,8 @@ limits! {
     header_bytes = 32_768, 1_024..=262_144;
     /// A request's header fields; past it, 431.
     header_fields = 64, 8..=256;
-    /// From a header's first byte, or a new connection, to the header's end (HTTP/1); past it, the
-    /// connection is closed.
+    /// From a header's first byte, or a new connection, to the header's end (HTTP/1), and for the TLS
+    /// handshake of a new connection; past it, the connection is closed.
     header_read_seconds = 30, 1..=3_600;
     /// Client connections of this process; past it, the idle ones that have waited longest are
     /// closed, or where there are none, new ones at once. 0: no limit. At the start the gateway

@@ -1,9 +1,10 @@
 //! Client connections: how many there may be, and how long the header of a request may take on one.
 //!
 //! Where there are too many, idle ones give way. Pingora bounds neither: it accepts whoever comes,
-//! and its read time-out begins anew with every byte of a header. So a layer of our own stands
-//! between its listener and its HTTP: [`Guarded`] counts each connection before anything is read
-//! from it, and [`Watched`] gives up on one whose header does not end. What both know of a
+//! its read time-out begins anew with every byte of a header, and its TLS handshake may take a
+//! minute. So a layer of our own stands between its listener and its HTTP: [`Guarded`] counts each
+//! connection before anything is read from it and makes the TLS handshake, and [`Watched`] gives up
+//! on one whose header does not end. What both know of a
 //! connection rides in the connection's digest, the one thing that Pingora carries from the socket
 //! to the request. What is refused here, before there is a request, is counted and logged here too.
 //! Next: `connections/watched.rs`.
@@ -20,26 +21,27 @@ use crate::address::{Caller, Trusted, one_client};
 use crate::config::{Limits, Settings};
 use crate::edge::intake::BodyBytes;
 use crate::protocol::failure::{Failure, Kind};
+use crate::telemetry::METRICS;
 use crate::telemetry::log_path::{loggable_method, loggable_path};
 use crate::telemetry::refusals::{self, RefusalReason};
-use crate::telemetry::{BEFORE_HANDSHAKE, METRICS};
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use http::{Version, header};
 use inbound::{BodyFraming, Inbound};
+use pingora::Result;
 use pingora::apps::ServerApp;
 use pingora::http::ResponseHeader;
-use pingora::listeners::PreTlsProcess;
+use pingora::listeners::tls::Acceptor;
 use pingora::protocols::http::ServerSession;
 use pingora::protocols::l4::stream::Stream as TcpStream;
 use pingora::protocols::raw_connect::ProxyDigest;
-use pingora::protocols::{Digest, GetProxyDigest, GetSocketDigest, Peek, SocketDigest, Stream};
+use pingora::protocols::{Digest, Peek, SocketDigest, Stream};
 use pingora::proxy::Session;
 use pingora::server::ShutdownWatch;
-use pingora::{Error, ErrorType, Result};
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::fmt;
+use std::future::poll_fn;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -59,7 +61,7 @@ pub struct Connections {
 #[derive(Default)]
 struct Open {
     counts: ClientCounts,
-    /// Those that are past their TLS handshake, by their number.
+    /// Those that can be closed where they are idle, by their number.
     watched: HashMap<u64, Weak<Connection>>,
     next: u64,
     /// Until then it is known that none is idle.
@@ -185,7 +187,6 @@ impl Connections {
             is_proxy,
             body_bytes: BodyBytes::default(),
             address,
-            is_accounted: AtomicBool::new(false),
             inbound: Mutex::new(Inbound::new()),
             opened: Instant::now(),
             header_read: Duration::from_secs(settings.limits.header_read_seconds),
@@ -218,30 +219,6 @@ impl Connections {
     }
 }
 
-/// Counts a connection before its TLS handshake, which costs more than all that comes before it.
-pub struct BeforeTls(pub Arc<Connections>);
-
-#[async_trait]
-impl PreTlsProcess for BeforeTls {
-    async fn process(&self, stream: &mut TcpStream) -> Result<()> {
-        let Some(connection) = self.0.enter(stream.get_socket_digest()) else {
-            return Error::e_explain(ErrorType::ConnectRefused, BEFORE_HANDSHAKE);
-        };
-        // Load balancers look whether a port is open, and close: that is no failed handshake.
-        let first_byte =
-            tokio::time::timeout(connection.header_read, stream.try_peek(&mut [0; 1])).await;
-        if !matches!(first_byte, Ok(Ok(_))) {
-            connection.is_accounted.store(true, Ordering::Relaxed);
-            if first_byte.is_err() {
-                connection.refuse(RefusalReason::Silent, &"nothing came in time");
-            }
-            return Error::e_explain(ErrorType::ConnectionClosed, BEFORE_HANDSHAKE);
-        }
-        stream.set_proxy_digest(digest(connection)?);
-        Ok(())
-    }
-}
-
 /// As the digest of the connection, where the request finds it.
 fn digest(connection: Arc<Connection>) -> Result<ProxyDigest> {
     Ok(ProxyDigest::new(
@@ -254,17 +231,60 @@ fn carried(digest: Option<&ProxyDigest>) -> Option<&Arc<Connection>> {
     digest?.user_data.as_ref()?.downcast_ref()
 }
 
-/// The proxy's HTTP, behind the count and the watch.
+/// Makes the TLS handshake. `None` where it fails, takes longer than a header may, or gives way to
+/// other clients.
+async fn handshake(tls: &Acceptor, stream: Stream, connection: &Connection) -> Option<Stream> {
+    let mut tcp = stream.into_any().downcast::<TcpStream>().ok()?;
+    let mut has_begun = false;
+    let accept = async {
+        // Load balancers look whether a port is open, and close: that is no failed handshake.
+        tcp.try_peek(&mut [0; 1]).await.ok()?;
+        has_begun = true;
+        match tls.tls_handshake(*tcp).await {
+            Ok(stream) => Some(Box::new(stream) as Stream),
+            Err(error) => {
+                connection.refuse(RefusalReason::TlsHandshake, &error);
+                None
+            }
+        }
+    };
+    let accept_or_close = async {
+        tokio::select! {
+            biased;
+            () = poll_fn(|context| connection.poll_closed(context)) => None,
+            accepted = accept => accepted,
+        }
+    };
+    let deadline = connection.opened + connection.header_read;
+    if let Ok(accepted) = tokio::time::timeout_at(deadline.into(), accept_or_close).await {
+        return accepted;
+    }
+    let (reason, detail) = if has_begun {
+        (
+            RefusalReason::TlsHandshake,
+            "the TLS handshake took too long",
+        )
+    } else {
+        (RefusalReason::Silent, "nothing came in time")
+    };
+    connection.refuse(reason, &detail);
+    None
+}
+
+/// The proxy's HTTP, behind the count, the TLS handshake and the watch.
 pub struct Guarded<A> {
     app: Arc<A>,
     connections: Arc<Connections>,
+    tls: Option<Acceptor>,
 }
 
 impl<A> Guarded<A> {
-    pub fn new(app: A, connections: Arc<Connections>) -> Self {
+    /// `tls`: with it, every connection begins with a TLS handshake.
+    pub fn new(app: A, connections: Arc<Connections>, tls: Option<Acceptor>) -> Self {
         Self {
             app: Arc::new(app),
             connections,
+            tls,
         }
     }
 }
@@ -276,17 +296,12 @@ impl<A: ServerApp + Send + Sync + 'static> ServerApp for Guarded<A> {
         mut stream: Stream,
         shutdown: &ShutdownWatch,
     ) -> Option<Stream> {
-        let counted = carried(stream.get_proxy_digest().as_deref()).map(Arc::clone);
-        let connection = match counted {
-            Some(connection) => connection,
-            None => {
-                let connection = self.connections.enter(stream.get_socket_digest())?;
-                stream.set_proxy_digest(digest(Arc::clone(&connection)).ok()?);
-                connection
-            }
-        };
-        connection.is_accounted.store(true, Ordering::Relaxed);
+        let connection = self.connections.enter(stream.get_socket_digest())?;
+        stream.set_proxy_digest(digest(Arc::clone(&connection)).ok()?);
         self.connections.watch(&connection);
+        if let Some(tls) = &self.tls {
+            stream = handshake(tls, stream, &connection).await?;
+        }
         self.app
             .process_new(Box::new(Watched::new(stream, connection)), shutdown)
             .await
@@ -320,8 +335,6 @@ pub struct Connection {
     body_bytes: BodyBytes,
     /// The peer's, for the log.
     address: Option<IpAddr>,
-    /// Its TLS handshake, if it has one, was completed or needs no count.
-    is_accounted: AtomicBool,
     /// Of HTTP/1 only.
     inbound: Mutex<Inbound>,
     opened: Instant,
@@ -492,10 +505,6 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        if !self.is_accounted.load(Ordering::Relaxed) {
-            // Pingora logs why.
-            refusals::count(RefusalReason::TlsHandshake);
-        }
         let mut open = self.of.lock();
         open.watched.remove(&self.number);
         if self.is_counted.swap(false, Ordering::Relaxed) {

@@ -105,17 +105,7 @@ impl RefusalReason {
 /// Counts a refusal and logs it. `detail`: a sentence without its full stop, and nothing that is
 /// secret.
 pub fn record(reason: RefusalReason, client: Option<IpAddr>, detail: impl fmt::Display) {
-    count(reason);
-    log(reason, client, detail);
-}
-
-/// Counts a refusal whose line is written elsewhere.
-pub fn count(reason: RefusalReason) {
     METRICS.refused(reason);
-}
-
-/// Logs a refusal that was counted elsewhere.
-pub fn log(reason: RefusalReason, client: Option<IpAddr>, detail: impl fmt::Display) {
     let admission = window(reason).admit(Instant::now());
     if let Some(left_out) = admission.left_out {
         log_left_out(reason, left_out);

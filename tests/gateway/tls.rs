@@ -5,6 +5,7 @@ use crate::client::Request;
 use crate::surface::{BOTH, Chat, Surface};
 use crate::world::{Plan, SOON, World, wait_for};
 use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
@@ -41,6 +42,10 @@ fn certify(dir: &Path) {
 }
 
 pub fn secure() -> (World, TempDir) {
+    secure_with(Plan::default())
+}
+
+fn secure_with(plan: Plan) -> (World, TempDir) {
     let dir = tempfile::tempdir().unwrap();
     certify(dir.path());
     let path = |name: &str| dir.path().join(name).display().to_string();
@@ -49,7 +54,7 @@ pub fn secure() -> (World, TempDir) {
         path("cert.pem"),
         path("key.pem")
     );
-    (Plan::default().edit("listen:\n", &tls).start(), dir)
+    (plan.edit("listen:\n", &tls).start(), dir)
 }
 
 /// What curl came to with this certificate for its authority: `version status` and the body; or
@@ -280,5 +285,84 @@ fn a_changed_certificate_is_taken_up_and_no_connection_is_cut() {
     held.send(&Chat.whole(&account.key, "text=afterwards input=1 output=1"));
     held.until("afterwards");
     drop(held);
+    world.close();
+}
+
+/// The first message of a TLS 1.2 handshake, which the client does not go on with.
+fn client_hello() -> Vec<u8> {
+    let extensions = [
+        &[0, 10, 0, 4, 0, 2, 0, 23][..], // the group P-256
+        &[0, 11, 0, 2, 1, 0],            // uncompressed points
+        &[0, 13, 0, 4, 0, 2, 4, 3],      // ECDSA with SHA-256
+    ]
+    .concat();
+    let hello = [
+        &[3, 3][..],
+        &[7; 32],
+        // No session, one cipher suite, no compression.
+        &[0, 0, 2, 0xc0, 0x2b, 1, 0],
+        &[0, extensions.len() as u8],
+        &extensions,
+    ]
+    .concat();
+    let message = [&[1, 0, 0, hello.len() as u8][..], &hello].concat();
+    [&[22, 3, 1, 0, message.len() as u8][..], &message].concat()
+}
+
+#[test]
+fn a_handshake_that_is_not_finished_ends_within_the_time_of_a_header() {
+    let (world, _dir) = secure_with(Plan::default().limit("header_read_seconds", 1));
+    for begun in [
+        &b"\x16"[..],
+        b"\x16\x03\x01\x02\x00\x01\x00",
+        &client_hello(),
+    ] {
+        let mut stream = TcpStream::connect(("127.0.0.1", world.edge)).unwrap();
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        stream.write_all(begun).unwrap();
+        let mut answer = Vec::new();
+        stream
+            .read_to_end(&mut answer)
+            .unwrap_or_else(|error| panic!("still open after {} bytes: {error}", begun.len()));
+        // Only the whole message is answered, by the server's own part of the handshake.
+        assert_eq!(answer.first() == Some(&22), begun.len() > 8, "{answer:?}");
+    }
+    wait_for("the count", SOON, || {
+        let reason = ["reason=\"tls_handshake\""];
+        (world.metric("gateway_malformed_total", &reason) == 3.0).then_some(())
+    });
+    assert!(world.log().contains("the TLS handshake took too long"));
+    world.close();
+}
+
+#[test]
+fn handshakes_that_are_not_finished_give_way_to_other_clients() {
+    let plan = Plan::default()
+        .limit("connections", 4)
+        .limit("connections_per_address", 0);
+    let (world, dir) = secure_with(plan);
+    let account = world.account();
+    let cert = dir.path().join("cert.pem");
+    let connected = || world.metric("gateway_client_connections", &[]);
+    wait_for("the start's own look to end", SOON, || {
+        (connected() == 0.0).then_some(())
+    });
+    let begun: Vec<_> = (0..4)
+        .map(|_| {
+            let mut stream = TcpStream::connect(("127.0.0.1", world.edge)).unwrap();
+            stream.write_all(b"\x16").unwrap();
+            stream
+        })
+        .collect();
+    wait_for("all to be connected", SOON, || {
+        (connected() == 4.0).then_some(())
+    });
+    let body = Chat.body("input=1 output=1", false, 10).to_string();
+    // They count as idle after a second.
+    wait_for("an answer to another client", SOON, || {
+        curl(&world, &cert, &[], Chat, &account.key, body.as_bytes())
+    });
+    assert!(world.metric("gateway_idle_connections_closed_total", &[]) >= 1.0);
+    drop(begun);
     world.close();
 }
