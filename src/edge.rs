@@ -150,6 +150,11 @@ impl Gateway {
     }
 }
 
+/// The reasons under which refusals of the sidecar are counted.
+pub fn sidecar_reasons() -> impl Iterator<Item = &'static str> {
+    reject::SIDECAR_REASONS.iter().map(|(_, reason)| *reason)
+}
+
 /// How often Pingora may ask for another peer: every address of every endpoint, and one repeat on a
 /// fresh connection, for each model that may answer. Whether it does, `edge/upstream.rs` decides.
 pub fn retries_max() -> usize {
@@ -296,7 +301,7 @@ impl ProxyHttp for Gateway {
         ctx: &mut Context,
     ) -> Result<()> {
         if matches!(ctx.stage, Stage::Sidecar { .. }) {
-            ctx.status = header.status.as_u16();
+            reject::note_sidecar_status(ctx, header.status.as_u16());
             // The connection to the sidecar is not the client's.
             header.remove_header(&http::header::CONNECTION);
             header.insert_header("x-request-id", &ctx.request_id)?;

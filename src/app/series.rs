@@ -6,6 +6,7 @@
 
 use crate::catalog::Vendor;
 use crate::config::Settings;
+use crate::edge;
 use crate::protocol::Protocol;
 use crate::protocol::failure::Kind;
 use crate::telemetry::{METRICS, gen_ai};
@@ -18,6 +19,13 @@ const VENDOR_STATUSES: [&str; 16] = [
     "0", "200", "400", "401", "403", "404", "408", "409", "413", "422", "429", "500", "502", "503",
     "504", "529",
 ];
+/// 499: the client left before it had a status.
+const HEALTH_STATUSES: &[&str] = &["200", "405", "499", "500"];
+const PAGE_STATUSES: &[&str] = &[
+    "200", "303", "304", "307", "400", "401", "403", "404", "405", "408", "409", "413", "422",
+    "429", "499", "500", "502", "503",
+];
+const MALFORMED_STATUSES: [&str; 3] = ["400", "405", "431"];
 /// Why a request moves on to another address or endpoint.
 const FAILOVER_REASONS: [&str; 12] = [
     "address",
@@ -72,13 +80,22 @@ fn create_requests(models: &[&str]) {
     for kind in Kind::ALL {
         METRICS.rejected.with_label_values(&[kind.reason()]);
     }
-    for route in ["health", "page"] {
-        METRICS.requests.with_label_values(&[route, "", "", "200"]);
+    for reason in edge::sidecar_reasons() {
+        METRICS.rejected.with_label_values(&[reason]);
+    }
+    for (route, statuses) in [("health", HEALTH_STATUSES), ("page", PAGE_STATUSES)] {
+        for status in statuses {
+            METRICS.requests.with_label_values(&[route, "", "", status]);
+        }
+    }
+    for status in MALFORMED_STATUSES {
+        for surface in [""].into_iter().chain(SURFACES.map(Protocol::as_str)) {
+            METRICS
+                .requests
+                .with_label_values(&["malformed", surface, "", status]);
+        }
     }
     for surface in SURFACES {
-        METRICS
-            .requests
-            .with_label_values(&["malformed", surface.as_str(), "", "400"]);
         let refused = Kind::ALL.iter().map(|kind| kind.status(surface));
         // 499: the client left before it had a status.
         let statuses: BTreeSet<_> = refused.chain([200, 499]).collect();

@@ -16,7 +16,7 @@ pub use fallback::{Fallbacks, ask_next};
 pub use order::without_thinking;
 
 use super::activity::ReceiptLookup;
-use super::context::{Call, Context, InFlight, SidecarPermit, Stage};
+use super::context::{Call, Context, InFlight, Route as Label, SidecarPermit, Stage};
 use super::cors::{self, Cors};
 use super::meter::MALFORMED;
 use super::{Gateway, connections, framing, free_rates, intake, own, pages, reject};
@@ -123,6 +123,11 @@ pub fn surface_of(path: &str) -> Option<Protocol> {
 pub async fn admit(gateway: &Gateway, session: &mut Session, ctx: &mut Context) -> Result<bool> {
     let settings = gateway.settings.load_full();
     let route = route(session.req_header().uri.path());
+    ctx.route = match &route {
+        Route::Health => Label::Health,
+        Route::Sidecar => Label::Page,
+        Route::Vendor { .. } | Route::Own(_) | Route::Unknown => Label::Api,
+    };
     ctx.surface = match &route {
         Route::Vendor { surface, .. } => *surface,
         Route::Unknown
@@ -211,7 +216,7 @@ async fn answer_malformed(
 ) -> Result<()> {
     session.set_keepalive(None);
     ctx.stage = Stage::Answered { what: MALFORMED };
-    reject::answer(session, ctx, failure).await?;
+    reject::answer_malformed(session, ctx, reason, failure).await?;
     let head = session.req_header();
     let (method, path) = (
         loggable_method(head.method.as_str().as_bytes()),
@@ -262,7 +267,7 @@ async fn judge(
         return own::health(session, ctx)
             .await
             .map(|()| Admitted::Answered(own::HEALTH))
-            .map_err(lost);
+            .map_err(unanswerable);
     }
     // Entered before the look at `draining`: whoever drains afterwards waits for this request.
     let in_flight = InFlight::enter(&gateway.in_flight);
@@ -313,11 +318,15 @@ async fn judge(
             {
                 call::Prepared::Call(call) => Ok(Admitted::Call(call)),
                 call::Prepared::Count(tokens) => {
-                    own::count(session, ctx, tokens).await.map_err(lost)?;
+                    own::count(session, ctx, tokens)
+                        .await
+                        .map_err(unanswerable)?;
                     Ok(Admitted::Answered("count"))
                 }
                 call::Prepared::Replay(answer) => {
-                    own::replay(session, ctx, answer).await.map_err(lost)?;
+                    own::replay(session, ctx, answer)
+                        .await
+                        .map_err(unanswerable)?;
                     Ok(Admitted::Answered("replayed"))
                 }
             }
@@ -367,8 +376,8 @@ fn count_refused(
     }
 }
 
-/// The client's connection broke while it was being answered.
-fn lost(error: Box<pingora::Error>) -> Failure {
+/// An answer could not be made.
+fn unanswerable(error: Box<pingora::Error>) -> Failure {
     Failure::new(Kind::Internal, error.to_string())
 }
 

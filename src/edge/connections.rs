@@ -16,6 +16,7 @@ mod watched;
 
 use super::client_counts::{ClientCounts, Exceeded};
 use super::framing::{self, Flaw};
+use super::reject::MalformedAnswer;
 use super::{Recorders, meter, reject};
 use crate::address::{Caller, Trusted, one_client};
 use crate::config::{Limits, Settings};
@@ -41,8 +42,9 @@ use pingora::server::ShutdownWatch;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::fmt;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::net::IpAddr;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
@@ -461,6 +463,25 @@ impl Connection {
         refusals::record(reason, self.address, detail);
     }
 
+    /// The library for HTTP/2 answered a request by itself, with this status alone.
+    fn record_bare_answer(&self, reason: RefusalReason, status: u16) {
+        let answer = MalformedAnswer::bare(status);
+        self.refuse(
+            reason,
+            &format_args!(
+                "a request of HTTP/2, answered {status}. Request {}",
+                answer.request_id
+            ),
+        );
+        meter::record_malformed(
+            &self.of.recorders,
+            &answer,
+            reason,
+            self.address,
+            Default::default(),
+        );
+    }
+
     /// The answer to a malformed HTTP/1 request, for which Pingora is writing `by_pingora`; counted
     /// and logged.
     fn answer_malformed(&self, by_pingora: &[u8]) -> Vec<u8> {
@@ -471,8 +492,7 @@ impl Connection {
             .is_some_and(|rest| rest.starts_with(b"405"))
         {
             // It knows no tunnels.
-            let failure =
-                Failure::new(Kind::WrongMethod, "The gateway does not answer to CONNECT.");
+            let failure = Failure::new(Kind::WrongMethod, reject::NO_TUNNELS);
             (failure, RefusalReason::RequestLine)
         } else {
             let flaw = framing::flaw_of_header(inbound.header());
@@ -536,6 +556,20 @@ pub fn body_bytes(digest: Option<&Digest>) -> Option<BodyBytes> {
 
 fn connection(digest: Option<&Digest>) -> Option<&Arc<Connection>> {
     carried(digest?.proxy_digest.as_deref())
+}
+
+/// With which code the stream of this HTTP/2 request was reset; `None` where it was not.
+pub fn reset_reason(session: &mut Session) -> Option<h2::Reason> {
+    let ServerSession::H2(h2) = session.downstream_session.as_mut() else {
+        return None;
+    };
+    let mut context = Context::from_waker(Waker::noop());
+    match pin!(h2.idle()).poll(&mut context) {
+        Poll::Ready(Ok(reason)) => Some(reason),
+        // The connection broke.
+        Poll::Ready(Err(_)) => Some(h2::Reason::CANCEL),
+        Poll::Pending => None,
+    }
 }
 
 /// A request's header is whole: what comes now is its body, which has a deadline of its own.

@@ -48,11 +48,44 @@ pub struct Context {
     pub cors: Option<Cors>,
     /// Whose shape a failure takes.
     pub surface: Protocol,
+    /// What the request is counted and logged as.
+    pub route: Route,
     pub stage: Stage,
     /// Status of the answer, 0 while there is none.
     pub status: u16,
     /// Why it was refused or failed, in one word.
     pub reason: Option<&'static str>,
+}
+
+/// The label that keeps pages and health checks apart from the API: they outnumber it, and would
+/// dilute a ratio.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Route {
+    Api,
+    Page,
+    Health,
+    /// Not a request that could be read in one way.
+    Malformed,
+}
+
+impl Route {
+    /// The label of `gateway_requests_total`, and the member of the access log.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Route::Api => "api",
+            Route::Page => "page",
+            Route::Health => "health",
+            Route::Malformed => "malformed",
+        }
+    }
+
+    /// The surface's label; pages and health checks have none.
+    pub fn surface(self, surface: Protocol) -> &'static str {
+        match self {
+            Route::Page | Route::Health => "",
+            Route::Api | Route::Malformed => surface.as_str(),
+        }
+    }
 }
 
 /// What became of it.
@@ -278,6 +311,7 @@ impl Context {
             principal: None,
             cors: None,
             surface: Protocol::Chat,
+            route: Route::Api,
             stage: Stage::New,
             status: 0,
             reason: None,
@@ -311,6 +345,7 @@ impl Context {
             principal: self.principal.take(),
             cors: self.cors.take(),
             surface: self.surface,
+            route: self.route,
             stage: std::mem::replace(&mut self.stage, Stage::New),
             status: self.status,
             reason: self.reason,

@@ -4,12 +4,13 @@
 //! Must not write to the client.
 
 use super::Recorders;
-use super::context::{Call, Context, Phases, Stage};
+use super::context::{Call, Context, Phases, Route, Stage};
 use super::intake::{self, Ended};
 use super::reject::MalformedAnswer;
-use super::{own, trace, upstream};
+use super::{trace, upstream};
 use crate::clock;
 use crate::money::Micro;
+use crate::protocol::Protocol;
 use crate::protocol::failure::Kind;
 use crate::store::ledger::Outcome;
 use crate::telemetry::METRICS;
@@ -33,7 +34,7 @@ pub async fn end(recorders: &Recorders, session: &mut Session, ctx: &mut Context
     record(recorders, ctx);
 }
 
-/// What became of a request that was refused as malformed, in [`Stage::Answered`] and as a label.
+/// What became of a request that was refused as malformed, in [`Stage::Answered`].
 pub const MALFORMED: &str = "malformed";
 
 /// Counts a request that Pingora did not accept, and logs it to the access log.
@@ -44,10 +45,11 @@ pub fn record_malformed(
     client: Option<IpAddr>,
     (method, path): (String, String),
 ) {
-    let surface = answer.surface.as_str();
+    let route = Route::Malformed.as_str();
+    let surface = answer.surface.map_or("", Protocol::as_str);
     METRICS
         .requests
-        .with_label_values(&[MALFORMED, surface, "", &answer.status.to_string()])
+        .with_label_values(&[route, surface, "", &answer.status.to_string()])
         .inc();
     if recorders.access.is_on() {
         recorders.access.write(Record {
@@ -56,7 +58,8 @@ pub fn record_malformed(
             client,
             method,
             path,
-            route: MALFORMED,
+            route,
+            handler: MALFORMED,
             surface,
             status: answer.status,
             reason: Some(reason.as_str()),
@@ -66,6 +69,16 @@ pub fn record_malformed(
             auth_us: None,
             total_us: 0,
         });
+    }
+}
+
+/// Counts and logs a request from this peer, of which nothing else is known.
+pub fn record_at(recorders: &Recorders, ctx: &mut Context, address: Option<IpAddr>) {
+    count(ctx, ctx.arrived.elapsed());
+    if recorders.access.is_on() {
+        let mut line = access_record(ctx, ctx.arrived.elapsed());
+        line.client = address;
+        recorders.access.write(line);
     }
 }
 
@@ -175,25 +188,8 @@ fn status(ctx: &Context) -> u16 {
     }
 }
 
-/// The label that keeps pages and health checks apart from the API: they outnumber it, and would
-/// dilute a ratio.
-fn route(ctx: &Context) -> &'static str {
-    match &ctx.stage {
-        Stage::Answered { what: own::HEALTH } => own::HEALTH,
-        Stage::Answered { what: MALFORMED } => MALFORMED,
-        Stage::Sidecar { account: None, .. } => "page",
-        _ => "api",
-    }
-}
-
 fn count(ctx: &Context, took: Duration) {
-    let route = route(ctx);
-    // Health checks and pages have no surface.
-    let surface = if matches!(route, "page" | own::HEALTH) {
-        ""
-    } else {
-        ctx.surface.as_str()
-    };
+    let (route, surface) = (ctx.route.as_str(), ctx.route.surface(ctx.surface));
     let model = match &ctx.stage {
         Stage::Call(call) => call.model.id.as_str(),
         _ => "",
@@ -237,7 +233,7 @@ fn count(ctx: &Context, took: Duration) {
 /// The line of the access log; takes the request's id, which nothing needs any more.
 fn access_record(ctx: &mut Context, took: Duration) -> Record {
     let phases = ctx.phases();
-    let (route, call) = match &ctx.stage {
+    let (handler, call) = match &ctx.stage {
         Stage::Call(call) => (
             "call",
             phases.map(|phases| call_record(call, phases, ctx.arrived)),
@@ -253,8 +249,9 @@ fn access_record(ctx: &mut Context, took: Duration) -> Record {
         client: ctx.caller.map(|caller| caller.address),
         method,
         path,
-        route,
-        surface: ctx.surface.as_str(),
+        route: ctx.route.as_str(),
+        handler,
+        surface: ctx.route.surface(ctx.surface),
         status: status(ctx),
         reason: ctx.reason,
         account: principal.map(|(principal, _)| Arc::clone(&principal.account_id)),

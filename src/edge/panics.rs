@@ -165,6 +165,10 @@ impl<A: HttpServerApp + Send + Sync + 'static> HttpServerApp for PanicGuard<A> {
         session: ServerSession,
         shutdown: &ShutdownWatch,
     ) -> Option<ReusedHttpStream> {
+        if session.is_http2() && session.req_header().method == http::Method::CONNECT {
+            reject::refuse_connect(session, &self.recorders).await;
+            return None;
+        }
         let handle = async {
             match catch(self.app.process_new_http(session, shutdown)).await {
                 Ok(reused) => reused,

@@ -3,17 +3,20 @@
 //!
 //! Must not decide that something failed, nor whether it is tried again.
 
-use super::context::{Call, Context, Stage};
-use super::{admit, connections, intake, meter, reply};
+use super::context::{Call, Context, Route, Stage};
+use super::{Recorders, admit, connections, intake, meter, reply};
 use crate::protocol::Protocol;
 use crate::protocol::aside;
 use crate::protocol::failure::{Failure, Kind};
-use crate::telemetry::{METRICS, refusals};
+use crate::telemetry::METRICS;
+use crate::telemetry::log_path::{loggable_method, loggable_path};
+use crate::telemetry::refusals::{self, RefusalReason};
 use bytes::Bytes;
 use http::{HeaderValue, header};
 use pingora::http::ResponseHeader;
+use pingora::protocols::http::ServerSession;
 use pingora::proxy::Session;
-use pingora::{Error, ErrorType, Result};
+use pingora::{Error, ErrorSource, ErrorType, Result};
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
@@ -34,8 +37,73 @@ pub async fn answer(session: &mut Session, ctx: &mut Context, failure: &Failure)
     if session.response_written().is_some() {
         return Err(cannot_write("an answer has begun already"));
     }
+    if note_reset(session, ctx) {
+        return Ok(());
+    }
     let (head, body) = render(ctx, failure)?;
-    send_short_rendered(session, head, body).await
+    let sent = send_short_rendered(session, head, body).await;
+    note_unsent(session, ctx, sent)
+}
+
+/// Refuses what could be read in two ways. `gateway_malformed_total` alone counts it, under the
+/// reason that the access log has too.
+pub async fn answer_malformed(
+    session: &mut Session,
+    ctx: &mut Context,
+    reason: RefusalReason,
+    failure: &Failure,
+) -> Result<()> {
+    ctx.route = Route::Malformed;
+    ctx.reason = Some(reason.as_str());
+    let (head, body) = build(ctx, failure)?;
+    let sent = send_short_rendered(session, head, body).await;
+    note_unsent(session, ctx, sent)
+}
+
+/// The reason of a request whose client left before it was answered.
+const CLIENT_LEFT: &str = "client_left";
+
+/// The client left before it was answered, and nothing was sent.
+fn note_left(ctx: &mut Context) {
+    ctx.status = 0;
+    ctx.reason.get_or_insert(CLIENT_LEFT);
+}
+
+/// Whether the stream of this request has been reset, so that no answer can be sent on it: by the
+/// client, or for an error of HTTP/2, which was counted when the reset was sent.
+fn note_reset(session: &mut Session, ctx: &mut Context) -> bool {
+    if matches!(ctx.stage, Stage::Call(_)) {
+        return false;
+    }
+    let Some(reset) = connections::reset_reason(session) else {
+        return false;
+    };
+    if matches!(
+        reset,
+        h2::Reason::PROTOCOL_ERROR | h2::Reason::STREAM_CLOSED
+    ) {
+        ctx.route = Route::Malformed;
+        ctx.status = 400;
+        ctx.reason = Some(RefusalReason::Http2Stream.as_str());
+    } else {
+        note_left(ctx);
+    }
+    true
+}
+
+/// Where an answer could not even begin, its client is gone. That is no failure of the gateway: it
+/// is noted, and the request is over.
+fn note_unsent(session: &mut Session, ctx: &mut Context, sent: Result<()>) -> Result<()> {
+    let Err(error) = sent else { return Ok(()) };
+    if matches!(ctx.stage, Stage::Call(_)) || session.response_written().is_some() {
+        return Err(error);
+    }
+    log::debug!("answer {}: {error}", ctx.request_id);
+    session.set_keepalive(None);
+    if !note_reset(session, ctx) {
+        note_left(ctx);
+    }
+    Ok(())
 }
 
 /// Answers a request for a page with a failure: as a page where the client asks for one, else in
@@ -52,6 +120,9 @@ pub async fn answer_page(
         .map(HeaderValue::as_bytes)
         .unwrap_or_default();
     let wants_page = memchr::memmem::find(accept, b"text/html").is_some();
+    if note_reset(session, ctx) {
+        return Ok(());
+    }
     let (mut head, mut body) = render(ctx, failure)?;
     head.insert_header(header::CACHE_CONTROL, "no-store")?;
     if wants_page {
@@ -65,7 +136,8 @@ pub async fn answer_page(
         head.insert_header(header::X_CONTENT_TYPE_OPTIONS, "nosniff")?;
         complete(&mut head, ctx, &body)?;
     }
-    send_short_rendered(session, head, body).await
+    let sent = send_short_rendered(session, head, body).await;
+    note_unsent(session, ctx, sent)
 }
 
 fn failure_page(failure: &Failure, request_id: &str) -> String {
@@ -82,13 +154,50 @@ fn failure_page(failure: &Failure, request_id: &str) -> String {
 /// # Errors
 /// A value does not fit into a header.
 pub fn render(ctx: &mut Context, failure: &Failure) -> Result<(ResponseHeader, Bytes)> {
+    count(ctx, failure.reason());
+    build(ctx, failure)
+}
+
+fn count(ctx: &mut Context, reason: &'static str) {
+    ctx.reason = Some(reason);
+    METRICS.rejected.with_label_values(&[reason]).inc();
+}
+
+/// The reasons of what the sidecar refuses, by its status.
+pub const SIDECAR_REASONS: [(u16, &str); 12] = [
+    (400, "invalid_request"),
+    (401, "bad_sign_in"),
+    (403, "forbidden"),
+    (404, "unknown_path"),
+    (405, "wrong_method"),
+    (408, "body_timeout"),
+    (409, "conflict"),
+    (413, "body_too_large"),
+    (422, "invalid_request"),
+    (429, "rate_limited"),
+    (500, "internal"),
+    (503, "overloaded"),
+];
+
+/// The sidecar's status is there: where it refuses, that is counted as if it were refused here.
+pub fn note_sidecar_status(ctx: &mut Context, status: u16) {
+    ctx.status = status;
+    if status < 400 {
+        return;
+    }
+    let known = SIDECAR_REASONS.iter().find(|(known, _)| *known == status);
+    let reason = match known {
+        Some((_, reason)) => reason,
+        None if status < 500 => "invalid_request",
+        None => "internal",
+    };
+    count(ctx, reason);
+}
+
+/// A failure as an answer, not counted.
+fn build(ctx: &mut Context, failure: &Failure) -> Result<(ResponseHeader, Bytes)> {
     let rendered = failure.render(ctx.surface, &ctx.request_id);
     ctx.status = rendered.status;
-    ctx.reason = Some(failure.reason());
-    METRICS
-        .rejected
-        .with_label_values(&[failure.reason()])
-        .inc();
     let mut head = ResponseHeader::build_no_case(rendered.status, Some(8))?;
     for (name, value) in rendered.headers {
         head.insert_header(name, value)?;
@@ -101,7 +210,8 @@ pub fn render(ctx: &mut Context, failure: &Failure) -> Result<(ResponseHeader, B
 /// An answer to what Pingora did not accept as a request.
 pub struct MalformedAnswer {
     pub request_id: String,
-    pub surface: Protocol,
+    /// `None` where nothing is known of the request's path.
+    pub surface: Option<Protocol>,
     pub status: u16,
     /// The whole answer, as HTTP/1.1.
     pub bytes: Vec<u8>,
@@ -113,10 +223,6 @@ pub fn malformed(failure: &Failure, path: &str, is_head: bool) -> MalformedAnswe
     let request_id = &ctx.request_id;
     let surface = admit::surface_of(path).unwrap_or(Protocol::Chat);
     let rendered = failure.render(surface, request_id);
-    METRICS
-        .rejected
-        .with_label_values(&[failure.reason()])
-        .inc();
     let status =
         http::StatusCode::from_u16(rendered.status).unwrap_or(http::StatusCode::BAD_REQUEST);
     let mut head = format!("HTTP/1.1 {status}\r\n");
@@ -133,11 +239,63 @@ pub fn malformed(failure: &Failure, path: &str, is_head: bool) -> MalformedAnswe
     let body = if is_head { Vec::new() } else { rendered.body };
     MalformedAnswer {
         request_id: request_id.clone(),
-        surface,
+        surface: Some(surface),
         status: rendered.status,
         bytes: [head.into_bytes(), body].concat(),
     }
 }
+
+impl MalformedAnswer {
+    /// An answer that the library for HTTP/2 made by itself: nothing but a status.
+    pub fn bare(status: u16) -> Self {
+        Self {
+            request_id: Context::new().request_id.clone(),
+            surface: None,
+            status,
+            bytes: Vec::new(),
+        }
+    }
+}
+
+/// Refuses a request to open a tunnel, which Pingora would answer without a trace.
+pub async fn refuse_connect(mut session: ServerSession, recorders: &Recorders) {
+    let mut ctx = Context::new();
+    let head = session.req_header();
+    let method = loggable_method(head.method.as_str().as_bytes());
+    let path = loggable_path(head.raw_path());
+    let address = session
+        .client_addr()
+        .and_then(|address| Some(address.as_inet()?.ip()));
+    let failure = Failure::new(Kind::WrongMethod, NO_TUNNELS);
+    let reason = RefusalReason::RequestLine;
+    refusals::record(
+        reason,
+        address,
+        format_args!(
+            "{method} {path}: {} Request {}",
+            failure.message, ctx.request_id
+        ),
+    );
+    ctx.route = Route::Malformed;
+    ctx.stage = Stage::Answered {
+        what: meter::MALFORMED,
+    };
+    ctx.reason = Some(reason.as_str());
+    let sent = async {
+        let (head, body) = build(&mut ctx, &failure)?;
+        session.write_response_header(Box::new(head)).await?;
+        session.write_response_body(body, true).await?;
+        session.finish_body().await
+    };
+    if let Err(error) = sent.await {
+        log::debug!("refuse a tunnel: {error}");
+    }
+    ctx.target = Some(Box::new((method, path)));
+    meter::record_at(recorders, &mut ctx, address);
+}
+
+/// The words for CONNECT.
+pub const NO_TUNNELS: &str = "The gateway does not answer to CONNECT.";
 
 /// The header fields that every answer of the gateway's own has.
 fn complete(head: &mut ResponseHeader, ctx: &Context, body: &Bytes) -> Result<()> {
@@ -155,23 +313,25 @@ fn complete(head: &mut ResponseHeader, ctx: &Context, body: &Bytes) -> Result<()
 /// Sends a whole answer with this request's id.
 pub async fn send(
     session: &mut Session,
-    ctx: &Context,
+    ctx: &mut Context,
     mut head: ResponseHeader,
     body: Bytes,
 ) -> Result<()> {
     complete(&mut head, ctx, &body)?;
-    send_rendered(session, head, body).await
+    let sent = send_rendered(session, head, body).await;
+    note_unsent(session, ctx, sent)
 }
 
 /// Sends a short answer that anybody can ask for, with this request's id.
 pub async fn send_short(
     session: &mut Session,
-    ctx: &Context,
+    ctx: &mut Context,
     mut head: ResponseHeader,
     body: Bytes,
 ) -> Result<()> {
     complete(&mut head, ctx, &body)?;
-    send_short_rendered(session, head, body).await
+    let sent = send_short_rendered(session, head, body).await;
+    note_unsent(session, ctx, sent)
 }
 
 /// The client has `limits.client_write_seconds` for each write.
@@ -277,17 +437,23 @@ pub async fn tell(session: &mut Session, error: &Error, ctx: &mut Context) -> Re
         }
         Stage::Sidecar { account, .. } => {
             let is_page = account.is_none();
-            let failure = match connections::body_flaw(session.digest()) {
-                Some(flaw) => {
-                    refusals::record(
-                        flaw.reason,
-                        ctx.caller.map(|caller| caller.address),
-                        flaw.message,
-                    );
-                    Failure::from(flaw)
+            let has_begun = session.response_written().is_some();
+            if let Some(flaw) = connections::body_flaw(session.digest()) {
+                let client = ctx.caller.map(|caller| caller.address);
+                refusals::record(flaw.reason, client, flaw.message);
+                if has_begun {
+                    return Ok(());
                 }
-                None => Failure::new(Kind::UpstreamUnreachable, "The dashboard does not answer."),
-            };
+                session.set_keepalive(None);
+                return answer_malformed(session, ctx, flaw.reason, &flaw.into()).await;
+            }
+            if *error.esource() == ErrorSource::Downstream {
+                if !has_begun && !note_reset(session, ctx) {
+                    note_left(ctx);
+                }
+                return Ok(());
+            }
+            let failure = Failure::new(Kind::UpstreamUnreachable, "The dashboard does not answer.");
             if is_page && session.response_written().is_none() {
                 session.set_keepalive(None);
                 return answer_page(session, ctx, &failure).await;

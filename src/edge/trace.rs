@@ -145,12 +145,13 @@ pub fn spans(ctx: &mut Context, status: u16, took: Duration) -> Vec<Span> {
 fn facts(ctx: &Context, status: u16) -> Vec<(&'static str, Fact)> {
     let mut facts = vec![
         ("gateway.request_id", Fact::Text(ctx.request_id.clone())),
-        (
-            "gateway.surface",
-            Fact::Text(ctx.surface.as_str().to_owned()),
-        ),
+        ("gateway.route", Fact::Text(ctx.route.as_str().to_owned())),
         ("http.response.status_code", Fact::Number(status.into())),
     ];
+    let surface = ctx.route.surface(ctx.surface);
+    if !surface.is_empty() {
+        facts.push(("gateway.surface", Fact::Text(surface.to_owned())));
+    }
     facts.extend(
         ctx.reason
             .map(|reason| ("gateway.reason", Fact::Text(reason.to_owned()))),

@@ -53,8 +53,12 @@ pub struct Record {
     pub method: String,
     /// Cut to 128 bytes, escaped, without the query, and what looks like a key is masked.
     pub path: String,
-    /// `call`, `sidecar`, or what was answered here: a closed set.
+    /// `api`, `page`, `health` or `malformed`, as `gateway_requests_total` counts it.
     pub route: &'static str,
+    /// `call`, `sidecar`, or what was answered here: a closed set.
+    pub handler: &'static str,
+    /// Empty, and left out, for what belongs to none.
+    #[serde(skip_serializing_if = "str::is_empty")]
     pub surface: &'static str,
     pub status: u16,
     /// Why it was refused or failed: a closed set.
@@ -305,7 +309,8 @@ mod tests {
             client: Some([127, 0, 0, 1].into()),
             method: "GET".into(),
             path: "/v1/models".into(),
-            route: "rejected",
+            route: "api",
+            handler: "rejected",
             surface: "chat",
             status: 401,
             reason: Some("bad_key"),
@@ -328,7 +333,7 @@ mod tests {
     fn what_did_not_happen_is_left_out() {
         let line = serde_json::to_value(record("req_1")).unwrap();
         let expected = serde_json::json!({
-            "at": "2025-06-15T15:06:40.000Z", "request_id": "req_1", "client": "127.0.0.1", "method": "GET", "path": "/v1/models", "route": "rejected",
+            "at": "2025-06-15T15:06:40.000Z", "request_id": "req_1", "client": "127.0.0.1", "method": "GET", "path": "/v1/models", "route": "api", "handler": "rejected",
             "surface": "chat", "status": 401, "reason": "bad_key", "total_us": 17
         });
         assert_eq!(line, expected);

@@ -56,6 +56,21 @@ struct ModelSeries {
     first_token: Histogram,
 }
 
+/// How an operation ends badly: the client left, or the vendor or the gateway failed.
+const OPERATION_ERRORS: [&str; 11] = [
+    "client_left",
+    "draining",
+    "internal",
+    "overloaded",
+    "rate_limited",
+    "upstream_closed",
+    "upstream_event_too_large",
+    "upstream_failed",
+    "upstream_timeout",
+    "upstream_unreachable",
+    "vendor_refused_us",
+];
+
 impl GenAi {
     pub fn new(registry: &Registry) -> Self {
         let family = |name: &str, help: &str, buckets: &[f64], label: &[&str]| {
@@ -109,6 +124,10 @@ impl GenAi {
     }
 
     fn series(&self, model: &str, provider: &str) -> ModelSeries {
+        for error in OPERATION_ERRORS {
+            self.operation_duration
+                .with_label_values(&[OPERATION, provider, model, error]);
+        }
         let tokens = |kind| {
             self.token_usage
                 .with_label_values(&[OPERATION, provider, model, kind])

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use tempfile::TempDir;
 
 /// A world whose gateway keeps an access log, and where that is, in a directory of its own.
-fn logging() -> (World, PathBuf, TempDir) {
+pub fn logging() -> (World, PathBuf, TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("access.log");
     let store = "store: {kind: embedded}";
@@ -75,7 +75,8 @@ fn every_request_has_one_line_that_says_what_it_cost_and_no_secret() {
         assert_eq!(line["credits"], receipt["credits"], "{line}");
         assert_eq!(micro(&line["credits"]), surface.cost(7, 9));
         for (member, value) in [
-            ("route", Value::from("call")),
+            ("route", Value::from("api")),
+            ("handler", "call".into()),
             ("outcome", "completed".into()),
             ("status", 200.into()),
             ("model", surface.model().into()),
@@ -101,14 +102,15 @@ fn every_request_has_one_line_that_says_what_it_cost_and_no_secret() {
         (&"bad_key".into(), None)
     );
     assert_eq!(
-        (&line(&lost)["route"], &line(&lost)["status"]),
+        (&line(&lost)["handler"], &line(&lost)["status"]),
         (&"rejected".into(), &404.into())
     );
     assert_eq!(
         (&line(&failed)["outcome"], &line(&failed)["credits"]),
         (&"vendor_error".into(), &"0".into())
     );
-    assert_eq!(line(&page)["route"], "sidecar");
+    assert_eq!(line(&page)["route"], "page");
+    assert_eq!(line(&page).get("surface"), None);
     let text = std::fs::read_to_string(&path).unwrap();
     for secret in [
         account.key.as_str(),

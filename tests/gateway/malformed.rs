@@ -4,9 +4,12 @@
 //! What of it reaches a vendor is `smuggling.rs`; HTTP/2 by its letter is `h2_conformance.rs`.
 
 use crate::client::{Answer, Connection, Request};
-use crate::h2::{END_HEADERS, END_STREAM, H2, HEADERS, block, field, good};
+use crate::h2::{
+    DATA, END_HEADERS, END_STREAM, Fields, GOAWAY, H2, HEADERS, RST_STREAM, block, field, good,
+};
 use crate::surface::Chat;
 use crate::world::{Plan, SOON, World, wait_for};
+use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
@@ -304,5 +307,291 @@ fn a_handshake_that_fails_is_counted_and_a_look_at_the_port_is_not() {
         !world.log().contains("Downstream handshake"),
         "Pingora's own line"
     );
+    world.close();
+}
+
+/// The header of a request over HTTP/2 without a key.
+fn anonymous(method: &str, path: &str) -> Fields {
+    vec![
+        field(":method", method),
+        field(":scheme", "http"),
+        field(":path", path),
+        field(":authority", "gateway.test"),
+    ]
+}
+
+/// Lines of the access log as they are once `due` of them are there.
+fn access_lines(path: &std::path::Path, due: usize) -> Vec<Value> {
+    wait_for(&format!("{due} lines in the access log"), SOON, || {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let lines: Vec<_> = text
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        (lines.len() >= due).then_some(lines)
+    })
+}
+
+/// All requests that were counted so far, wherever.
+fn answers(world: &World, labels: &[&str]) -> f64 {
+    world.metric("gateway_requests_total", labels)
+}
+
+fn rejected(world: &World) -> f64 {
+    world.metric("gateway_rejected_total", &[])
+}
+
+/// A client that cancels its request over HTTP/2 is no failure of the gateway's.
+#[test]
+fn a_request_that_is_cancelled_over_http2_is_counted_once_as_its_clients_doing() {
+    let (world, log, _dir) = crate::access::logging();
+    let mut counted = 0.0;
+    for (path, route) in [
+        ("/dashboard/sign-in", "page"),
+        ("/dashboard/sign-up", "page"),
+    ] {
+        let mut h2 = H2::open(world.edge);
+        let mut fields = anonymous("POST", path);
+        fields.push(field("content-length", "100"));
+        h2.send(HEADERS, END_HEADERS, 1, &block(&fields));
+        h2.send(DATA, 0, 1, b"email=a");
+        h2.send(RST_STREAM, 0, 1, &8_u32.to_be_bytes());
+        counted += 1.0;
+        let labels = [&format!("route=\"{route}\"")[..], "status=\"499\""];
+        wait_for("the request to be counted", SOON, || {
+            (answers(&world, &labels) == counted).then_some(())
+        });
+    }
+    for line in access_lines(&log, 2) {
+        assert_eq!(
+            (&line["route"], &line["status"], &line["reason"]),
+            (&"page".into(), &499.into(), &"client_left".into()),
+            "{line}"
+        );
+        assert_eq!(line.get("surface"), None, "{line}");
+    }
+    // Whether the reset is noticed before the answer is a race; a failure it never is.
+    for path in ["/v1/models", "/healthz", "/docs"] {
+        for _ in 0..20 {
+            let mut h2 = H2::open(world.edge);
+            let request = block(&anonymous("GET", path));
+            h2.send(HEADERS, END_HEADERS, 1, &request);
+            h2.send(RST_STREAM, 0, 1, &8_u32.to_be_bytes());
+            counted += 1.0;
+        }
+    }
+    wait_for("no page to be open", SOON, || {
+        (world.metric("gateway_client_connections", &[]) == 0.0).then_some(())
+    });
+    assert!(answers(&world, &[]) <= counted);
+    assert_eq!(answers(&world, &["status=\"500\""]), 0.0);
+    let internal = ["reason=\"internal\""];
+    assert_eq!(world.metric("gateway_rejected_total", &internal), 0.0);
+    world.close();
+}
+
+#[test]
+fn a_body_that_breaks_http2_is_counted_as_malformed_alone() {
+    let (world, log, _dir) = crate::access::logging();
+    let account = world.account();
+    let mut page = anonymous("POST", "/dashboard/sign-in");
+    page.push(field("content-length", "5"));
+    let mut call = good(&account.key, "");
+    call.retain(|(name, _)| name != b"content-length");
+    call.push(field("content-length", "5"));
+    for (number, fields) in [page, call].into_iter().enumerate() {
+        let mut h2 = H2::open(world.edge);
+        h2.ask(1, &fields, &[b'a'; 50]);
+        assert_eq!(h2.outcome(1), crate::h2::Outcome::Refused);
+        let due = number as f64 + 1.0;
+        wait_count(&world, "http2_stream", due);
+        wait_for("the request to be counted", SOON, || {
+            (answers(&world, &["route=\"malformed\"", "status=\"400\""]) == due).then_some(())
+        });
+    }
+    // A second header that does not end the request.
+    let mut h2 = H2::open(world.edge);
+    let fields = anonymous("POST", "/dashboard/sign-in");
+    h2.send(HEADERS, END_HEADERS, 1, &block(&fields));
+    h2.send(HEADERS, END_HEADERS, 1, &block(&vec![field("x", "y")]));
+    assert_eq!(h2.outcome(1), crate::h2::Outcome::Refused);
+    for line in access_lines(&log, 3) {
+        assert_eq!(
+            (&line["route"], &line["reason"]),
+            (&"malformed".into(), &"http2_stream".into()),
+            "{line}"
+        );
+    }
+    assert_eq!((answers(&world, &[]), rejected(&world)), (3.0, 0.0));
+    world.close();
+}
+
+#[test]
+fn what_the_library_for_http2_answers_by_itself_is_logged_and_counted_once() {
+    let (world, log, _dir) = crate::access::logging();
+    let large = "x".repeat(15_000);
+    let mut differing = anonymous("GET", "/v1/models");
+    differing.push(field("host", "other.test"));
+    let mut nameless = anonymous("GET", "/v1/models");
+    nameless.retain(|(name, _)| name != b":authority");
+    let connect = vec![field(":method", "CONNECT"), field(":authority", "g:443")];
+    for (fields, reason) in [
+        (connect, "request_line"),
+        (differing, "http2_stream"),
+        (nameless, "http2_stream"),
+    ] {
+        let before = count(&world, reason);
+        let mut h2 = H2::open(world.edge);
+        h2.send(HEADERS, END_HEADERS | END_STREAM, 1, &block(&fields));
+        assert_eq!(h2.outcome(1), crate::h2::Outcome::Refused);
+        wait_count(&world, reason, before + 1.0);
+    }
+    // Twice on one connection, which remembers the first status.
+    let mut h2 = H2::open(world.edge);
+    for stream in [1, 3] {
+        let begin = block(&anonymous("GET", "/v1/models"));
+        h2.send(HEADERS, END_STREAM, stream, &begin);
+        for number in 0..4 {
+            let flags = if number == 3 { END_HEADERS } else { 0 };
+            let more = block(&vec![field(&format!("x-{number}"), &large)]);
+            h2.send(CONTINUATION, flags, stream, &more);
+        }
+        assert_eq!(h2.outcome(stream), crate::h2::Outcome::Refused);
+        wait_count(&world, "header_too_large", f64::from(stream + 1) / 2.0);
+    }
+    let lines = access_lines(&log, 5);
+    let seen: Vec<_> = lines
+        .iter()
+        .map(|line| {
+            assert_eq!(line["route"], "malformed", "{line}");
+            (line["status"].as_u64().unwrap(), line["reason"].clone())
+        })
+        .collect();
+    let due = [
+        (405, "request_line".into()),
+        (400, "http2_stream".into()),
+        (400, "http2_stream".into()),
+        (431, "header_too_large".into()),
+        (431, "header_too_large".into()),
+    ];
+    assert_eq!(seen, due);
+    for (status, due) in [("405", 1.0), ("400", 2.0), ("431", 2.0)] {
+        let labels = ["route=\"malformed\"", &format!("status=\"{status}\"")];
+        assert_eq!(answers(&world, &labels), due, "{status}");
+    }
+    assert_eq!(rejected(&world), 0.0);
+    world.close();
+}
+
+const CONTINUATION: u8 = 9;
+
+#[test]
+fn frames_without_end_before_a_request_are_a_flood() {
+    let world = World::new();
+    for (kind, payload) in [(6, &[0; 8][..]), (4, &[]), (2, &[0; 5]), (99, &[0; 64])] {
+        let before = count(&world, "http2_flood");
+        let mut h2 = H2::open(world.edge);
+        let mut frames = 0;
+        while count_of_writes(&mut h2, kind, payload) && frames < 200 {
+            frames += 1;
+        }
+        while h2.frame().is_some_and(|(kind, ..)| kind != GOAWAY) {}
+        wait_for("the flood to be counted", SOON, || {
+            (count(&world, "http2_flood") > before).then_some(())
+        });
+    }
+    for reason in ["header_too_large", "header_timeout", "header_incomplete"] {
+        assert_eq!(count(&world, reason), 0.0, "{reason}");
+    }
+    world.close();
+}
+
+/// Sends a thousand frames; false where the gateway has closed the connection.
+fn count_of_writes(h2: &mut H2, kind: u8, payload: &[u8]) -> bool {
+    let stream = u32::from(kind == 2);
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    let head = [&length[1..], &[kind, 0], &stream.to_be_bytes()].concat();
+    h2.0.write_all(&[&head, payload].concat().repeat(1_000))
+        .is_ok()
+}
+
+#[test]
+fn the_access_log_and_the_metrics_agree_on_route_and_reason() {
+    let (world, log, _dir) = crate::access::logging();
+    let chunk = "POST /v1/messages HTTP/1.1\r\nhost: g\r\ntransfer-encoding: chunked\r\n\r\n\r\n";
+    let framing = "POST /v1/messages HTTP/1.1\r\nhost: g\r\ncontent-length: 1\r\ntransfer-encoding: chunked\r\n\r\n";
+    let path = "GET /v1/x/../y HTTP/1.1\r\nhost: g\r\n\r\n";
+    let cases: [(&[u8], &str, &str, u16); 6] = [
+        (chunk.as_bytes(), "malformed", "chunk", 400),
+        (framing.as_bytes(), "malformed", "framing", 400),
+        (path.as_bytes(), "malformed", "path", 400),
+        (
+            b"POST /healthz HTTP/1.1\r\nhost: g\r\n\r\n",
+            "health",
+            "wrong_method",
+            405,
+        ),
+        (
+            b"GET /nowhere HTTP/1.1\r\nhost: g\r\n\r\n",
+            "page",
+            "unknown_path",
+            404,
+        ),
+        (
+            b"PUT /docs HTTP/1.1\r\nhost: g\r\ncontent-length: 0\r\n\r\n",
+            "page",
+            "wrong_method",
+            405,
+        ),
+    ];
+    for (number, (bytes, route, reason, status)) in cases.into_iter().enumerate() {
+        let (answer, _connection) = send(&world, bytes);
+        let answer = answer.unwrap();
+        assert_eq!(answer.status, status, "{}", answer.text());
+        let labels = [format!("route=\"{route}\""), format!("status=\"{status}\"")];
+        let labels = labels.each_ref().map(String::as_str);
+        let lines = access_lines(&log, number + 1);
+        let line = &lines[number];
+        assert_eq!(
+            (&line["route"], &line["reason"], &line["status"]),
+            (&route.into(), &reason.into(), &status.into()),
+            "{line}"
+        );
+        let family = if route == "malformed" {
+            MALFORMED
+        } else {
+            assert_eq!(line.get("surface"), None, "{line}");
+            "gateway_rejected_total"
+        };
+        assert_eq!(
+            world.metric(family, &[&format!("reason=\"{reason}\"")]),
+            if number == 5 { 2.0 } else { 1.0 },
+            "{reason}"
+        );
+        assert!(answers(&world, &labels) >= 1.0, "{labels:?}");
+        assert_eq!(answers(&world, &[]), number as f64 + 1.0);
+    }
+    assert_eq!(rejected(&world), 3.0);
+    world.close();
+}
+
+#[test]
+fn every_answer_that_can_occur_begins_at_zero() {
+    let world = World::new();
+    let text = world.metrics();
+    for series in [
+        "gateway_requests_total{model=\"\",route=\"malformed\",status=\"431\",surface=\"\"} 0",
+        "gateway_requests_total{model=\"\",route=\"malformed\",status=\"405\",surface=\"chat\"} 0",
+        "gateway_requests_total{model=\"\",route=\"page\",status=\"303\",surface=\"\"} 0",
+        "gateway_requests_total{model=\"\",route=\"page\",status=\"404\",surface=\"\"} 0",
+        "gateway_requests_total{model=\"\",route=\"health\",status=\"405\",surface=\"\"} 0",
+    ] {
+        assert!(text.contains(series), "{series}");
+    }
+    assert!(text.lines().any(|line| {
+        line.starts_with(
+            "gen_ai_client_operation_duration_seconds_count{error_type=\"client_left\"",
+        ) && line.ends_with(" 0")
+    }));
     world.close();
 }

@@ -22,6 +22,19 @@ const ENHANCE_YOUR_CALM: u32 = 11;
 /// HPACK's static index of `:status: 400`. An answer of the gateway's own has more fields than
 /// that.
 const BARE_STATUS_400: u8 = 0x8c;
+/// `:status: 431` as HPACK has it the first time on a connection, and the first index of what it
+/// remembers afterwards. A bare status that is not in the static table is this one.
+const BARE_STATUS_431: [u8; 5] = [0x48, 0x83, 0x69, 0x90, 0xff];
+const FIRST_DYNAMIC_INDEX: u8 = 0xbe;
+
+/// A frame that refuses something.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RefusedFrame {
+    /// A reset or a farewell, with its code.
+    Error(RefusalReason, u32),
+    /// An answer that is a status and nothing else.
+    Answer(RefusalReason, u16),
+}
 
 /// Follows the frames of one connection.
 #[derive(Debug, Default)]
@@ -31,11 +44,13 @@ pub struct FrameObserver {
     filled: usize,
     /// Bytes of the payload that are still to come, once the head is whole.
     left: usize,
+    /// The stream that was last answered by a bare status. Its reset is no second refusal.
+    answered: [u8; 4],
 }
 
 impl FrameObserver {
     /// Reads on, and calls `refused` for each frame that refuses something.
-    pub fn read(&mut self, mut bytes: &[u8], mut refused: impl FnMut(RefusalReason, u32)) {
+    pub fn read(&mut self, mut bytes: &[u8], mut refused: impl FnMut(RefusedFrame)) {
         while !bytes.is_empty() {
             if self.filled < HEAD_BYTES {
                 bytes = self.fill(bytes, HEAD_BYTES);
@@ -53,8 +68,11 @@ impl FrameObserver {
                 bytes = after;
             }
             if self.left == 0 {
-                if let Some((reason, code)) = self.judge() {
-                    refused(reason, code);
+                if let Some(frame) = self.judge() {
+                    if let RefusedFrame::Answer(..) = frame {
+                        self.answered = self.stream();
+                    }
+                    refused(frame);
                 }
                 self.filled = 0;
             }
@@ -70,7 +88,11 @@ impl FrameObserver {
         after
     }
 
-    fn judge(&self) -> Option<(RefusalReason, u32)> {
+    fn stream(&self) -> [u8; 4] {
+        [self.seen[5], self.seen[6], self.seen[7], self.seen[8]]
+    }
+
+    fn judge(&self) -> Option<RefusedFrame> {
         let payload = &self.seen[HEAD_BYTES..self.filled];
         let code = |at: usize| {
             payload
@@ -79,37 +101,58 @@ impl FrameObserver {
                 .map(u32::from_be_bytes)
         };
         match self.seen[3] {
-            HEADERS if payload == [BARE_STATUS_400] => Some((RefusalReason::Http2Stream, 1)),
+            HEADERS if payload == [BARE_STATUS_400] => {
+                Some(RefusedFrame::Answer(RefusalReason::Http2Stream, 400))
+            }
+            HEADERS if payload == BARE_STATUS_431 || is_remembered(payload) => {
+                Some(RefusedFrame::Answer(RefusalReason::HeaderTooLarge, 431))
+            }
+            RST_STREAM if self.stream() == self.answered => None,
             RST_STREAM => match code(0)? {
                 // How the gateway, or Pingora for it, ends what needs no more of its request.
                 NO_ERROR | CANCEL | REFUSED_STREAM => None,
-                ENHANCE_YOUR_CALM => Some((RefusalReason::Http2Flood, ENHANCE_YOUR_CALM)),
-                code => Some((RefusalReason::Http2Stream, code)),
+                ENHANCE_YOUR_CALM => Some(RefusedFrame::Error(
+                    RefusalReason::Http2Flood,
+                    ENHANCE_YOUR_CALM,
+                )),
+                code => Some(RefusedFrame::Error(RefusalReason::Http2Stream, code)),
             },
             GOAWAY => match code(4)? {
                 NO_ERROR => None,
-                ENHANCE_YOUR_CALM => Some((RefusalReason::Http2Flood, ENHANCE_YOUR_CALM)),
-                code => Some((RefusalReason::Http2Connection, code)),
+                ENHANCE_YOUR_CALM => Some(RefusedFrame::Error(
+                    RefusalReason::Http2Flood,
+                    ENHANCE_YOUR_CALM,
+                )),
+                code => Some(RefusedFrame::Error(RefusalReason::Http2Connection, code)),
             },
             _ => None,
         }
     }
 }
 
+/// Whether a header is one field that the connection remembers.
+fn is_remembered(header: &[u8]) -> bool {
+    matches!(header, [index] if *index >= FIRST_DYNAMIC_INDEX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
+    fn on_stream(id: u8, kind: u8, payload: &[u8]) -> Vec<u8> {
         let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-        [&length[1..], &[kind, 0, 0, 0, 0, 1], payload].concat()
+        [&length[1..], &[kind, 0, 0, 0, 0, id], payload].concat()
     }
 
-    fn refusals(bytes: &[u8], pieces: usize) -> Vec<(RefusalReason, u32)> {
+    fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
+        on_stream(1, kind, payload)
+    }
+
+    fn refusals(bytes: &[u8], pieces: usize) -> Vec<RefusedFrame> {
         let mut observer = FrameObserver::default();
         let mut found = Vec::new();
         for piece in bytes.chunks(pieces) {
-            observer.read(piece, |reason, code| found.push((reason, code)));
+            observer.read(piece, |frame| found.push(frame));
         }
         found
     }
@@ -123,16 +166,21 @@ mod tests {
             frame(RST_STREAM, &1_u32.to_be_bytes()),
             frame(RST_STREAM, &CANCEL.to_be_bytes()),
             frame(HEADERS, &[BARE_STATUS_400]),
+            frame(HEADERS, &BARE_STATUS_431),
+            frame(RST_STREAM, &1_u32.to_be_bytes()),
+            on_stream(3, HEADERS, &[FIRST_DYNAMIC_INDEX]),
             frame(RST_STREAM, &ENHANCE_YOUR_CALM.to_be_bytes()),
             frame(GOAWAY, &[0; 8]),
             frame(GOAWAY, &[0, 0, 0, 1, 0, 0, 0, 9, b'w', b'h', b'y']),
         ]
         .concat();
         let wanted = [
-            (RefusalReason::Http2Stream, 1),
-            (RefusalReason::Http2Stream, 1),
-            (RefusalReason::Http2Flood, 11),
-            (RefusalReason::Http2Connection, 9),
+            RefusedFrame::Error(RefusalReason::Http2Stream, 1),
+            RefusedFrame::Answer(RefusalReason::Http2Stream, 400),
+            RefusedFrame::Answer(RefusalReason::HeaderTooLarge, 431),
+            RefusedFrame::Answer(RefusalReason::HeaderTooLarge, 431),
+            RefusedFrame::Error(RefusalReason::Http2Flood, 11),
+            RefusedFrame::Error(RefusalReason::Http2Connection, 9),
         ];
         for pieces in [1, 2, 3, 7, 9, 16, 4_096, bytes.len()] {
             assert_eq!(refusals(&bytes, pieces), wanted, "in pieces of {pieces}");

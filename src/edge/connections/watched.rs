@@ -5,7 +5,7 @@
 //! writes to a malformed HTTP/1 request is replaced by the gateway's own. Must not hold bytes back.
 
 use super::Connection;
-use super::http2_frames::FrameObserver;
+use super::http2_frames::{FrameObserver, RefusedFrame};
 use crate::telemetry::refusals::RefusalReason;
 use async_trait::async_trait;
 use pingora::protocols::raw_connect::ProxyDigest;
@@ -161,9 +161,19 @@ impl Watched {
                 .saturating_mul(2)
                 .saturating_add(BEHIND_A_HEADER)
         {
-            let detail = "a request's header is too large";
-            self.connection
-                .refuse(RefusalReason::HeaderTooLarge, &detail);
+            // The library for HTTP/2 bounds headers by itself; what else comes is frames without
+            // end before the first request.
+            let (reason, detail) = match self.protocol {
+                Protocol::Http1 => (
+                    RefusalReason::HeaderTooLarge,
+                    "a request's header is too large",
+                ),
+                Protocol::Http2 { .. } => (
+                    RefusalReason::Http2Flood,
+                    "too many bytes of HTTP/2 frames before a request",
+                ),
+            };
+            self.connection.refuse(reason, &detail);
             return Err(io::Error::new(io::ErrorKind::InvalidData, detail));
         }
         Ok(())
@@ -182,8 +192,13 @@ impl Watched {
             }
             Protocol::Http2 { frames, .. } => {
                 let connection = &self.connection;
-                frames.read(bytes, |reason, code| {
-                    connection.refuse(reason, &format_args!("HTTP/2 error {code}"));
+                frames.read(bytes, |refused| match refused {
+                    RefusedFrame::Error(reason, code) => {
+                        connection.refuse(reason, &format_args!("HTTP/2 error {code}"));
+                    }
+                    RefusedFrame::Answer(reason, status) => {
+                        connection.record_bare_answer(reason, status);
+                    }
                 });
                 false
             }
