@@ -309,9 +309,10 @@ async fn judge(
             };
             let authorized =
                 header::authorize(gateway, settings, session, &principal, &asked).await?;
-            let prepared = call::prepare(
+            // Boxed: else every other answer keeps room for its large state while it is written.
+            let prepared = Box::pin(call::prepare(
                 gateway, settings, session, ctx, principal, asked, authorized,
-            )
+            ))
             .await;
             match prepared
                 .inspect_err(|failure| count_refused(gateway, settings, ctx, failure, free))?
