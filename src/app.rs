@@ -29,10 +29,15 @@ use crate::store::redis::SharedStore;
 use crate::store::redis::breaker::Breaker;
 use crate::telemetry::METRICS;
 use crate::telemetry::access::AccessLog;
+use crate::telemetry::private;
+use crate::telemetry::refusals::RefusalReason;
 use crate::telemetry::traces::Traces;
 use crate::upstreams::Fleet;
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
+use axum::extract::{ConnectInfo, Request};
+use axum::middleware::{Next, from_fn};
+use axum::response::Response;
 use axum::routing::get;
 use certificate::Certificate;
 use pingora::apps::HttpServerOptions;
@@ -526,6 +531,7 @@ fn start_private(
         .enable_all()
         .build()?;
     let settings = life.settings.load_full();
+    let admin = admin.layer(from_fn(observe_admin));
     let (admin_listener, pages) = runtime.block_on(async {
         let pages = sidecar
             .map(|sidecar| anyhow::Ok((bind("listen.sidecar", settings.sidecar)?, sidecar)))
@@ -554,6 +560,13 @@ fn start_private(
             });
         })?;
     Ok(())
+}
+
+/// Records what the admin listener refuses.
+async fn observe_admin(request: Request, next: Next) -> Response {
+    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
+    let client = peer.map(|peer| peer.0.ip());
+    private::observe(RefusalReason::AdminListener, client, request, next).await
 }
 
 /// A predecessor still has the address while its successor begins: they share it until that closes

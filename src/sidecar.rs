@@ -33,11 +33,14 @@ use crate::account::Accounts;
 use crate::billing::Billing;
 use crate::config::Settings;
 use crate::local_link::LocalAcceptor;
+use crate::telemetry::private;
+use crate::telemetry::refusals::RefusalReason;
 use crate::upstreams::Fleet;
 use arc_swap::ArcSwap;
 use axum::Router;
-use axum::extract::DefaultBodyLimit;
-use axum::middleware::from_fn_with_state;
+use axum::extract::{ConnectInfo, DefaultBodyLimit, Request};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::response::Response;
 use axum::routing::{get, post};
 use listener::{PageListener, PeerAddress};
 use std::future::Future;
@@ -239,6 +242,17 @@ pub async fn serve_edges(
     serve_with(PageListener::new(listener, None), state, more, shutdown).await
 }
 
+/// Records what is refused to whoever comes past the edge of this process.
+async fn observe_strangers(request: Request, next: Next) -> Response {
+    match request.extensions().get::<ConnectInfo<PeerAddress>>() {
+        Some(peer) if !peer.0.is_own_edge() => {
+            let client = Some(peer.0.0.ip());
+            private::observe(RefusalReason::SidecarListener, client, request, next).await
+        }
+        _ => next.run(request).await,
+    }
+}
+
 async fn serve_with(
     listener: PageListener,
     state: Sidecar,
@@ -246,9 +260,11 @@ async fn serve_with(
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
     let (close, closing) = watch::channel(false);
-    let service = more
-        .merge(routes(state, closing))
-        .into_make_service_with_connect_info::<PeerAddress>();
+    let mut router = more.merge(routes(state, closing));
+    if listener.has_own_edge() {
+        router = router.layer(from_fn(observe_strangers));
+    }
+    let service = router.into_make_service_with_connect_info::<PeerAddress>();
     axum::serve(listener, service)
         .with_graceful_shutdown(async move {
             shutdown.await;

@@ -7,6 +7,7 @@
 pub mod access;
 pub mod gen_ai;
 pub mod log_path;
+pub mod private;
 mod process;
 pub mod refusals;
 #[cfg(test)]
@@ -446,7 +447,7 @@ fn refusal_families(registry: &Registry) -> [IntCounterVec; 2] {
         ),
         (
             "gateway_malformed_total",
-            "Malformed requests, bodies, handshakes and header time-outs.",
+            "Malformed requests, bodies and handshakes, header time-outs, and refusals of the private listeners.",
             "reason",
             false,
         ),

@@ -5,7 +5,7 @@
 
 use super::reload::Reload;
 use super::signals::{Early, End};
-use super::{admin_interface, bind};
+use super::{admin_interface, bind, observe_admin};
 use crate::account::{self, Accounts};
 use crate::billing::Billing;
 use crate::billing::feeder::Feeder;
@@ -16,6 +16,7 @@ use crate::telemetry::METRICS;
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
 use axum::http::StatusCode;
+use axum::middleware::from_fn;
 use axum::routing::get;
 use std::path::Path;
 use std::sync::Arc;
@@ -84,6 +85,7 @@ async fn serve(
     let interface = admin_interface(&settings, &state.accounts, &state.billing);
     let interface = own_state(feeder)
         .merge(interface)
+        .layer(from_fn(observe_admin))
         .into_make_service_with_connect_info::<std::net::SocketAddr>();
     let admin = axum::serve(admin_listener, interface).with_graceful_shutdown(closed());
     let admin = tokio::spawn(async move { admin.await });

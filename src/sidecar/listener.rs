@@ -14,6 +14,13 @@ use tokio::net::TcpListener;
 #[derive(Debug, Clone, Copy)]
 pub struct PeerAddress(pub SocketAddr);
 
+impl PeerAddress {
+    /// It is the edge of this process.
+    pub fn is_own_edge(self) -> bool {
+        self.0 == EDGE_OF_THIS_PROCESS
+    }
+}
+
 const EDGE_OF_THIS_PROCESS: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
@@ -25,6 +32,11 @@ pub struct PageListener {
 impl PageListener {
     pub fn new(tcp: TcpListener, edge: Option<LocalAcceptor>) -> Self {
         Self { tcp, edge }
+    }
+
+    /// The edge is part of this process.
+    pub fn has_own_edge(&self) -> bool {
+        self.edge.is_some()
     }
 }
 

@@ -45,12 +45,16 @@ pub enum RefusalReason {
     /// A connection or stream that was closed for a flood of HTTP/2 frames.
     Http2Flood,
     TlsHandshake,
+    /// A request to the admin listener that was answered with a status of 400 to 499.
+    AdminListener,
+    /// The same of a request that came to the sidecar's address past the edge of this process.
+    SidecarListener,
     ConnectionsPerAddress,
     ConnectionsTotal,
 }
 
 impl RefusalReason {
-    pub const ALL: [RefusalReason; 17] = [
+    pub const ALL: [RefusalReason; 19] = [
         RefusalReason::RequestLine,
         RefusalReason::HeaderField,
         RefusalReason::Framing,
@@ -66,6 +70,8 @@ impl RefusalReason {
         RefusalReason::Http2Stream,
         RefusalReason::Http2Flood,
         RefusalReason::TlsHandshake,
+        RefusalReason::AdminListener,
+        RefusalReason::SidecarListener,
         RefusalReason::ConnectionsPerAddress,
         RefusalReason::ConnectionsTotal,
     ];
@@ -88,6 +94,8 @@ impl RefusalReason {
             RefusalReason::Http2Stream => "http2_stream",
             RefusalReason::Http2Flood => "http2_flood",
             RefusalReason::TlsHandshake => "tls_handshake",
+            RefusalReason::AdminListener => "admin_listener",
+            RefusalReason::SidecarListener => "sidecar_listener",
             RefusalReason::ConnectionsPerAddress => "per_address",
             RefusalReason::ConnectionsTotal => "total",
         }

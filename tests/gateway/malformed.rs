@@ -16,7 +16,7 @@ use std::net::TcpStream;
 const MALFORMED: &str = "gateway_malformed_total";
 
 /// Every reason there is.
-const REASONS: [&str; 15] = [
+const REASONS: [&str; 17] = [
     "request_line",
     "header_field",
     "framing",
@@ -32,6 +32,8 @@ const REASONS: [&str; 15] = [
     "http2_stream",
     "http2_flood",
     "tls_handshake",
+    "admin_listener",
+    "sidecar_listener",
 ];
 
 fn count(world: &World, reason: &str) -> f64 {
@@ -593,5 +595,33 @@ fn every_answer_that_can_occur_begins_at_zero() {
             "gen_ai_client_operation_duration_seconds_count{error_type=\"client_left\"",
         ) && line.ends_with(" 0")
     }));
+    world.close();
+}
+
+#[test]
+fn what_the_admin_listener_refuses_is_counted_and_logged_once() {
+    let world = World::new();
+    for (number, (method, path, status)) in [
+        ("GET", "/nowhere", 404),
+        ("POST", "/metrics", 405),
+        ("GET", "/admin/v1/accounts", 401),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let answer = crate::client::try_ask(world.admin, &Request::new(method, path)).unwrap();
+        assert_eq!(answer.status, status, "{path}: {}", answer.text());
+        wait_count(&world, "admin_listener", number as f64 + 1.0);
+    }
+    let lines = lines(&world, "admin_listener");
+    assert_eq!(lines.len(), 3, "{lines:#?}");
+    assert!(
+        lines[0].contains("GET /nowhere: answered 404"),
+        "{lines:#?}"
+    );
+    // A page that the edge asks for is the edge's.
+    assert_eq!(world.ask(&Request::get("/nowhere")).status, 404);
+    assert_eq!(count(&world, "sidecar_listener"), 0.0);
+    assert_eq!(rejected(&world), 1.0);
     world.close();
 }
