@@ -1,10 +1,10 @@
-//! Accounts, their API keys and their dashboard sessions: who may call, and who pays.
+//! Accounts, their API keys and their dashboard sessions: who can call, and which account pays.
 //!
-//! The edge needs [`Accounts::authenticate`] alone. Whose a key is may be remembered
-//! (`store/lately.rs`): what this process changes (a revocation, a suspension) counts at the next
-//! request, what another one does a millisecond later at most. Must not know HTTP or money. Next:
-//! `account/key.rs` (the form of a key), `account/sign_up.rs`, `account/session.rs`, `store/app.rs`
-//! (the rows).
+//! The edge needs only [`Accounts::authenticate`]. The owner of a key is cached
+//! (`store/row_cache.rs`): a change by this process (a revocation, a suspension) applies to the
+//! next request, a change by another process at most a millisecond later. Must not know HTTP or
+//! money. Read next: `account/key.rs` (the format of a key), `account/sign_up.rs`,
+//! `account/session.rs`, `store/app.rs` (the rows).
 
 mod audit;
 mod delete;
@@ -44,22 +44,22 @@ use crate::store::missing;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Keys of one account that may be live at one time.
+/// Maximum number of live keys per account.
 pub const LIVE_KEYS_MAX: i64 = 100;
 
-/// Length of a key's name, in characters.
+/// Maximum length of a key's name, in characters.
 pub const KEY_NAME_CHARS_MAX: usize = 64;
 
-/// Length of an e-mail address, in bytes.
+/// Maximum length of an e-mail address, in bytes.
 const EMAIL_BYTES_MAX: usize = 254;
 
-/// The door to `app.db`. Cheap to clone.
+/// Access to `app.db`. Cheap to clone.
 #[derive(Clone)]
 pub struct Accounts {
     db: Arc<AppDb>,
 }
 
-/// Where an edge asks whose a key is.
+/// The source from which an edge authenticates keys.
 #[derive(Clone)]
 pub enum Keys {
     Here(Accounts),
@@ -67,10 +67,10 @@ pub enum Keys {
 }
 
 impl Keys {
-    /// As [`Accounts::authenticate`].
+    /// Authenticates a key; see [`Accounts::authenticate`].
     ///
     /// # Errors
-    /// Why the key does not open the door.
+    /// Returns why the key is refused.
     pub async fn authenticate(&self, key: &str, now_ms: i64) -> Result<Principal, Refusal> {
         match self {
             Self::Here(accounts) => accounts.authenticate(key, now_ms),
@@ -85,16 +85,16 @@ pub struct Principal {
     pub account_id: Arc<str>,
     pub key_id: Arc<str>,
     pub key_shown: Arc<str>,
-    /// What the key's owner has set for it.
+    /// Settings of the key, made by its owner.
     pub settings: Arc<KeySettings>,
-    /// What is set for the account.
+    /// Rate settings of the account.
     pub account_rates: RateSettings,
 }
 
-/// Why a key does not open the door.
+/// Why a key is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// Malformed, of a wrong checksum, unknown or revoked: they are not told apart to the caller.
+    /// Malformed, wrong checksum, unknown or revoked: the caller cannot see which.
     #[error("not a valid gateway key")]
     BadKey,
     #[error("the key has expired")]
@@ -151,7 +151,7 @@ pub enum AccountError {
 pub enum Status {
     Active,
     Suspended,
-    /// By its holder, for ever: never set but by [`Accounts::delete`].
+    /// The holder closed the account permanently. Only [`Accounts::delete`] sets this.
     Deleted,
 }
 
@@ -190,7 +190,7 @@ impl KeyStatus {
         }
     }
 
-    /// What is not known to be good is not good.
+    /// An unknown status counts as revoked.
     fn of(name: &str) -> Self {
         match name {
             "active" => Self::Active,
@@ -200,7 +200,7 @@ impl KeyStatus {
     }
 }
 
-/// A key as its owner sees it afterwards.
+/// A key as its owner sees it later.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Key {
     pub id: String,
@@ -213,17 +213,19 @@ pub struct Key {
     pub settings: KeySettings,
 }
 
-/// A key as its owner sees it once.
+/// A key as its owner sees it once, after its creation.
 pub struct NewKey {
     pub key_id: String,
-    /// The key in the clear: to be shown once and kept nowhere.
+    /// The key in plain text: shown once and stored nowhere.
     pub key: String,
     pub name: String,
 }
 
 impl Accounts {
+    /// Opens `app.db` in `data_dir`.
+    ///
     /// # Errors
-    /// `app.db` in `data_dir` cannot be opened or brought up to date, or has no account although
+    /// Returns an error if `app.db` cannot be opened or migrated, or if it has no account although
     /// the ledger has entries.
     pub fn open(data_dir: &Path) -> Result<Self, StoreError> {
         if let Some(fault) = missing::app(data_dir)? {
@@ -234,10 +236,11 @@ impl Accounts {
         })
     }
 
-    /// The hot path. Form and checksum are judged first: noise never reaches the store.
+    /// Authenticates a key; every request calls this. Checks the format and the checksum first, so
+    /// that invalid text never reaches the database.
     ///
     /// # Errors
-    /// Why the key does not open the door.
+    /// Returns why the key is refused.
     pub fn authenticate(&self, key: &str, now_ms: i64) -> Result<Principal, Refusal> {
         if !parse_key(key) {
             return Err(Refusal::BadKey);
@@ -264,10 +267,10 @@ impl Accounts {
         principal.in_time(now_ms)
     }
 
-    /// An account by its id or its e-mail.
+    /// Finds an account by its id or its e-mail.
     ///
     /// # Errors
-    /// The store failed.
+    /// Returns an error if the database fails.
     pub fn find(&self, id_or_email: &str) -> Result<Option<Account>, StoreError> {
         let found = match normal_email(id_or_email) {
             Ok(email) => self.db.account_by_email(&email)?.map(|(row, _)| row),
@@ -276,10 +279,10 @@ impl Accounts {
         Ok(found.map(Account::from))
     }
 
-    /// Accounts whose id or e-mail begins with `prefix`, paged as [`Accounts::page`].
+    /// Returns accounts whose id or e-mail begins with `prefix`, in pages like [`Accounts::page`].
     ///
     /// # Errors
-    /// The store failed.
+    /// Returns an error if the database fails.
     pub fn search(
         &self,
         prefix: &str,
@@ -293,19 +296,19 @@ impl Accounts {
         Ok(rows.into_iter().map(Account::from).collect())
     }
 
-    /// All accounts, the oldest first.
+    /// Returns all accounts, oldest first.
     ///
     /// # Errors
-    /// The store failed.
+    /// Returns an error if the database fails.
     pub fn list(&self) -> Result<Vec<Account>, StoreError> {
         Ok(self.db.accounts()?.into_iter().map(Account::from).collect())
     }
 
-    /// A page of accounts in the order in which they were made: at most `limit`, after the one with
-    /// the id `after`.
+    /// Returns a page of accounts in the order of their creation: at most `limit`, after the one
+    /// with the id `after`.
     ///
     /// # Errors
-    /// The store failed.
+    /// Returns an error if the database fails.
     pub fn page(&self, after: Option<&str>, limit: u32) -> Result<Vec<Account>, StoreError> {
         Ok(self
             .db
@@ -315,20 +318,20 @@ impl Accounts {
             .collect())
     }
 
-    /// Says whether there is such an account. A suspended account's keys are refused from the next
-    /// request on.
+    /// Sets an account's status. Returns false if there is no such account. The keys of a suspended
+    /// account are refused from the next request on.
     ///
     /// # Errors
-    /// The store failed.
+    /// Returns an error if the database fails.
     pub fn set_status(&self, id: &str, status: Status) -> Result<bool, StoreError> {
         self.db.set_active(id, status == Status::Active, None)
     }
 
-    /// The account, where the password is its own. As slow for an unknown e-mail as for a wrong
-    /// password; call it on a blocking thread.
+    /// Returns the account if the password is correct. An unknown e-mail takes as long as a wrong
+    /// password. Call it on a blocking thread.
     ///
     /// # Errors
-    /// The store or the hash failed.
+    /// Returns an error if the database or the password hash fails.
     pub fn check_password(
         &self,
         email: &str,
@@ -351,11 +354,12 @@ impl Accounts {
         }
     }
 
-    /// Makes a key for an account (by id). Only its hash is kept: the text in the answer is all
-    /// there will ever be.
+    /// Creates a key for an account (by id). The database has only its hash: the returned text is
+    /// the only copy.
     ///
     /// # Errors
-    /// A bad name, no such account, too many live keys, or the store failed.
+    /// Returns an error if the name is not valid, if there is no such account, if it has too many
+    /// live keys, or if the database fails.
     pub fn create_key(
         &self,
         account: &str,
@@ -365,10 +369,10 @@ impl Accounts {
         self.create_key_with(account, name, &KeySettings::default(), now_ms)
     }
 
-    /// As [`Accounts::create_key`], with settings.
+    /// Creates a key with settings; see [`Accounts::create_key`].
     ///
     /// # Errors
-    /// As there; or the settings are none.
+    /// Returns the errors of [`Accounts::create_key`], or an error if the settings are not valid.
     pub fn create_key_with(
         &self,
         account: &str,
@@ -405,18 +409,18 @@ impl Accounts {
         }
     }
 
-    /// An account's keys (the latest 500): the live ones first, then the newest first.
+    /// Returns an account's keys (the latest 500): live ones first, then newest first.
     ///
     /// # Errors
-    /// The store failed.
+    /// Returns an error if the database fails.
     pub fn keys(&self, account: &str) -> Result<Vec<Key>, StoreError> {
         self.db.keys(account)?.into_iter().map(Key::read).collect()
     }
 
-    /// A key and its account, by the key's id; only one of `account`'s, where that is given.
+    /// Returns a key and its account, by the key's id; only a key of `account`, if given.
     ///
     /// # Errors
-    /// The store failed.
+    /// Returns an error if the database fails.
     pub fn key(
         &self,
         account: Option<&str>,
@@ -430,11 +434,12 @@ impl Accounts {
             .transpose()
     }
 
-    /// Changes what is set for a live key, from the next request on; only one of `account`'s, where
-    /// that is given. Of two changes at one time none undoes the other. Returns what is set now.
+    /// Changes the settings of a live key from the next request on; only a key of `account`, if
+    /// given. Two changes at the same time do not undo each other. Returns the new settings.
     ///
     /// # Errors
-    /// There is no such live key, the settings are none, or the store failed.
+    /// Returns an error if there is no such live key, if the settings are not valid, or if the
+    /// database fails.
     pub fn change_key(
         &self,
         account: Option<&str>,
@@ -450,13 +455,13 @@ impl Accounts {
         changed.ok_or(AccountError::NoKey)?
     }
 
-    /// Makes a key with the name and the settings of another, which works on for `overlap_ms` (or
-    /// until it would have expired by itself, whichever is first). What is counted against limits
-    /// is counted for each apart.
+    /// Creates a key with the name and the settings of another one. The old key stays valid for
+    /// `overlap_ms`, or until it would have expired by itself, whichever is first. Limits count the
+    /// two keys separately.
     ///
     /// # Errors
-    /// There is no such live key, too many live keys, or the store failed; where the old key could
-    /// not be changed, the new one is revoked again.
+    /// Returns an error if there is no such live key, if there are too many live keys, or if the
+    /// database fails. If the old key could not be changed, the new one is revoked again.
     pub fn rotate_key(
         &self,
         account: Option<&str>,
@@ -484,18 +489,20 @@ impl Accounts {
         Ok(new)
     }
 
-    /// What is set for an account (by id), in the place of what the config file says for all.
+    /// Returns the rate settings of an account (by id), which replace the defaults of the config
+    /// file.
     ///
     /// # Errors
-    /// The store failed.
+    /// Returns an error if the database fails.
     pub fn account_rates(&self, account: &str) -> Result<RateSettings, StoreError> {
         RateSettings::read(&self.db.account_rates(account)?.unwrap_or_default())
     }
 
-    /// Sets that, from the next request on. False where there is no such account.
+    /// Sets the rate settings of an account from the next request on. Returns false if there is no
+    /// such account.
     ///
     /// # Errors
-    /// A rate is beyond what can be counted, or the store failed.
+    /// Returns an error if a rate is above the maximum, or if the database fails.
     pub fn set_account_rates(
         &self,
         account: &str,
@@ -505,19 +512,19 @@ impl Accounts {
         Ok(self.db.set_account_rates(account, &rates.text())?)
     }
 
-    /// Refuses a key until it is enabled again, or enables it. False where there is no such live
-    /// key: a revocation is for ever.
+    /// Disables a key until it is enabled again, or enables it. Returns false if there is no such
+    /// live key: a revocation is permanent.
     ///
     /// # Errors
-    /// The store failed.
+    /// Returns an error if the database fails.
     pub fn set_key_enabled(&self, key_id: &str, enabled: bool) -> Result<bool, StoreError> {
         self.db.set_key_active(None, key_id, enabled, None)
     }
 
-    /// As [`Accounts::set_key_enabled`], for the holder of the account.
+    /// Disables or enables a key for the account holder; see [`Accounts::set_key_enabled`].
     ///
     /// # Errors
-    /// The store failed.
+    /// Returns an error if the database fails.
     pub fn set_own_key_enabled(
         &self,
         account: &str,
@@ -527,11 +534,11 @@ impl Accounts {
         self.db.set_key_active(Some(account), key_id, enabled, None)
     }
 
-    /// Revokes a key for ever; only one of `account`'s, where that is given. False where there is
-    /// no such live key.
+    /// Revokes a key permanently; only a key of `account`, if given. Returns false if there is no
+    /// such live key.
     ///
     /// # Errors
-    /// The store failed.
+    /// Returns an error if the database fails.
     pub fn revoke_key(
         &self,
         account: Option<&str>,
@@ -560,7 +567,7 @@ impl From<AccountRow> for Account {
 }
 
 impl Principal {
-    /// Itself, unless its key has expired.
+    /// Returns the principal, unless its key has expired.
     fn in_time(self, now_ms: i64) -> Result<Self, Refusal> {
         if self.settings.has_expired(now_ms) {
             Err(Refusal::KeyExpired)
@@ -584,7 +591,7 @@ impl Key {
     }
 }
 
-/// Trimmed and lower case: the form under which an e-mail is unique.
+/// Trims an e-mail and converts it to lower case: the form in which e-mails are unique.
 fn normal_email(text: &str) -> Result<String, AccountError> {
     let email = text.trim().to_ascii_lowercase();
     let (local, domain) = email.split_once('@').ok_or(AccountError::BadEmail)?;
@@ -600,7 +607,7 @@ fn normal_email(text: &str) -> Result<String, AccountError> {
     Ok(email)
 }
 
-/// `prefix` and a UUIDv7 of `now_ms` in 32 hex digits.
+/// Returns `prefix` and a UUIDv7 of `now_ms` in 32 hex digits.
 fn new_id(prefix: &str, now_ms: i64) -> Result<String, AccountError> {
     let mut random = [0u8; 10];
     getrandom::fill(&mut random).map_err(AccountError::Random)?;

@@ -1,8 +1,8 @@
-//! Words about addresses: whose one is, which networks are believed, and whom a request comes from
-//! behind a proxy.
+//! Addresses: which client an address belongs to, which networks are trusted, and which client a
+//! request behind a proxy comes from.
 //!
-//! What a header says counts only where the peer that sent it is trusted, and only back to the
-//! first hop that is not. Must not know what the answer is used for.
+//! A forwarding header counts only if a trusted peer sent it, and only back to the first hop that
+//! is not trusted. This file must not know what the result is used for.
 
 use http::HeaderMap;
 use http::header::{FORWARDED, HeaderName};
@@ -10,10 +10,11 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
-/// Hops of a list that are looked at, the nearest first.
+/// Maximum number of hops of a list that the gateway examines, nearest first.
 const HOPS_MAX: usize = 32;
 
-/// What counts as one client: an IPv4 address, or the /64 that one IPv6 customer has.
+/// Returns the prefix that counts as one client: the IPv4 address itself, or the /64 network that
+/// one IPv6 customer has.
 pub fn one_client(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6((u128::from(address) >> 64 << 64).into()),
@@ -21,12 +22,12 @@ pub fn one_client(address: IpAddr) -> IpAddr {
     }
 }
 
-/// A network in CIDR notation; an address alone is a network of one.
+/// A network in CIDR notation. A plain address is a network with one address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Network {
-    /// Its first address; the others differ from it in the last bits alone.
+    /// First address of the network. The other addresses differ only in the last bits.
     first: u128,
-    /// How many last bits those are.
+    /// Number of those last bits.
     free_bits: u32,
     is_v4: bool,
 }
@@ -73,7 +74,7 @@ impl Network {
         is_v4 == self.is_v4 && cut(bits, self.free_bits) == self.first
     }
 
-    /// It has every address there is.
+    /// Whether the network contains every address of its family.
     pub fn is_everything(&self) -> bool {
         self.free_bits == if self.is_v4 { 32 } else { 128 }
     }
@@ -86,14 +87,14 @@ fn bits(address: IpAddr) -> (u128, bool) {
     }
 }
 
-/// Without the last `free` bits.
+/// Returns `bits` with the last `free` bits cleared.
 fn cut(bits: u128, free: u32) -> u128 {
     bits.checked_shr(free)
         .and_then(|bits| bits.checked_shl(free))
         .unwrap_or(0)
 }
 
-/// Proxies that are believed; nobody by default.
+/// The proxies whose forwarding headers the gateway trusts. Empty by default.
 #[derive(Debug, Clone, Default)]
 pub struct Trusted(Vec<Network>);
 
@@ -103,19 +104,19 @@ impl FromIterator<Network> for Trusted {
     }
 }
 
-/// From where a request comes.
+/// The origin of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Caller {
     pub address: IpAddr,
-    /// The client speaks TLS to a proxy that is trusted.
+    /// Whether the client speaks TLS to a trusted proxy.
     pub is_https: bool,
-    /// The address is that of a trusted proxy, which names nobody else: whose request it is, is not
-    /// known.
+    /// Whether the address is that of a trusted proxy that names no client, so that the client is
+    /// unknown.
     pub is_unnamed: bool,
 }
 
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-/// Stands for what tells no address.
+/// Placeholder for a hop without a readable address.
 const NO_HOP: &str = "-";
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
@@ -124,9 +125,9 @@ impl Trusted {
         self.0.iter().any(|network| network.contains(address))
     }
 
-    /// Whom a request comes from that `peer` sent with this header: the nearest address that is not
-    /// a trusted proxy's, as told by trusted proxies alone. Where they tell none that can be read,
-    /// the last of them itself.
+    /// Returns the client of a request that `peer` sent with this header: the nearest address that
+    /// is not a trusted proxy, according to trusted proxies only. If these name no readable
+    /// address, returns the address of the last trusted proxy.
     pub fn caller(&self, peer: IpAddr, header: &HeaderMap) -> Caller {
         let mut address = peer.to_canonical();
         if !self.has(address) {
@@ -136,8 +137,8 @@ impl Trusted {
                 is_unnamed: false,
             };
         }
-        // Either, never a mixture: a proxy that writes the one passes the other on as the client
-        // made it up.
+        // Use one of the two headers and never both: a proxy that writes one of them passes the
+        // other on as the client invented it.
         let name = if header.contains_key(FORWARDED_FOR) {
             FORWARDED_FOR
         } else {
@@ -177,9 +178,9 @@ impl Trusted {
     }
 }
 
-/// The elements of all fields of that name, the last first. What is no text, or ends inside quotes,
-/// is one that ends the list; those behind it stand, for a proxy appends to whatever its client
-/// wrote.
+/// Returns the elements of all fields with this name, last first. A proxy appends to what its
+/// client wrote. An element that is not text, or that ends inside quotes, becomes [`UNKNOWN_HOP`]
+/// and ends the list for the reader; the elements nearer to the gateway stay valid.
 fn hops<'a>(header: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
     let fields = header.get_all(name).iter().rev();
     let hops = fields.flat_map(|field| field.as_bytes().rsplit(|byte| *byte == b','));
@@ -197,7 +198,8 @@ fn hops_last<'a>(header: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     hops(header, name).next()
 }
 
-/// `for` of `for="[2001:db8::1]:47";proto=https`, without the quotes.
+/// Returns the value of one parameter without its quotes, such as `for` in
+/// `for="[2001:db8::1]:47";proto=https`.
 fn parameter<'a>(hop: &'a str, name: &str) -> Option<&'a str> {
     let pairs = hop.split(';').filter_map(|pair| pair.split_once('='));
     let (_, value) = pairs
@@ -206,8 +208,8 @@ fn parameter<'a>(hop: &'a str, name: &str) -> Option<&'a str> {
     Some(value.trim().trim_matches('"'))
 }
 
-/// An address as proxies write it: alone, in brackets, or with a port. Names such as `unknown` are
-/// none.
+/// Parses an address as proxies write it: alone, in brackets, or with a port. Returns `None` for
+/// names such as `unknown`.
 fn host(text: &str) -> Option<IpAddr> {
     let alone = || {
         text.strip_prefix('[')

@@ -1,10 +1,10 @@
-//! The administrators' HTTP interface: accounts, keys and postings, on the private admin listener.
+//! The administrators' HTTP API: accounts, keys and postings, on the private admin listener.
 //!
-//! This file is the list of routes and of what stands in front of them. A request is let in by
-//! `admin/door.rs`, and answered by `admin/money.rs` (what posts to the ledger) or
-//! `admin/accounts.rs` (the rest); what fails becomes an answer in `admin/problem.rs`. The command
-//! line shows the same documents (`admin/document.rs`). Must not decide what the ledger's rules
-//! allow, and must never be reachable through the edge.
+//! This file lists the routes and the middleware in front of them. `admin/auth.rs` admits a
+//! request. `admin/money.rs` (routes that post to the ledger) or `admin/accounts.rs` (all others)
+//! handles it. `admin/error.rs` turns failures into responses. The command line prints the same
+//! documents (`admin/document.rs`). Must not decide what the ledger's rules allow, and must never
+//! be reachable through the edge.
 
 mod accounts;
 pub mod document;
@@ -27,24 +27,25 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 
-/// A posting is a few members.
+/// Maximum size of a request body. A posting has only a few members.
 const BODY_BYTES_MAX: usize = 65_536;
 
-/// From a request's header to its answer: above the five seconds for which a commit waits for
-/// another process.
+/// Maximum time from a request's header to its response. It is longer than the five seconds that a
+/// commit waits for another process.
 const REQUEST_SECONDS_MAX: u64 = 20;
 
-/// Writes at one time, those that wait for another's commit among them; past it, 503.
+/// Maximum number of concurrent writes, including those that wait for another commit. Over the
+/// limit: 503.
 const WRITES_MAX: usize = 64;
 
-/// What the handlers work with.
+/// Shared state of the handlers.
 struct App {
     accounts: Accounts,
     billing: Billing,
     writes: Arc<Semaphore>,
 }
 
-/// All routes, below `/admin/v1`.
+/// Builds the router for all routes below `/admin/v1`.
 pub fn router(accounts: Accounts, billing: Billing) -> Router {
     let app = Arc::new(App {
         accounts,
@@ -65,7 +66,7 @@ pub fn router(accounts: Accounts, billing: Billing) -> Router {
         .route("/requests/{request_id}/refunds", post(money::refund))
         .fallback(|| async { Problem::NotFound("there is no such path".into()) })
         .method_not_allowed_fallback(|| async { Problem::WrongMethod })
-        // In front of them, the last one outermost.
+        // Middleware in front of the routes, the last one outermost.
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(from_fn_with_state(
             Arc::clone(&app),
@@ -76,7 +77,7 @@ pub fn router(accounts: Accounts, billing: Billing) -> Router {
     Router::new().nest("/admin/v1", routes)
 }
 
-/// Ends what takes too long, and keeps every answer out of caches.
+/// Ends requests that take too long, and makes every response uncacheable.
 async fn bounded(request: Request, next: Next) -> Response {
     let limit = Duration::from_secs(REQUEST_SECONDS_MAX);
     let answered = tokio::time::timeout(limit, next.run(request)).await;
@@ -88,8 +89,8 @@ async fn bounded(request: Request, next: Next) -> Response {
 }
 
 impl App {
-    /// Runs what may wait for a commit on a thread where nobody else waits with it. The permit goes
-    /// with the work: a client that leaves makes no room for another write.
+    /// Runs a write, which may wait for a commit, on a blocking thread. The permit moves with the
+    /// work, so a client that disconnects does not make room for another write.
     async fn write<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(&Self) -> Result<T, Problem> + Send + 'static,

@@ -1,5 +1,5 @@
-//! Settings → stores → services → servers, and the way down again. The only file that knows both
-//! faces.
+//! Starts and stops the process: settings → stores → services → servers, and shutdown in reverse.
+//! The only file that knows both the edge and the sidecar.
 //!
 //! Must not handle requests. Next: `app/sidecar.rs` (the sidecar as a process of its own).
 
@@ -57,12 +57,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpSocket};
 
-/// How a process takes up its work.
+/// How a process starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
     Fresh,
-    /// As the successor of a running one, which hands its listening sockets over when it gets
-    /// SIGQUIT.
+    /// As the successor of a running process, which hands over its listening sockets when it
+    /// receives SIGQUIT.
     Upgrade,
 }
 
@@ -72,61 +72,61 @@ impl Start {
     }
 }
 
-/// How often the way down looks whether all is done.
+/// Interval at which shutdown checks whether all work is done.
 const DRAIN_LOOK: Duration = Duration::from_millis(10);
-/// How often the watch looks whether the way down has begun: each look wakes a process that may
-/// have nothing to do.
+/// Interval at which the shutdown watch checks whether shutdown has begun. Each check wakes a
+/// process that may otherwise be idle.
 const LIFE_LOOK: Duration = Duration::from_millis(50);
-/// How often the sidecar looks whether it has a successor.
+/// Interval at which the sidecar checks whether it has a successor.
 const SUCCESSION_LOOK: Duration = Duration::from_millis(250);
-/// How long nothing must have been asked before a process that has handed over ends.
+/// Time without a new request after which a process that has handed over exits.
 const LATE_REQUESTS: Duration = Duration::from_secs(3);
-/// How long a shared store's answer is waited for where a request waits for it, and where none
-/// does.
+/// Timeouts of the shared store: while a request waits for the response, and while none does.
 const ADMIT_PATIENCE: Duration = Duration::from_millis(200);
 const SETTLE_PATIENCE: Duration = Duration::from_secs(2);
-/// How long a public address may still be another's at the start.
+/// Time that a start waits for another process to release a public address.
 const ADDRESS_PATIENCE: Duration = Duration::from_secs(10);
-/// Longer than any way down may take.
+/// Longer than any shutdown can take.
 const GRACE_SECONDS: u64 = TOTAL_SECONDS_MAX + DRAIN_SECONDS_MAX;
-/// How long requests may take to end themselves once their time is over.
+/// Time that requests have to end by themselves after the drain timeout.
 const CUTOFF_GRACE: Duration = Duration::from_secs(3);
-/// How long the last lines of the access log may take.
+/// Time that the last lines of the access log have to be written.
 const ACCESS_LOG_PATIENCE: Duration = Duration::from_secs(1);
-/// How long the last traces may take to be sent.
+/// Time that the last traces have to be sent.
 const TRACES_PATIENCE: Duration = Duration::from_secs(1);
 /// Connections to vendors that are kept for reuse.
 const UPSTREAM_POOL: usize = 1_024;
-/// Bytes that wait to be sent on a client's connection. An answer's header and its body leave at
-/// one time where they fit: Pingora's own 1 460 bytes take hardly more than the header. A stream's
-/// header never waits.
+/// Bytes that are buffered for writing on a client's connection. The header and body of a response
+/// are sent together if they fit; Pingora's default of 1 460 bytes holds hardly more than the
+/// header. The header of a stream is never held back.
 const CLIENT_WRITES: usize = 8_192;
 /// Bytes that TLS reads ahead on a client's connection. Plain HTTP has buffers of its own for all
-/// that it reads.
+/// its reads.
 const CLIENT_READS: usize = 16_384;
-/// Streams that a client's HTTP/2 connection may have open.
+/// Maximum number of open streams on a client's HTTP/2 connection.
 const H2_STREAMS: u32 = 100;
-/// Bytes that a client may send ahead of what was read: on one stream, and on the connection.
+/// Bytes that a client may send before the gateway reads them, per stream and per connection.
 const H2_STREAM_WINDOW: u32 = 65_536;
 const H2_WINDOW: u32 = 1_048_576;
-/// Bytes of an answer that wait for one stream's client.
+/// Bytes of a response that may wait for the client of one stream.
 const H2_SEND_BUFFER: usize = 65_536;
-/// Connections that wait to be accepted by the sidecar.
+/// Connections that may wait for the sidecar to accept them.
 const BACKLOG: u32 = 1_024;
 
-/// What the servers and the way down share.
+/// State that the servers and the shutdown share.
 #[derive(Clone)]
 struct Life {
     settings: Arc<ArcSwap<Settings>>,
     reload: Arc<Reload>,
     billing: Till,
-    /// Of a store that is shared.
+    /// Health of the shared store, if there is one.
     store: Option<Arc<StoreWatch>>,
-    /// The edge accepts connections.
+    /// True while the edge accepts connections.
     ready: Arc<AtomicBool>,
     draining: Arc<AtomicBool>,
     shutdown: Arc<Shutdown>,
-    /// A successor has all listening sockets, and this process accepts no more.
+    /// True once a successor has all listening sockets and this process accepts no more
+    /// connections.
     succeeded: Arc<AtomicBool>,
     in_flight: Arc<AtomicUsize>,
     pressure: Arc<Pressure>,
@@ -135,10 +135,10 @@ struct Life {
     fleet: Arc<Fleet>,
 }
 
-/// Runs the whole service until it is told to stop.
+/// Runs the whole service until a signal stops it.
 ///
 /// # Errors
-/// It cannot start.
+/// Returns an error if the service cannot start.
 pub fn run(config_file: &Path, mut settings: Settings, start: Start) -> anyhow::Result<()> {
     if settings.store.address().is_some() {
         anyhow::bail!(
@@ -149,7 +149,7 @@ pub fn run(config_file: &Path, mut settings: Settings, start: Start) -> anyhow::
     let billing = match start {
         Start::Fresh => {
             let billing = Billing::serve(&settings.data_dir, &settings.limits)?;
-            // Shared with a predecessor, and with nobody else.
+            // Only a predecessor may share these addresses.
             wait_for_address("listen.sidecar", settings.sidecar)?;
             wait_for_address("listen.admin", settings.admin)?;
             billing
@@ -161,7 +161,7 @@ pub fn run(config_file: &Path, mut settings: Settings, start: Start) -> anyhow::
             billing
         }
     };
-    // Not before: it may bring the file to a form that the predecessor does not know.
+    // Not earlier: opening may migrate the file to a schema that the predecessor does not know.
     let accounts = Accounts::open(&settings.data_dir)?;
     let now_ms = clock::now_ms();
     billing.keep_prices(settings.catalog.models(), now_ms)?;
@@ -190,17 +190,17 @@ pub fn run(config_file: &Path, mut settings: Settings, start: Start) -> anyhow::
     serve(server, life, early)
 }
 
-/// Runs one of the edges that share a store, until it is told to stop.
+/// Runs one of several edges with a shared store, until a signal stops it.
 ///
 /// # Errors
-/// It cannot start.
+/// Returns an error if the edge cannot start.
 pub fn run_edge(config_file: &Path, settings: Settings, start: Start) -> anyhow::Result<()> {
     let address = settings
         .store
         .address()
         .context("store.kind is embedded: an edge alone needs kind: redis; `model-gateway run` is the whole service")?;
     let early = Early::listen()?;
-    // Each thread with a runtime of its own has a connection of its own.
+    // Each thread with its own runtime needs its own connection.
     let store = |patience| SharedStore::new(address.clone(), patience);
     let breaker = Arc::new(Breaker::open());
     let watch = Arc::new(StoreWatch::start(
@@ -208,7 +208,7 @@ pub fn run_edge(config_file: &Path, settings: Settings, start: Start) -> anyhow:
         Arc::clone(&breaker),
         settings.allow_volatile,
     )?);
-    // What requests wait for: keys, balances, holds.
+    // Requests wait for this connection: keys, balances, holds.
     let asked = SharedStore::guarded(address.clone(), ADMIT_PATIENCE, breaker);
     let keys = SharedKeys::start(asked.clone(), store(SETTLE_PATIENCE))?;
     let stores = (asked, store(SETTLE_PATIENCE));
@@ -240,7 +240,7 @@ pub fn run_edge(config_file: &Path, settings: Settings, start: Start) -> anyhow:
     serve(server, life, early)
 }
 
-/// What administrators reach on `listen.admin`, where there is a ledger to post to.
+/// The admin API on `listen.admin`, for a process with a ledger.
 fn admin_interface(settings: &Settings, accounts: &Accounts, billing: &Billing) -> axum::Router {
     if !settings.admin.ip().is_loopback() {
         log::warn!(
@@ -251,15 +251,15 @@ fn admin_interface(settings: &Settings, accounts: &Accounts, billing: &Billing) 
     admin::router(accounts.clone(), billing.clone())
 }
 
-/// What an edge stands beside.
+/// The components that an edge depends on.
 enum Beside {
-    /// The sidecar of this process.
+    /// The sidecar in this process.
     Sidecar(LocalConnector),
-    /// A store that is shared.
+    /// A shared store.
     Store(Arc<StoreWatch>),
 }
 
-/// The edge, ready to serve.
+/// Builds the edge and serves until shutdown.
 fn edge(
     config_file: &Path,
     settings: &Arc<ArcSwap<Settings>>,
@@ -370,15 +370,15 @@ fn serve(server: Server, life: Life, early: Early) -> ! {
     if let Err(error) = start_watch(life.clone()) {
         log::error!("start the watch: {error}; the way down takes the whole drain time");
     }
-    // Returns when the grace period is over; the watch ends the process before, once all is
-    // settled.
+    // Returns at the end of the grace period; the shutdown watch exits the process earlier, once
+    // everything is settled.
     server.run(RunArgs {
         shutdown_signal: Box::new(Orders::new(life.clone(), early)),
     });
     finish(&life, life.shutdown.cut())
 }
 
-/// The Pingora server with one proxy service on all public addresses.
+/// Builds the Pingora server with one proxy service on all public addresses.
 fn edge_server(
     settings: &Settings,
     gateway: Gateway,
@@ -393,7 +393,7 @@ fn edge_server(
         upgrade_sock,
         upstream_keepalive_pool_size: UPSTREAM_POOL
             .min(usize::try_from(shares.upstream / 2).unwrap_or(UPSTREAM_POOL)),
-        // The watch ends the process before: Pingora would drop what still runs.
+        // The shutdown watch exits the process earlier: Pingora would drop requests that still run.
         grace_period_seconds: Some(GRACE_SECONDS),
         graceful_shutdown_timeout_seconds: Some(1),
         max_retries: retries_max(),
@@ -405,22 +405,22 @@ fn edge_server(
     };
     let mut server = Server::new_with_opt_and_conf(options, conf);
     match start {
-        // Pingora would try again for ever, beside a health check that finds whoever has the
-        // address.
+        // Pingora would retry without end, while a health check would reach the process that holds
+        // the address.
         Start::Fresh => settings
             .edge
             .iter()
             .try_for_each(|address| wait_for_address("listen.edge", *address))?,
         Start::Upgrade => {}
     }
-    // A successor gets the listening sockets here.
+    // A successor receives the listening sockets here.
     server.bootstrap();
     let recorders = gateway.recorders.clone();
     let mut proxy = pingora::proxy::http_proxy(&server.configuration, gateway);
     let mut options = HttpServerOptions::default();
     options.h2c = settings.tls.is_none();
     options.h2_idle_timeout = Some(Duration::from_secs(settings.limits.keepalive_seconds));
-    // Pingora counts the requests after the first.
+    // Pingora does not count the first request of a connection.
     options.keepalive_request_limit =
         u32::try_from(settings.limits.keepalive_requests.saturating_sub(1)).ok();
     proxy.server_options = Some(options);
@@ -450,9 +450,10 @@ fn tls_acceptor(certificate: &Arc<Certificate>) -> anyhow::Result<Acceptor> {
     Ok(tls.build())
 }
 
-/// The config as it stands now: it may have been changed while this process waited, and what its
-/// predecessor sold last counts. A file that is no good changes nothing, and nothing changes the
-/// folder that was waited for, nor what the books were opened with.
+/// Rereads the config file, which may have changed while this process waited: the prices that the
+/// predecessor used last apply. If the file has faults, the earlier settings stay. The data
+/// directory that this process waited for and the limits with which the ledger was opened never
+/// change.
 fn of_today(config_file: &Path, before: Settings) -> Settings {
     match crate::config::load(config_file) {
         Ok(mut now) if now.data_dir == before.data_dir => {
@@ -470,8 +471,8 @@ fn of_today(config_file: &Path, before: Settings) -> Settings {
     }
 }
 
-/// Makes sure that an address can be listened on alone: one that has just handed over may be about
-/// to close it.
+/// Waits until this process can be the only listener on an address. A process that has just handed
+/// over may not have closed it yet.
 fn wait_for_address(key: &str, address: SocketAddr) -> anyhow::Result<()> {
     let began = Instant::now();
     loop {
@@ -488,7 +489,7 @@ fn wait_for_address(key: &str, address: SocketAddr) -> anyhow::Result<()> {
     }
 }
 
-/// What one HTTP/2 connection may ask of this process at a time.
+/// Limits for one HTTP/2 connection.
 fn h2_options(limits: &Limits) -> H2Options {
     let mut options = default_h2_options();
     options
@@ -500,7 +501,7 @@ fn h2_options(limits: &Limits) -> H2Options {
     options
 }
 
-/// A thread that tells when, after a hand-over, the edge has stopped accepting.
+/// Starts a thread that sets `succeeded` once the edge has stopped accepting after a handover.
 fn watch_phases(server: &Server, succeeded: Arc<AtomicBool>) -> anyhow::Result<()> {
     let mut phases = server.watch_execution_phase();
     std::thread::Builder::new()
@@ -520,8 +521,8 @@ fn watch_phases(server: &Server, succeeded: Arc<AtomicBool>) -> anyhow::Result<(
     Ok(())
 }
 
-/// Serves the admin pages, and those of the sidecar where it is part of this process, on a thread
-/// and runtime of their own, so that a slow page costs no request.
+/// Serves the admin routes, and the sidecar's pages if it is part of this process, on a separate
+/// thread and runtime, so that a slow page does not delay requests.
 fn start_private(
     sidecar: Option<(Sidecar, LocalAcceptor)>,
     admin: axum::Router,
@@ -542,7 +543,7 @@ fn start_private(
         .name("sidecar".into())
         .spawn(move || {
             runtime.block_on(async {
-                // The audit log says from where an administrator asked.
+                // The audit log records the address of the administrator.
                 let admin = admin.into_make_service_with_connect_info::<SocketAddr>();
                 let admin = axum::serve(admin_listener, admin)
                     .with_graceful_shutdown(life.clone().succeeded());
@@ -586,7 +587,8 @@ fn bind(what: &'static str, address: SocketAddr) -> anyhow::Result<TcpListener> 
     listen().with_context(|| format!("listen on {what} {address}"))
 }
 
-/// `/metrics`, `/healthz`, `/readyz` and `/upstreams`: what needs no key on the private listener.
+/// Builds the router for `/metrics`, `/healthz`, `/readyz` and `/upstreams`, which need no key on
+/// the private listener.
 fn own_state(life: Life) -> axum::Router {
     let ready = readiness::handler(life.clone());
     let fleet = Arc::clone(&life.fleet);
@@ -608,8 +610,8 @@ fn own_state(life: Life) -> axum::Router {
         .route("/readyz", get(ready))
 }
 
-/// A thread that tells when the edge listens, and ends the process once a drain is done: Pingora by
-/// itself would sleep through its whole grace period, and then cut what still runs.
+/// Starts a thread that reports when the edge listens, and exits the process once a drain is done.
+/// Pingora alone would sleep through its whole grace period, and then cut requests that still run.
 fn start_watch(life: Life) -> anyhow::Result<()> {
     std::thread::Builder::new()
         .name("watch".into())
@@ -644,7 +646,7 @@ fn start_watch(life: Life) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Settles what is settled, and ends the process. `cut`: the requests that did not end by
+/// Settles the last requests and exits the process. `cut`: number of requests that did not end by
 /// themselves.
 #[expect(
     clippy::disallowed_methods,
@@ -662,9 +664,10 @@ fn finish(life: &Life, cut: usize) -> ! {
 }
 
 impl Life {
-    /// Waits until nothing runs, for as long as it may: what a successor has left here may take its
-    /// whole time, unless this process is told to end. Then requests that still run end themselves
-    /// at the drain's end. Returns how many were cut.
+    /// Waits until no request runs, or until the time limit. After a handover the remaining
+    /// requests may use their whole time, unless a signal also stops this process. At the end of
+    /// the drain time, requests that still run end themselves. Returns the number of requests that
+    /// were cut.
     fn wait_for_requests(&self, limits: &Limits) -> usize {
         let (drain, total) = (
             Duration::from_secs(limits.drain_seconds),
@@ -678,7 +681,7 @@ impl Life {
             if running > 0 {
                 quiet_since = now;
             }
-            // After a hand-over a connection that was just accepted may still be about to ask.
+            // After a handover, a connection that was just accepted may be about to send a request.
             let quiet_for = if draining {
                 Duration::ZERO
             } else {

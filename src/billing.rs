@@ -1,10 +1,12 @@
-//! Money's service: quote → hold → settle or release; balances, receipts, grants; replay at start.
+//! The billing service: quote → hold → settle or release; balances, receipts, grants; journal
+//! replay at start.
 //!
-//! The order that makes a bill right: a hold before the vendor is called, the ending in the journal
-//! before the client gets the last byte, the ledger within milliseconds. Read `billing/pricing.rs`
-//! (how much), `billing/rules.rs` (what bounds it), `billing/holds.rs` (may it),
-//! `billing/journal.rs` and `billing/settler.rs` (it counts once, whatever dies); where many edges
-//! share one store, `billing/shared.rs`. Must not know HTTP.
+//! Three steps in this order make a bill correct. The gateway reserves credits before it calls the
+//! vendor. It journals the ending before the client receives the last byte. The ledger has the
+//! ending within milliseconds. Read `billing/pricing.rs` (what a request costs), `billing/quote.rs`
+//! (the worst case of a request), `billing/holds.rs` (whether the account may spend it),
+//! `billing/journal.rs` and `billing/ledger_writer.rs` (each request counts once, whichever process
+//! dies); for many edges with one shared store, `billing/shared.rs`. Must not know HTTP.
 
 pub mod activity;
 mod backup;
@@ -61,11 +63,11 @@ use std::sync::{Arc, Mutex};
 pub use till::Till;
 pub use verify::{Finding, Verdict, verify_accounts, verify_missing};
 
-/// This program was built to be measured: it bills nothing, and `app.rs` lets it listen on loopback
-/// addresses alone.
+/// This build is for benchmarks: it bills nothing, and `app.rs` lets it listen on loopback
+/// addresses only.
 pub const UNBILLED: bool = cfg!(feature = "unbilled");
 
-/// The service; cheap to clone.
+/// The billing service; cheap to clone.
 #[derive(Clone)]
 pub struct Billing(Arc<Inner>);
 
@@ -73,13 +75,13 @@ struct Inner {
     ledger: Arc<Ledger>,
     data_dir: PathBuf,
     serving: Option<Serving>,
-    /// The store that edges share, where it decides who may spend what.
+    /// Address of the store that several edges share, if that store decides who may spend what.
     shared: Option<Address>,
 }
 
-/// What only the process that serves requests has.
+/// The part of the service that only a process that serves requests has.
 struct Serving {
-    /// Until it hands over.
+    /// Lock on the data directory; `None` after the hand-over.
     owner: Mutex<Option<Owner>>,
     holds: Arc<Holds>,
     journal: Arc<Journal>,
@@ -90,7 +92,7 @@ struct Serving {
     most_pending: usize,
 }
 
-/// What an account has, at one moment.
+/// An account's credits at one moment.
 #[derive(Debug, Clone)]
 pub struct Balance {
     pub balance: Micro,
@@ -113,34 +115,36 @@ pub struct Trial {
     pub ends_at_ms: i64,
 }
 
-/// How one response was billed: an entry explained.
+/// How one response was billed: a ledger entry with its price.
 #[derive(Debug, Clone)]
 pub struct Receipt {
-    /// Position in the ledger; pages go by it.
+    /// Position in the ledger, and the cursor for paging.
     pub seq: i64,
     pub request_id: String,
     pub at_ms: i64,
     pub detail: Detail,
     pub price: Price,
-    /// What was debited.
+    /// Credits debited.
     pub credits: Micro,
     pub writeoff: Micro,
     pub balance_after: Micro,
 }
 
 impl Billing {
-    /// For commands: reads and posts, beside a gateway that may be serving from the same folder.
+    /// Opens the service for commands, which read and post while a gateway may be serving from the
+    /// same directory.
     ///
     /// # Errors
-    /// The ledger cannot be opened.
+    /// Returns an error if the ledger cannot be opened.
     pub fn open(data_dir: &Path) -> Result<Self, StoreError> {
         Self::open_beside(data_dir, None)
     }
 
-    /// As [`Billing::open`], where a shared store decides who may spend what, if one does.
+    /// Like [`Billing::open`], and with the address of the shared store if one decides who may
+    /// spend what.
     ///
     /// # Errors
-    /// The ledger cannot be opened.
+    /// Returns an error if the ledger cannot be opened.
     pub fn open_beside(data_dir: &Path, shared: Option<Address>) -> Result<Self, StoreError> {
         let ledger = Arc::new(Ledger::open(data_dir)?);
         Ok(Self(Arc::new(Inner {
@@ -151,10 +155,10 @@ impl Billing {
         })))
     }
 
-    /// As [`Billing::open_beside`], whatever ledger it is: for whoever only looks.
+    /// Like [`Billing::open_with_store`], but accepts any ledger. For commands that only read.
     ///
     /// # Errors
-    /// The ledger cannot be opened.
+    /// Returns an error if the ledger cannot be opened.
     pub fn open_to_audit(data_dir: &Path, shared: Option<Address>) -> Result<Self, StoreError> {
         let ledger = Arc::new(Ledger::open_to_audit(data_dir)?);
         Ok(Self(Arc::new(Inner {
@@ -168,46 +172,47 @@ impl Billing {
     /// Accepts the ledger in `data_dir` as it is, after a restore.
     ///
     /// # Errors
-    /// The ledger cannot be opened.
+    /// Returns an error if the ledger cannot be opened.
     pub fn accept_ledger(data_dir: &Path) -> Result<(), StoreError> {
         sqlite::create_dir(data_dir)?;
         Ledger::accept(data_dir)
     }
 
-    /// For the gateway: replays what dead processes left, then serves.
+    /// Opens the service for the gateway: replays the journals of dead processes, then serves.
     ///
     /// # Errors
-    /// The ledger or the journal cannot be opened, or a replay cannot be entered, or another
-    /// process serves.
+    /// Returns an error if the ledger or the journal cannot be opened, if a replayed ending cannot
+    /// be entered, or if another process serves from `data_dir`.
     pub fn serve(data_dir: &Path, limits: &Limits) -> Result<Self, StoreError> {
         sqlite::create_dir(data_dir)?;
         Self::serve_with(data_dir, limits, Settler::start, owner::begin(data_dir)?)
     }
 
-    /// As [`Billing::serve`], for the successor of a process that serves: waits until that hands
-    /// over.
+    /// Like [`Billing::serve`], for the successor of a process that serves: waits until that
+    /// process hands over.
     ///
     /// # Errors
-    /// As [`Billing::serve`]; the predecessor did not hand over.
+    /// Returns the errors of [`Billing::serve`], and an error if the predecessor does not hand
+    /// over.
     pub fn succeed(data_dir: &Path, limits: &Limits) -> Result<Self, StoreError> {
         sqlite::create_dir(data_dir)?;
         Self::serve_with(data_dir, limits, Settler::start, owner::succeed(data_dir)?)
     }
 
-    /// As [`Billing::serve`], but nothing reaches the ledger by itself: every turn of the settler
-    /// is a call of [`Billing::turn`], and no clock is read but the caller's. For simulations.
+    /// Like [`Billing::serve`], but without a ledger writer thread: the ledger advances only when
+    /// the caller calls [`Billing::step`], and the caller supplies the time. For simulations.
     ///
     /// # Errors
-    /// As [`Billing::serve`].
+    /// Returns the errors of [`Billing::serve`].
     pub fn serve_by_hand(data_dir: &Path, limits: &Limits) -> Result<Self, StoreError> {
         sqlite::create_dir(data_dir)?;
         Self::serve_with(data_dir, limits, Settler::by_hand, owner::begin(data_dir)?)
     }
 
-    /// One turn of a settler that works by hand. False where nothing was waiting for the ledger.
+    /// Runs one step of a ledger writer without a thread. Returns false if no ending was queued.
     ///
     /// # Errors
-    /// The ledger refuses what was to be entered.
+    /// Returns an error if the ledger rejects the batch.
     pub fn turn(&self, now_ms: i64) -> Result<bool, StoreError> {
         self.0
             .serving
@@ -233,8 +238,8 @@ impl Billing {
         mirror.forget_boots(&journal::live_boots(data_dir)?)?;
         let holds = Arc::new(Holds::new(journal.boot()));
         let count = |limit: u64| usize::try_from(limit).unwrap_or(usize::MAX);
-        // Every open request ends once: with admission stopped at `journal_pending`, this can never
-        // be full.
+        // Every open request ends once, and admission stops at `journal_pending`; so this queue is
+        // never full.
         let capacity = count(limits.open_requests.saturating_add(limits.journal_pending));
         let work = Work {
             ledger: Arc::clone(&ledger),
@@ -263,21 +268,21 @@ impl Billing {
         })))
     }
 
-    /// Makes the prices of `models` durable, before the first request under them.
+    /// Stores the prices of `models` durably, before the first request that uses them.
     ///
     /// # Errors
-    /// The ledger cannot be written.
+    /// Returns an error if the ledger cannot be written.
     pub fn keep_prices(&self, models: &[Arc<Model>], now_ms: i64) -> Result<(), StoreError> {
         models
             .iter()
             .try_for_each(|model| self.0.ledger.keep_price(&model.price, now_ms))
     }
 
-    /// Sets aside the worst case of a request, lowering its output limit to what the account can
-    /// pay unless `exact`. Returns the hold and the output limit it pays for.
+    /// Reserves credits for the worst case of a request. Lowers the output limit to what the
+    /// account can pay, unless `exact`. Returns the hold and the output limit that it covers.
     ///
     /// # Errors
-    /// [`Refused`]; nothing is held then.
+    /// Returns the reason as [`ReserveError`]; nothing is held then.
     pub fn reserve(
         &self,
         opening: Opening,
@@ -328,8 +333,8 @@ impl Billing {
         Ok((hold.metered(meters), limit))
     }
 
-    /// Of new limits what a process that serves can take: the others were what it was made to
-    /// measure for.
+    /// Applies the part of new limits that a serving process can change: the rest sized its queues
+    /// and files at start.
     pub fn take_limits(&self, limits: &Limits) {
         if let Some(serving) = &self.0.serving {
             serving
@@ -338,11 +343,12 @@ impl Billing {
         }
     }
 
-    /// What a key has spent in the period that `now_ms` lies in, all in all, and when it was last
-    /// used: as the ledger has it, which is a few milliseconds late.
+    /// Returns the credits that a key has spent in the period that contains `now_ms` and in total,
+    /// and when it was last used. The figures come from the ledger, which lags by a few
+    /// milliseconds.
     ///
     /// # Errors
-    /// The ledger cannot be read.
+    /// Returns an error if the ledger cannot be read.
     pub fn key_spend(
         &self,
         key_id: &str,
@@ -354,11 +360,11 @@ impl Billing {
             .key_spend(key_id, period.first_day(now_ms), "")
     }
 
-    /// Opens the ledger account with its sign-up grant. The grant goes by the reference
-    /// `trial:<account>`: doing it again changes nothing.
+    /// Opens the ledger account with its sign-up grant. The grant has the reference
+    /// `trial:<account>`, so a second call changes nothing.
     ///
     /// # Errors
-    /// The ledger cannot be written.
+    /// Returns an error if the ledger cannot be written.
     pub fn open_account(
         &self,
         account: &str,
@@ -382,7 +388,7 @@ impl Billing {
     }
 
     /// # Errors
-    /// The store cannot be read, or the account is not open.
+    /// Returns an error if the store cannot be read or the account is not open.
     pub fn balance(&self, account: &str, now_ms: i64) -> Result<Balance, StoreError> {
         let standing = match self.0.serving.as_ref().filter(|_| !self.is_guest()) {
             Some(serving) => serving.holds.standing(&self.0.ledger, account, now_ms)?,
@@ -401,10 +407,10 @@ impl Billing {
         Ok(standing.shown(now_ms))
     }
 
-    /// How a request was billed; `None` where it has not ended, or is another account's.
+    /// Returns how a request was billed; `None` if it has not ended or belongs to another account.
     ///
     /// # Errors
-    /// The ledger cannot be read.
+    /// Returns an error if the ledger cannot be read.
     pub fn receipt(&self, account: &str, request_id: &str) -> Result<Option<Receipt>, StoreError> {
         self.0
             .ledger
@@ -413,11 +419,11 @@ impl Billing {
             .transpose()
     }
 
-    /// The request ended, and not as nothing: it was an answer, or a part of one that its client
-    /// left.
+    /// Whether the request ended with a debit: the client received the response, or a part of it
+    /// before it disconnected.
     ///
     /// # Errors
-    /// The ledger cannot be read.
+    /// Returns an error if the ledger cannot be read.
     pub fn was_debited(&self, account: &str, request_id: &str) -> Result<bool, StoreError> {
         Ok(self
             .0
@@ -426,7 +432,7 @@ impl Billing {
             .is_some_and(|entry| entry.kind == "debit"))
     }
 
-    /// The name of this process's journal; empty where it does not serve.
+    /// The instance id, which names this process's journal; empty in a process that does not serve.
     pub fn boot(&self) -> &str {
         self.0
             .serving
@@ -434,18 +440,19 @@ impl Billing {
             .map_or("", |serving| serving.journal.boot())
     }
 
-    /// Processes of whose requests the ledger may not know the end yet, this one among them.
+    /// Lists the instances whose endings the ledger may still lack, this process included.
     ///
     /// # Errors
-    /// It cannot be told.
+    /// Returns an error if the journal directory cannot be read.
     pub fn boots_not_replayed(&self) -> Result<Vec<String>, StoreError> {
         journal::boots(&self.0.data_dir)
     }
 
-    /// The newest first; `before` is the `seq` of the last one of the page before.
+    /// Lists receipts, newest first. `before` is the `seq` of the last receipt of the previous
+    /// page.
     ///
     /// # Errors
-    /// The ledger cannot be read.
+    /// Returns an error if the ledger cannot be read.
     pub fn receipts(
         &self,
         account: &str,
@@ -459,10 +466,10 @@ impl Billing {
             .collect()
     }
 
-    /// The account's entries of every kind, paged as [`Billing::receipts`].
+    /// Lists the account's entries of every kind, paged like [`Billing::receipts`].
     ///
     /// # Errors
-    /// The ledger cannot be read.
+    /// Returns an error if the ledger cannot be read.
     pub fn entries(
         &self,
         account: &str,
@@ -472,10 +479,10 @@ impl Billing {
         self.0.ledger.entries(account, false, before, limit)
     }
 
-    /// Hands over the selected entries in order, one at a time.
+    /// Calls `each` with the selected entries in order, one at a time.
     ///
     /// # Errors
-    /// The ledger cannot be read, or `each` fails.
+    /// Returns an error if the ledger cannot be read or `each` fails.
     pub fn select(
         &self,
         selection: &Selection,
@@ -505,8 +512,8 @@ impl Billing {
     /// Recomputes every debit and checks every invariant.
     ///
     /// # Errors
-    /// The ledger (or the shared store) cannot be read; what is wrong in it is not an error but a
-    /// finding.
+    /// Returns an error if the ledger or the shared store cannot be read. A violated invariant is a
+    /// finding, not an error.
     pub fn verify(&self, now_ms: i64) -> Result<Verdict, StoreError> {
         let mut verdict = verify::verify(&self.0.ledger, &self.0.data_dir, now_ms)?;
         if let Some(address) = &self.0.shared {
@@ -515,29 +522,29 @@ impl Billing {
         Ok(verdict)
     }
 
-    /// Makes the sums anew that pages and limits read, from the entries; entries and balances stay
-    /// as they are. Says how many were wrong, as far as they are counted.
+    /// Rebuilds from the entries the aggregates that pages and limits read; entries and balances do
+    /// not change. Returns the number of wrong aggregates, up to a maximum.
     ///
     /// # Errors
-    /// The ledger cannot be written; then nothing is changed.
+    /// Returns an error if the ledger cannot be written; nothing changes then.
     pub fn rebuild_sums(&self) -> Result<usize, StoreError> {
         Ok(self.0.ledger.rebuild_sums(verify::SUMS_MAX)?.len())
     }
 
-    /// Enters what a journal folder left behind holds. Returns (endings that were new, unreadable
-    /// lines).
+    /// Enters the endings of a dead process's journal directory. Returns (number of new endings,
+    /// number of unreadable lines).
     ///
     /// # Errors
-    /// The folder cannot be read or the ledger not written.
+    /// Returns an error if the directory cannot be read or the ledger cannot be written.
     pub fn replay(&self, dir: &Path) -> Result<(usize, usize), StoreError> {
-        // Claimed until all is entered: of a running process's journal, what is still open is not
-        // over.
+        // Keep the claim until everything is entered: in a running process's journal, an open
+        // request has not ended.
         let left = journal::claim_left(dir)?;
         let (endings, unreadable) = left.endings()?;
         Ok((enter(&self.0.ledger, &endings)?, unreadable))
     }
 
-    /// Refreshes the gauges that are read rather than kept.
+    /// Updates the gauges that are computed on demand.
     pub fn observe(&self, now_ms: i64) {
         let Some(serving) = &self.0.serving else {
             return;
@@ -554,15 +561,15 @@ impl Billing {
         });
     }
 
-    /// The ledger takes what is settled, and the journal what begins.
+    /// Whether the ledger accepts endings and the journal accepts new requests.
     pub fn is_healthy(&self) -> bool {
         self.0.serving.as_ref().is_some_and(|serving| {
             !serving.settler.state.failing.load(Ordering::Relaxed) && !serving.journal.is_short()
         })
     }
 
-    /// What a process had applied means nothing once its journal is gone; one that left a journal
-    /// is forgotten after its replay.
+    /// Deletes what the ledger stores as applied for this process, which is useless once its
+    /// journal is gone. If a journal remains, its replay deletes it later.
     fn forget_own_boot(&self, serving: &Serving) -> Result<(), StoreError> {
         let boot = serving.journal.boot().to_owned();
         if journal::boots(&self.0.data_dir)?.contains(&boot) {
@@ -571,7 +578,7 @@ impl Billing {
         self.0.ledger.forget_boots(&[boot])
     }
 
-    /// Brings everything settled into the ledger and ends the settler.
+    /// Enters everything settled into the ledger, then stops the ledger writer.
     pub fn finish(&self) {
         if let Some(serving) = &self.0.serving {
             serving.settler.finish();
@@ -586,11 +593,11 @@ impl Billing {
     }
 }
 
-/// Brings the journals of dead processes into the ledger, then forgets what those among `known` had
-/// set aside.
+/// Enters the journals of dead processes into the ledger, then deletes the claims of those in
+/// `known` that are gone.
 fn enter_left_behind(ledger: &Ledger, data_dir: &Path, known: &[String]) -> Result<(), StoreError> {
     replay_left_behind(ledger, data_dir)?;
-    // Who has a journal lives, or is not entered yet; looked at after `known` was.
+    // An instance that has a journal is alive or not yet replayed. Read this list after `known`.
     let with_journal = journal::boots(data_dir)?;
     let gone: Vec<_> = known
         .iter()
@@ -604,7 +611,7 @@ fn enter_left_behind(ledger: &Ledger, data_dir: &Path, known: &[String]) -> Resu
     }
 }
 
-/// Brings the journals of dead processes into the ledger.
+/// Enters the journals of dead processes into the ledger.
 fn replay_left_behind(ledger: &Ledger, data_dir: &Path) -> Result<(), StoreError> {
     for left in journal::left_behind(data_dir)? {
         left.give_up_reserve();

@@ -1,8 +1,8 @@
-//! What may be asked for and what it costs: models, their routes to vendors, and their prices.
+//! The catalog: models, their routes to vendors, and their prices.
 //!
-//! Immutable once built from the config; a reload builds a new one and a running request keeps the
+//! Immutable once built from the config. A reload builds a new catalog; a running request keeps the
 //! one it was admitted under. Must not do I/O. Next: `catalog/endpoint.rs` (a vendor's addresses),
-//! `catalog/names.rs` (aliases), `catalog/price.rs` (what a price list says).
+//! `catalog/alias.rs` (aliases), `catalog/price.rs` (price lists).
 
 mod endpoint;
 #[cfg(test)]
@@ -23,7 +23,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// Every model that can be asked for, in the order of the config file.
+/// All configured models, in the order of the config file.
 #[derive(Debug, Default)]
 pub struct Catalog {
     models: Vec<Arc<Model>>,
@@ -33,7 +33,7 @@ pub struct Catalog {
     by_pattern: Vec<(AliasPattern, Arc<Model>)>,
 }
 
-/// One catalog id and the route behind it.
+/// A catalog id and the route behind it.
 #[derive(Debug)]
 pub struct Model {
     pub id: String,
@@ -41,24 +41,23 @@ pub struct Model {
     /// `*`.
     pub aliases: Vec<String>,
     pub vendor: Arc<Vendor>,
-    /// The name the vendor knows it by.
+    /// The vendor's name for the model.
     pub upstream_model: String,
     pub context_tokens: u64,
     pub max_output_tokens: u64,
-    /// What translated requests go by.
+    /// Capabilities that translation uses.
     pub accepts: Accepts,
-    /// What of it requests that keep their protocol are repaired by; nothing where `repair: false`.
+    /// Capabilities that repair of requests without translation uses; none if `repair: false`.
     pub repairs: KnownCapabilities,
     pub price: Arc<Price>,
-    /// Ids of the models that are asked in this one's place where it does not answer, in their
-    /// order.
+    /// Ids of the fallback models, in the order in which the gateway tries them.
     pub fallback: Vec<String>,
-    /// The same model where its chat vendor serves it by the responses protocol too.
+    /// The same model over the responses API, if its chat vendor serves it there too.
     pub by_responses: Option<Arc<Model>>,
 }
 
 impl Model {
-    /// The protocol that its vendor is spoken to in.
+    /// The protocol that the gateway uses with the model's vendor.
     pub fn protocol(&self) -> Protocol {
         match self.accepts {
             Accepts::Messages(_) => Protocol::Messages,
@@ -67,7 +66,8 @@ impl Model {
         }
     }
 
-    /// A request of this surface is passed on, with a few edits; any other is translated.
+    /// True if the gateway passes requests of this surface through with a few edits. It translates
+    /// all others.
     pub fn passes(&self, surface: Protocol) -> bool {
         let says_all = !matches!(
             &self.accepts,
@@ -79,9 +79,9 @@ impl Model {
         self.protocol() == surface && says_all
     }
 
-    /// Of the two protocols that a vendor may serve the model by, the one for this request: the
-    /// caller's own, but where chat's would switch its reasoning off. It hangs on the request
-    /// alone, and may be another one for the next turn.
+    /// Selects the model's API variant for this request, of the two that a chat vendor may serve.
+    /// The gateway uses the client's own protocol, except where the chat API would switch reasoning
+    /// off. The choice depends on the request alone, and may differ for the next turn.
     pub fn door(self: &Arc<Self>, surface: Protocol, asked: &Outline) -> &Arc<Model> {
         let (Some(by_responses), Accepts::Chat(model)) = (&self.by_responses, &self.accepts) else {
             return self;
@@ -90,14 +90,14 @@ impl Model {
         let reasons_better = model.tools_with_reasoning != ToolsWithReasoning::Any;
         match surface {
             Protocol::Responses => by_responses,
-            // It has no words to stop at, which nobody needs who calls tools.
+            // The responses API has no stop sequences, but clients that use tools do not need them.
             Protocol::Messages if reasons_better && (asked.tools || !asked.stops) => by_responses,
             Protocol::Chat if reasons_better && asked.tools && !asked.no_reasoning => by_responses,
             Protocol::Messages | Protocol::Chat => self,
         }
     }
 
-    /// What a request that keeps its protocol is repaired by.
+    /// Rules for the repair of a request that needs no translation.
     pub fn repair_rules(&self) -> RepairRules<'_> {
         RepairRules {
             accepts: &self.accepts,
@@ -109,7 +109,7 @@ impl Model {
         }
     }
 
-    /// The field to set where a caller gave no output limit.
+    /// The field that the gateway sets if the client gave no output limit.
     pub fn output_limit_field(&self) -> &'static str {
         match &self.accepts {
             Accepts::Messages(_) => "max_tokens",
@@ -118,8 +118,8 @@ impl Model {
         }
     }
 
-    /// It may reason without showing all of it, so that what it shows tells little of what it
-    /// generates.
+    /// True if the model may reason without showing all of it. The visible output then says little
+    /// about the number of generated tokens.
     pub fn hides_reasoning(&self) -> bool {
         match &self.accepts {
             Accepts::Messages(model) => {
@@ -135,23 +135,23 @@ impl Model {
     }
 }
 
-/// Whom we call.
+/// A vendor that the gateway calls.
 #[derive(Debug)]
 pub struct Vendor {
     pub name: String,
     pub protocol: Protocol,
     pub official: bool,
     pub endpoints: Vec<Endpoint>,
-    /// The turns of a conversation go to one endpoint for as long as that is well.
+    /// Whether all turns of a conversation use the same endpoint while it is healthy.
     pub sticky: bool,
     /// Empty if no endpoint requires a key.
     pub api_key: Secret,
-    /// Header name and the value sent where the client gave none (messages vendors).
+    /// Name of the version header, and its value if the client sends none (messages vendors).
     pub version_header: Option<(String, String)>,
 }
 
 impl Vendor {
-    /// Every endpoint has a path for this call.
+    /// True if every endpoint has a path for this call.
     pub fn serves(&self, usual_path: &str) -> bool {
         self.endpoints
             .iter()
@@ -189,7 +189,8 @@ impl Catalog {
         self.by_id.get(id)
     }
 
-    /// The model with this name: by id, else by exact alias, else by the longest alias with a `*`.
+    /// Finds the model with this name: by id, else by exact alias, else by the longest alias with a
+    /// `*`.
     pub fn find(&self, name: &str) -> Option<&Arc<Model>> {
         let by_pattern = || {
             self.by_pattern
@@ -208,7 +209,7 @@ impl Catalog {
     }
 }
 
-/// A text that is never printed, logged or serialised.
+/// A text that the gateway never prints, logs or serialises.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Secret(String);
 
@@ -217,7 +218,7 @@ impl Secret {
         Self(text)
     }
 
-    /// The text itself, for the one header it belongs in.
+    /// Returns the text itself, for the one header that carries it.
     pub fn reveal(&self) -> &str {
         &self.0
     }

@@ -1,7 +1,7 @@
-//! The command line: which command, on which config file.
+//! The command line: parses the command and its config file, and runs it.
 //!
 //! Exit codes: 0 done, 1 failed, 2 wrong usage, 64 faults in the config file. Data goes to stdout,
-//! everything else to stderr. Must not do the work itself.
+//! everything else to stderr. Must not do the commands' work itself.
 
 mod account;
 mod audit;
@@ -30,7 +30,7 @@ use vendors::VendorsCommand;
 #[derive(Debug, Parser)]
 #[command(version, about)]
 struct Arguments {
-    /// The config file.
+    /// Path of the config file.
     #[arg(
         short,
         long,
@@ -39,10 +39,10 @@ struct Arguments {
         default_value = "conf/gateway.yaml"
     )]
     config: PathBuf,
-    /// Print one JSON document on stdout.
+    /// Print one JSON document on stdout instead of text.
     #[arg(long, global = true)]
     json: bool,
-    /// Kill this process at a named point, for tests.
+    /// Kill this process at a named failpoint (for tests).
     #[arg(
         long,
         global = true,
@@ -57,64 +57,66 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run the whole service: edge, dashboard and embedded store in one process.
+    /// Run the whole service on one machine: edge, dashboard and embedded store in one process.
     Run {
-        /// Take over from the gateway that runs, when that gets SIGQUIT: no connection is refused,
-        /// no stream cut.
+        /// Take over from the running gateway without refusing a connection or cutting a stream.
+        /// Send SIGQUIT to the running gateway once this one has started.
         #[arg(long)]
         upgrade: bool,
-        /// Start with the ledger as it is, after an older `ledger.db` was restored on purpose.
+        /// Accept the ledger as it is and start. Use it once, after you restored an older
+        /// `ledger.db` on purpose.
         #[arg(long, conflicts_with = "upgrade")]
         accept_older_ledger: bool,
     },
-    /// Run one of many edges that share a store (`store: {kind: redis}`).
+    /// Run an edge: one of several processes that serve requests and share a store (`store.kind:
+    /// redis`).
     #[command(args_conflicts_with_subcommands = true)]
     Edge {
         #[command(subcommand)]
         command: Option<EdgeCommand>,
-        /// As of `run`.
+        /// Take over from the running edge, as for `run --upgrade`.
         #[arg(long)]
         upgrade: bool,
     },
-    /// Run the ledger, the dashboard and what edges ask of them, beside a shared store
-    /// (`store.kind: redis`).
+    /// Run the ledger, the dashboard and the API that edges call. Use it once per installation with
+    /// a shared store (`store.kind: redis`).
     Sidecar {
-        /// As of `run`.
+        /// Accept an older ledger, as for `run --accept-older-ledger`.
         #[arg(long)]
         accept_older_ledger: bool,
     },
-    /// Simulate the vendors on one port: chat completions, messages and responses. For tests and
-    /// load.
+    /// Simulate the vendors' APIs on one port: chat completions, messages and responses. Use it for
+    /// tests and load tests.
     Simulate(simulator::Arguments),
-    /// Validate the config file: print every fault, or the URLs that the gateway will call.
+    /// Validate the config file: print all faults, or the URLs that the gateway will call.
     Check,
     /// Print the JSON Schema of the config file.
     Schema {
-        /// As a page in Markdown, key by key.
+        /// Print the reference page in Markdown instead.
         #[arg(long)]
         reference: bool,
     },
-    /// Accounts.
+    /// Manage accounts, their credits and invitations.
     #[command(subcommand)]
     Account(AccountCommand),
-    /// Keys.
+    /// Manage API keys.
     #[command(subcommand)]
     Key(KeyCommand),
-    /// The ledger.
+    /// Audit, export and correct the ledger, and make backups.
     #[command(subcommand)]
     Ledger(LedgerCommand),
-    /// What was done in an administrator's name.
+    /// Read and verify the log of administrators' actions.
     #[command(subcommand)]
     Audit(AuditCommand),
-    /// Vendors: test the configured endpoints.
+    /// Test the configured vendor endpoints.
     #[command(subcommand)]
     Vendors(VendorsCommand),
-    /// Models: print known models and prices for the config file.
+    /// Print known models and prices for the config file.
     #[command(subcommand)]
     Models(ModelsCommand),
 }
 
-/// The exit code for faults in the config file (`EX_USAGE`, as proxies have it).
+/// Exit code for faults in the config file (`EX_USAGE`, as other proxies use it).
 const CONFIG_FAULTS: u8 = 64;
 
 /// Runs the command that the process was started with.

@@ -1,4 +1,4 @@
-//! The one source of wall-clock time. Everything else is told what time it is.
+//! The only source of wall-clock time. All other code receives the time as an argument.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -16,24 +16,24 @@ pub fn now_seconds() -> u64 {
     u64::try_from(now_ms() / 1_000).unwrap_or_default()
 }
 
-/// `ms` since 1970 UTC as RFC 3339, to the millisecond: `2026-11-21T12:00:00.000Z`.
+/// Formats `ms` since 1970 UTC as RFC 3339 with milliseconds: `2026-11-21T12:00:00.000Z`.
 pub fn rfc3339(ms: i64) -> String {
     jiff::Timestamp::from_millisecond(ms)
         .map_or_else(|_| String::from("invalid"), |at| format!("{at:.3}"))
 }
 
-/// A date of an HTTP header (`Sun, 06 Nov 1994 08:49:37 GMT`), in ms since 1970; `None` for what is
-/// none.
+/// Parses the date of an HTTP header (`Sun, 06 Nov 1994 08:49:37 GMT`) into ms since 1970. Returns
+/// `None` if the text is not a date.
 pub fn http_date_ms(text: &str) -> Option<i64> {
     jiff::fmt::rfc2822::parse(text.trim())
         .ok()
         .map(|at| at.timestamp().as_millisecond())
 }
 
-/// The moment at which a day (`2026-11-21`, UTC) begins, in ms since 1970; `None` for what is no
-/// day.
+/// Returns when a UTC day (`2026-11-21`) begins, in ms since 1970. Returns `None` if the text is
+/// not a day.
 pub fn day_start_ms(date: &str) -> Option<i64> {
-    // Nothing but the form that is shown: the library reads others too.
+    // Accept only the documented form. The library parses other forms too.
     let plain = date.len() == 10
         && date
             .bytes()

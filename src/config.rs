@@ -1,8 +1,8 @@
-//! From the file to settings: resolved, typed, and judged as a whole, with all faults reported
-//! together.
+//! Turns the config file into [`Settings`]: resolves values, gives them types, validates them as a
+//! whole, and reports all faults together.
 //!
 //! The only place that reads the environment and the config file. Must not open sockets or stores.
-//! Next: `config/raw.rs` (the keys), `config/vendors.rs`, `config/price.rs`, `config/read.rs` (how
+//! Next: `config/raw.rs` (the keys), `config/vendors.rs`, `config/price.rs`, `config/yaml.rs` (how
 //! faults find their lines).
 
 mod aliases;
@@ -44,17 +44,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use vendors::VendorEntry;
 
-/// The most proxies, or networks of them: each request looks at all of them.
+/// Maximum number of trusted proxies or networks: each request is compared with all of them.
 const PROXIES_MAX: usize = 256;
 
-/// The most models that may answer in another one's place: each is quoted at admission.
+/// Maximum number of fallbacks of one model: the gateway quotes each of them at admission.
 pub const FALLBACKS_MAX: usize = 3;
 
-/// Everything the program goes by.
+/// All settings of the process.
 #[derive(Debug)]
 pub struct Settings {
     pub edge: Vec<SocketAddr>,
-    /// Proxies whose word for a client's address counts.
+    /// Proxies whose forwarding headers determine a client's address.
     pub trust_proxy: Trusted,
     pub sidecar: SocketAddr,
     pub admin: SocketAddr,
@@ -63,35 +63,35 @@ pub struct Settings {
     pub base_url: String,
     pub data_dir: PathBuf,
     pub store: Store,
-    /// A shared store may lose what it is told.
+    /// The shared store may be configured so that it can lose data.
     pub allow_volatile: bool,
     pub signup: Signup,
     pub catalog: Catalog,
-    /// How much may be asked for, where nothing is set for the key or the account.
+    /// Rate limits of keys and accounts that have no limits of their own.
     pub rate_limits: RateLimits,
     pub limits: Limits,
     pub access_log: Destination,
     /// Names of the messages protocol's version header that clients may use, lower case.
     pub version_headers: Vec<String>,
     pub traces: Option<traces::Plan>,
-    /// Whose pages may call the API from a browser.
+    /// Origins whose pages may call the API from a browser.
     pub cors: CorsOrigins,
-    /// Its files are looked at, and read anew when they have been changed.
+    /// Whether to watch the files in `sources` and reload them after a change.
     pub watch: bool,
-    /// Those files: the config file itself and what it names.
+    /// The config file itself and the files that it names.
     pub sources: Vec<Source>,
 }
 
-/// Where keys, balances and holds are decided upon.
+/// The store that decides on keys, balances and holds.
 #[derive(Debug, Clone)]
 pub enum Store {
-    /// In this process and its `data_dir`.
+    /// This process and its `data_dir`.
     Embedded,
-    /// In one Redis server.
+    /// One Redis server.
     Redis(Secret),
-    /// In a Redis Cluster, of which these are some nodes.
+    /// Some nodes of a Redis Cluster.
     RedisCluster(Vec<Secret>),
-    /// In the server that Sentinels call the primary.
+    /// The server that the Sentinels report as the primary.
     RedisSentinel(Sentinel),
 }
 
@@ -114,7 +114,7 @@ impl Store {
         }
     }
 
-    /// Where the shared store is; `None` where there is none.
+    /// Address of the shared store; `None` if there is no shared store.
     pub fn address(&self) -> Option<Address> {
         match self {
             Self::Embedded => None,
@@ -127,7 +127,7 @@ impl Store {
     }
 }
 
-/// One thing wrong with a config file.
+/// One fault in a config file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
     pub line: u64,
@@ -136,12 +136,12 @@ pub struct Fault {
     pub message: String,
 }
 
-/// A config file that cannot be used: every fault in it.
+/// Error for a config file that cannot be used: all of its faults.
 #[derive(Debug, thiserror::Error)]
 pub struct Faults {
     pub file: PathBuf,
     pub faults: Vec<Fault>,
-    /// The files that were read, or were to be.
+    /// The files that were read or should have been read.
     pub sources: Vec<Source>,
 }
 
@@ -166,10 +166,10 @@ impl fmt::Display for Faults {
     }
 }
 
-/// Reads the file with this process's environment.
+/// Reads the file, with this process's environment.
 ///
 /// # Errors
-/// Every fault of the file.
+/// Returns all faults of the file.
 pub fn load(file: &Path) -> Result<Settings, Faults> {
     let mut sources = vec![Source::of(file)];
     let outcome = std::fs::read_to_string(file).map_err(|error| {
@@ -206,20 +206,20 @@ pub fn schema() -> serde_json::Value {
     read::schema()
 }
 
-/// The same as a page to read.
+/// The config reference, as Markdown.
 pub fn reference() -> String {
     reference::markdown(&schema())
 }
 
-/// Reads `text`; `env` gives an environment variable's value.
+/// Parses `text`; `env` returns the value of an environment variable.
 ///
 /// # Errors
-/// Every fault of the text.
+/// Returns all faults of the text.
 pub fn parse(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Settings, Vec<Fault>> {
     judge(text, env, &mut Vec::new())
 }
 
-/// The same; files that it names are added to `sources`.
+/// Parses and validates `text`, and adds the files that it names to `sources`.
 fn judge(
     text: &str,
     env: &dyn Fn(&str) -> Option<String>,
@@ -244,13 +244,13 @@ fn destination(access_log: Option<&str>) -> Destination {
     }
 }
 
-/// Collects what is wrong while settings are being made; a faulty part becomes `None`, and the rest
-/// is judged on.
+/// Collects faults while it builds the settings. A part with a fault becomes `None`, and validation
+/// continues with the rest.
 struct Judge {
     lines: read::Node,
     faults: Vec<Fault>,
     sources: Vec<Source>,
-    /// The keys of vendors are not read, and a placeholder stands for each.
+    /// Puts a placeholder in place of each vendor's key, and does not read the keys.
     withholds_vendor_keys: bool,
 }
 
@@ -460,7 +460,8 @@ impl Judge {
 
     fn signup(&mut self, signup: &raw::Signup) -> Option<Signup> {
         let trial_credits = self.amount("signup.trial_credits", &signup.trial_credits);
-        // Six decimals of a day are finer than a tenth of a second: the amounts' own reader serves.
+        // Amounts have six decimals. Six decimals of a day are finer than a tenth of a second, so
+        // the parser of amounts reads days too.
         let days = self.amount("signup.trial_days", &signup.trial_days)?;
         let trial_ms = days.get().saturating_mul(864) / 10;
         let trial_budget_per_day =
@@ -491,8 +492,8 @@ impl Judge {
         };
         self.sources.push(Source::of(Path::new(path)));
         match std::fs::read_to_string(path) {
-            // An empty variable switches a vendor off; an empty file is one that was not written to
-            // its end.
+            // An empty variable disables a vendor. An empty file is a fault: it was probably not
+            // written completely.
             Ok(text) if text.trim().is_empty() => {
                 self.fault(key, format!("{path} is empty"));
                 None
@@ -631,8 +632,7 @@ impl Judge {
     }
 }
 
-/// What a model accepts, with the web search of its vendor where that has a price, and without it
-/// where it has none.
+/// Enables web search for a messages model exactly if its price list has a price for it.
 fn sold(mut accepts: Accepts, price: &Price) -> Accepts {
     if let Accepts::Messages(model) = &mut accepts {
         model.set_search(price.features.web_search.is_some());
@@ -640,7 +640,7 @@ fn sold(mut accepts: Accepts, price: &Price) -> Accepts {
     accepts
 }
 
-/// `known`: the capabilities that the vendor's preset has for the model.
+/// Builds a model. `known`: capabilities of the model from the vendor's preset.
 fn model(
     mut model: raw::Model,
     vendor: &Arc<Vendor>,

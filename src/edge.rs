@@ -1,8 +1,8 @@
-//! The spine: one request, in the order in which Pingora lives it.
+//! The core of the gateway: the life of one request, in the order in which Pingora calls its hooks.
 //!
-//! Each hook is a few lines and names the file that does the work: `edge/admit.rs` →
-//! `edge/intake.rs` → `edge/upstream.rs` → `edge/reply.rs` → `edge/meter.rs`, with `edge/reject.rs`
-//! wherever something fails. Must not decide anything itself.
+//! Each hook is a few lines long and names the file that does the work: `edge/admit.rs` →
+//! `edge/intake.rs` → `edge/upstream.rs` → `edge/response.rs` → `edge/finish.rs`, and
+//! `edge/reject.rs` wherever something fails. This file must not make decisions itself.
 
 mod activity;
 mod admit;
@@ -59,34 +59,35 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Duration;
 use trace::Trace;
 
-/// What every request shares.
+/// State that all requests share.
 pub struct Gateway {
     pub settings: Arc<ArcSwap<Settings>>,
     pub keys: Keys,
     pub billing: Till,
     pub idempotency: Idempotency,
     pub recorders: Recorders,
-    /// No new work is taken.
+    /// True once the process accepts no new requests.
     pub draining: Arc<AtomicBool>,
     pub shutdown: Arc<Shutdown>,
-    /// Requests on their way to or from a vendor.
+    /// Number of requests that are on their way to a vendor or back.
     pub in_flight: Arc<AtomicUsize>,
     /// Bytes of request bodies that this process holds.
     body_bytes: BodyBytes,
     activity: activity::ActivityRegistry,
     pages: pages::OpenPages,
-    /// The way to the sidecar, where that is part of this process.
+    /// Connector to the sidecar, if the sidecar runs in this process.
     sidecar: Option<upstream::LocalSidecar>,
     cpu: Arc<CpuPool>,
     pub pressure: Arc<pressure::Pressure>,
-    /// How the vendors' endpoints are.
+    /// State of the vendors' endpoints.
     pub fleet: Arc<Fleet>,
-    /// What unreported turns of conversations are estimated by.
+    /// Token counts that vendors reported for earlier turns. The gateway uses them to estimate
+    /// turns for which the vendor has not reported usage.
     turns: ReportedTurns,
     names: Arc<upstream::Names>,
 }
 
-/// Where the outcome of each request is recorded, beside the metrics.
+/// Where the gateway records the outcome of each request, in addition to the metrics.
 #[derive(Clone)]
 pub struct Recorders {
     pub access: AccessLog,
@@ -123,7 +124,8 @@ impl Gateway {
         }
     }
 
-    /// Reaches the sidecar in memory for as long as it accepts, at `listen.sidecar` otherwise.
+    /// Makes the gateway reach the sidecar in memory while the sidecar accepts connections, and at
+    /// `listen.sidecar` after that.
     #[must_use]
     pub fn beside(self, sidecar: LocalConnector) -> Self {
         Self {
@@ -132,19 +134,19 @@ impl Gateway {
         }
     }
 
-    /// Keeps an eye on this process's memory and files, on a thread of its own. Where files are
-    /// short, idle ones of `connections` are closed.
+    /// Starts a thread that monitors the memory and the open files of this process. When file
+    /// descriptors run short, the thread closes idle connections of `connections`.
     ///
     /// # Errors
-    /// The thread cannot be had.
+    /// Returns an error if the thread cannot be started.
     pub fn watch_pressure(&self, connections: Arc<Connections>) -> std::io::Result<()> {
         Arc::clone(&self.pressure).watch(Arc::clone(&self.settings), connections)
     }
 
-    /// Keeps an eye on the vendors' endpoints, on a thread of its own.
+    /// Starts a thread that resolves and health-checks the vendors' endpoints.
     ///
     /// # Errors
-    /// The thread cannot be had.
+    /// Returns an error if the thread cannot be started.
     pub fn watch_upstreams(&self) -> std::io::Result<()> {
         Arc::clone(&self.names).watch(Arc::clone(&self.settings), Arc::clone(&self.fleet))
     }
@@ -165,16 +167,17 @@ pub fn retries_max() -> usize {
     of_one_model.saturating_mul(FALLBACKS_MAX + 1)
 }
 
-/// The limits that the body is read under.
+/// Limits that apply while the gateway reads a request body.
 #[derive(Debug, Clone, Copy)]
 pub struct EdgeLimits {
     pub body_bytes: u64,
     pub bodies_in_flight_bytes: u64,
-    /// The part of them that one account, and one client connection, may hold.
+    /// Share of `bodies_in_flight_bytes`, in percent, that one account or one client connection may
+    /// hold.
     pub account_bodies_percent: u64,
     pub connection_bodies_percent: u64,
     pub body_read: Duration,
-    /// The least that must come, and over how long that is measured.
+    /// Minimum rate at which a body must arrive, and the window over which the gateway measures it.
     pub body_bytes_per_second: u64,
     pub body_rate: Duration,
 }
@@ -192,7 +195,7 @@ impl EdgeLimits {
         }
     }
 
-    /// Of the forms that pages send.
+    /// Limits for the forms that pages submit.
     fn for_pages(limits: &Limits) -> Self {
         Self {
             body_bytes: limits.page_body_bytes,
@@ -210,10 +213,11 @@ impl ProxyHttp for Gateway {
         Context::new()
     }
 
-    /// 1. The connection's manners.
+    /// 1. Sets up the client's connection.
     async fn early_request_filter(&self, session: &mut Session, ctx: &mut Context) -> Result<()> {
         let settings = self.settings.load();
-        // Before the hop is ended: a client may have named what its proxy says in `connection`.
+        // Before the hop-by-hop headers are removed: a client may have listed the headers of its
+        // own proxy in `connection`.
         ctx.caller = connections::caller(session, &settings.trust_proxy);
         ctx.trace = self
             .recorders
@@ -226,7 +230,7 @@ impl ProxyHttp for Gateway {
             ctx.target = Some(Box::new((method, loggable_path(head.raw_path()))));
         }
         let closes = framing::end_hop(session);
-        // Whoever asks again finds the successor.
+        // During a handover the client must reconnect, so that it reaches the successor process.
         let stays = !closes && !self.billing.is_guest() && !self.shutdown.is_lame_duck();
         session.set_keepalive(stays.then_some(settings.limits.keepalive_seconds));
         session.set_read_timeout(Some(Duration::from_secs(settings.limits.body_read_seconds)));
@@ -235,14 +239,14 @@ impl ProxyHttp for Gateway {
         )));
         if let pingora::protocols::http::ServerSession::H1(h1) = session.downstream_session.as_mut()
         {
-            // Else the bytes of a second request would abort the answer to the first.
+            // Without this, the bytes of a second request would abort the response to the first.
             h1.set_pipelining_enabled(true);
         }
         connections::begin_request(session);
         Ok(())
     }
 
-    /// 2. Who asks for what, and who pays.
+    /// 2. Finds out who requests what, and who pays.
     async fn request_filter(&self, session: &mut Session, ctx: &mut Context) -> Result<bool> {
         match panics::catch_admission(admit::admit(self, session, ctx)).await {
             Ok(admitted) => admitted,
@@ -255,7 +259,7 @@ impl ProxyHttp for Gateway {
         }
     }
 
-    /// 3. Where to, at each attempt.
+    /// 3. Selects the upstream for each attempt.
     async fn upstream_peer(
         &self,
         _session: &mut Session,
@@ -264,7 +268,7 @@ impl ProxyHttp for Gateway {
         upstream::peer(self, ctx).await
     }
 
-    /// 4. Over which connection.
+    /// 4. Receives the connection that the attempt uses.
     async fn connected_to_upstream(
         &self,
         _session: &mut Session,
@@ -280,7 +284,7 @@ impl ProxyHttp for Gateway {
         Ok(())
     }
 
-    /// 5. With which header.
+    /// 5. Writes the header that the vendor gets.
     async fn upstream_request_filter(
         &self,
         _session: &mut Session,
@@ -293,7 +297,7 @@ impl ProxyHttp for Gateway {
         upstream::sidecar_header(self, ctx, header)
     }
 
-    /// 6. The vendor's header.
+    /// 6. Processes the vendor's header.
     async fn upstream_response_filter(
         &self,
         _session: &mut Session,
@@ -302,7 +306,7 @@ impl ProxyHttp for Gateway {
     ) -> Result<()> {
         if matches!(ctx.stage, Stage::Sidecar { .. }) {
             reject::note_sidecar_status(ctx, header.status.as_u16());
-            // The connection to the sidecar is not the client's.
+            // `connection` here describes the connection to the sidecar, not the client's.
             header.remove_header(&http::header::CONNECTION);
             header.insert_header("x-request-id", &ctx.request_id)?;
             if let Some(cors) = &ctx.cors {
@@ -313,7 +317,7 @@ impl ProxyHttp for Gateway {
         reply::head(ctx, header)
     }
 
-    /// 7. The vendor's bytes, and the debit before the last of them.
+    /// 7. Processes the vendor's body, and debits the account before the last bytes leave.
     fn upstream_response_body_filter(
         &self,
         _session: &mut Session,
@@ -324,8 +328,8 @@ impl ProxyHttp for Gateway {
         reply::body(ctx, body, end).map(|()| None)
     }
 
-    /// 7b. The vendor's trailers, which are not passed on: where they come instead of an end of the
-    /// body, that end is now.
+    /// 7b. Drops the vendor's trailers. If trailers arrive instead of the end of the body, the body
+    /// ends here.
     async fn response_trailer_filter(
         &self,
         _session: &mut Session,
@@ -337,7 +341,7 @@ impl ProxyHttp for Gateway {
         Ok(rest)
     }
 
-    /// 8a. Nobody answered the call.
+    /// 8a. Handles a failed connection attempt.
     fn fail_to_connect(
         &self,
         _session: &mut Session,
@@ -351,7 +355,7 @@ impl ProxyHttp for Gateway {
         error
     }
 
-    /// 8b. The call broke off.
+    /// 8b. Handles an exchange that broke off.
     fn error_while_proxy(
         &self,
         _peer: &HttpPeer,
@@ -377,7 +381,7 @@ impl ProxyHttp for Gateway {
         error
     }
 
-    /// 9. Nothing is left to try.
+    /// 9. Answers the client when no attempt is left.
     async fn fail_to_proxy(
         &self,
         session: &mut Session,
@@ -393,7 +397,7 @@ impl ProxyHttp for Gateway {
         }
     }
 
-    /// 10. What it came to.
+    /// 10. Settles and records the request.
     async fn logging(&self, session: &mut Session, _error: Option<&Error>, ctx: &mut Context) {
         meter::end(&self.recorders, session, ctx).await;
         if ctx
@@ -405,8 +409,8 @@ impl ProxyHttp for Gateway {
         connections::request_is_over(session.digest(), session.is_http2());
     }
 
-    /// Clients leave and vendors fail all day: the metrics and the access record tell, not the
-    /// error log.
+    /// Clients disconnect and vendors fail all the time. The metrics and the access log record
+    /// that, so the error log does not.
     fn suppress_error_log(&self, _session: &Session, _ctx: &Context, error: &Error) -> bool {
         *error.esource() != ErrorSource::Internal
     }

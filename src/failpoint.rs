@@ -1,9 +1,11 @@
-//! Named points at which this very process can be told to die, for tests of what it leaves behind.
+//! Named points at which this process can be made to die. Tests use them to check what a crash
+//! leaves behind.
 //!
-//! `GW_FAIL=name[:n]` has the n-th passage of a point kill the process as `kill -9` does: nothing
-//! is flushed, dropped or told. `GW_FAIL=panic@name[:n]` has it panic there instead. Compiled into
-//! every build, so that what is tested is what runs; unset, a passage is one relaxed load. Must not
-//! change what the process does in any other way.
+//! With `GW_FAIL=name[:n]`, the n-th passage of the point kills the process as `kill -9` does:
+//! nothing is flushed, dropped or reported. With `GW_FAIL=panic@name[:n]`, the process panics there
+//! instead. Failpoints are compiled into every build, so that tests run the code that production
+//! runs. If `GW_FAIL` is not set, a passage costs one relaxed load. Failpoints must not change the
+//! behaviour of the process in any other way.
 
 use std::str::FromStr;
 use std::sync::OnceLock;
@@ -13,12 +15,12 @@ use std::time::Duration;
 static ARMED: AtomicBool = AtomicBool::new(false);
 static PLAN: OnceLock<Armed> = OnceLock::new();
 
-/// How long the ledger is kept from an ending for the client's last byte to leave first.
+/// How long the ledger writer waits with an ending, so that the client's last byte leaves first.
 const HELD_BACK: Duration = Duration::from_secs(10);
 
 macro_rules! points {
     ($( $(#[doc = $doc:literal])* $point:ident = $name:literal, )*) => {
-        /// Where a process can die, in the order of a request's life.
+        /// The points at which a process can die, in the order of a request's life.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Point { $( $(#[doc = $doc])* $point, )* }
 
@@ -27,64 +29,64 @@ macro_rules! points {
 }
 
 points! {
-    /// The key was good; nothing is held.
+    /// The key is valid. No credit is reserved.
     AfterAuth = "after_auth",
-    /// A job on a large body begins.
+    /// A CPU job on a large body begins.
     CpuJob = "cpu_job",
-    /// The hold is taken in memory; the journal does not know of it.
+    /// The hold exists in memory. The journal does not have it.
     AfterReserve = "after_reserve",
-    /// The hold is journalled; the vendor does not know of it.
+    /// The journal has the hold. The gateway has not called the vendor.
     AfterJournalOpen = "after_journal_open",
-    /// The vendor's header came; the client has nothing.
+    /// The vendor's header has arrived. The client has received nothing.
     VendorAnswered = "vendor_answered",
-    /// A piece of a stream came that has begun at the client.
+    /// A piece of a stream has arrived, and the client has received earlier pieces.
     MidStream = "mid_stream",
-    /// The answer is understood to its end; the journal does not know.
+    /// The gateway has parsed the response to its end. The journal does not have the ending.
     BeforeJournalEnd = "before_journal_end",
-    /// The ending is journalled and not on disk, where each is synced.
+    /// The journal has the ending, but not yet on disk. Applies where each ending is synced.
     BeforeJournalSync = "before_journal_sync",
-    /// Half of the ending's record is in the journal.
+    /// The journal has half of the ending's record.
     TornJournalEnd = "torn_journal_end",
-    /// The ending is journalled; the client lacks the last byte.
+    /// The journal has the ending. The client lacks the last byte.
     AfterJournalEnd = "after_journal_end",
-    /// The client has the last byte; the ledger does not know. Where this one is armed, the settler
-    /// waits for it.
+    /// The client has the last byte. The ledger does not have the ending. If this point is armed,
+    /// the ledger writer waits for it.
     LastByteSent = "last_byte_sent",
-    /// A transaction of the ledger has some of its statements.
+    /// A ledger transaction has executed some of its statements.
     MidCommit = "mid_commit",
-    /// The ledger has committed; whoever gave it the endings does not know.
+    /// The ledger has committed. The code that submitted the endings does not know it.
     AfterCommit = "after_commit",
-    /// The ledger covers a file of the journal; the file is still there.
+    /// The ledger covers a journal file. The file still exists.
     BeforeReap = "before_reap",
-    /// A sign-up's account is kept; the ledger does not know of it.
+    /// The account of a sign-up is stored. The ledger does not know the account.
     AccountKept = "account_kept",
-    /// A sign-up's grant is in the ledger; its account says that it is missing.
+    /// The ledger has the grant of a sign-up. The stored account still marks the grant as missing.
     AccountGranted = "account_granted",
-    /// The shared store has answered an admission; the edge does not know what.
+    /// The shared store has answered an admission. The edge has not read the answer.
     HeldThere = "held_there",
-    /// The shared store has been told of an ending; the courier does not know.
+    /// The shared store has received an ending. The outbox relay does not know it.
     EndingTold = "ending_told",
-    /// The shared store says that the ledger has an ending; the courier does not know.
+    /// The shared store reports that the ledger has an ending. The outbox relay does not know it.
     EndingArrived = "ending_arrived",
-    /// The sidecar has read events; the ledger does not have them.
+    /// The sidecar has read events. The ledger does not have them.
     EventsRead = "events_read",
-    /// The ledger has them; they are still in the shared store.
+    /// The ledger has the events. The shared store still has them too.
     EventsEntered = "events_entered",
-    /// They are gone from there.
+    /// The events are removed from the shared store.
     EventsCleared = "events_cleared",
-    /// The ledger has a post; the shared store does not.
+    /// The ledger has a posting. The shared store does not have it.
     PostEntered = "post_entered",
-    /// The shared store has it; the ledger does not know that.
+    /// The shared store has the posting. The ledger does not know that.
     PostTold = "post_told",
-    /// A command has taken credit in the shared store; the ledger does not have it.
+    /// A command has debited credit in the shared store. The ledger does not have the debit.
     TakenThere = "taken_there",
-    /// At the end of a drained process, before the ledger's log is carried back.
+    /// A drained process ends and has not checkpointed the ledger's write-ahead log.
     BeforeCheckpoint = "before_checkpoint",
-    /// The same, after it.
+    /// A drained process ends and has checkpointed the ledger's write-ahead log.
     AfterCheckpoint = "after_checkpoint",
 }
 
-/// Which point, and at which passage.
+/// The point at which to fail, and at which passage.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     point: Point,
@@ -135,7 +137,7 @@ impl FromStr for Plan {
     }
 }
 
-/// Has the process die as `plan` says. The first call counts.
+/// Makes the process die as `plan` says. Only the first call has an effect.
 pub fn arm(plan: &Plan) {
     let Plan {
         point,
@@ -153,7 +155,7 @@ pub fn arm(plan: &Plan) {
     }
 }
 
-/// Dies or panics here, where that is due.
+/// Kills the process or panics if this passage is the planned one.
 #[inline]
 pub fn pass(point: Point) {
     if is_due(point) {
@@ -170,7 +172,8 @@ fn fail(point: Point) {
     }
 }
 
-/// This is the passage at which to [`die`], after some last deed.
+/// Whether this passage is the planned one. The caller then does its last act and calls
+/// [`kill_self`].
 #[inline]
 pub fn is_due(point: Point) -> bool {
     ARMED.load(Ordering::Relaxed) && counted(point)
@@ -183,7 +186,7 @@ fn counted(point: Point) -> bool {
     })
 }
 
-/// Where the process is to die at `point`, keeps this thread from what would come after it.
+/// Delays this thread if `point` is armed, so that the process dies before the thread continues.
 #[inline]
 pub fn after(point: Point) {
     if ARMED.load(Ordering::Relaxed) && PLAN.get().is_some_and(|armed| armed.point == point) {
@@ -191,7 +194,7 @@ pub fn after(point: Point) {
     }
 }
 
-/// Ends the process as `kill -9` does.
+/// Kills the process as `kill -9` does.
 #[cold]
 pub fn die() -> ! {
     let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);

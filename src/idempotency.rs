@@ -1,13 +1,13 @@
-//! `Idempotency-Key`: one request under a key is answered once, and its answer given again for a
+//! `Idempotency-Key`: the gateway answers one request per key once, and replays its response for a
 //! day.
 //!
-//! The order that makes it right: `running` is committed before the hold, the debit is journalled,
-//! `done` and the answer are committed, the last byte leaves. A key is spent exactly where its
-//! request was debited, and free again where it was not; so after a crash the ledger, into which
-//! the journal was replayed, decides (for one edge among many its own journal): a debit whose
-//! answer was not kept leaves a key that is done and has nothing to give. Read
-//! `idempotency/book.rs` next, then `store/idempotency.rs` and `store/redis/asked.rs` for what
-//! survives what. Must not know HTTP; who asks calls `edge/admit/keyed.rs`.
+//! The order of steps makes this correct: commit the key as `running`; reserve the hold; journal
+//! the debit; commit `done` with the response; send the last byte. A key is spent exactly if its
+//! request was debited, and free again otherwise. After a crash the ledger decides, once the
+//! journal is replayed into it (an edge with a shared store asks its own journal): a debit whose
+//! response was not stored leaves a key that is done and has no response to replay. Read
+//! `idempotency/backend.rs` next, then `store/idempotency.rs` and `store/redis/idempotency.rs` for
+//! what survives which failure. Must not know HTTP; its caller is `edge/admit/idempotency_key.rs`.
 
 mod book;
 
@@ -28,43 +28,44 @@ use tokio::runtime::{Handle, Runtime};
 use tokio::sync::watch;
 
 const KEY_BYTES_MAX: usize = 255;
-/// How often the log is carried back, and how many times that until what has expired is removed. It
-/// is no longer given out before, so nothing depends on it.
+/// Interval of the housekeeping that checkpoints the write-ahead log, and number of intervals
+/// between removals of expired keys. The gateway never replays an expired response, so correctness
+/// does not depend on the interval.
 const TICK: Duration = Duration::from_secs(1);
 const TICKS_TO_CLEAN: u32 = 30;
-/// Ends that the store could not take and that are tried again. Only a request that began before it
-/// was gone adds one.
+/// Maximum number of completions that wait for a retry because the store did not accept them. Only
+/// a request that began before the store went away adds one.
 const UNWRITTEN_MAX: usize = 65_536;
-/// How long a last byte waits for its key to be decided: longer than that is tried.
+/// How long a last byte waits for its key to be committed. This is longer than one write attempt.
 const DECIDED_WITHIN: Duration = Duration::from_millis(500);
 
-/// The service; cheap to clone.
+/// The idempotency service; cheap to clone.
 #[derive(Clone)]
 pub struct Idempotency(Arc<Inner>);
 
 struct Inner {
     book: Book,
     boot: String,
-    /// Ends of requests that the shared store is just being told, by request.
+    /// Completions being written to the shared store, by request id.
     under_way: Mutex<HashMap<String, watch::Receiver<()>>>,
     unwritten: Mutex<Vec<End>>,
 }
 
-/// What a request under a key finds.
+/// Result of looking up the key of a request.
 pub enum Asked {
-    /// Nothing: it is to be answered.
+    /// The key is new: answer the request.
     New(Box<Running>),
-    /// The same is being answered.
+    /// The same request is still being answered.
     Running,
-    /// The key was used for another body.
+    /// The key was used with a different body.
     OtherBody,
-    /// It has been answered, like this.
+    /// The request was answered with this response.
     Done(Answer),
-    /// It has been answered, and the answer is not kept.
+    /// The request was answered, but its response is not stored.
     Unavailable,
 }
 
-/// An answer that was given before.
+/// A stored response.
 #[derive(Debug)]
 pub struct Answer {
     pub request_id: String,
@@ -72,19 +73,20 @@ pub struct Answer {
     pub body: Vec<u8>,
 }
 
-/// A request under a key, while it is being answered. Dropped without an ending, it frees the key.
+/// A request with a key while the gateway answers it. Dropping the guard without completing it
+/// frees the key.
 pub struct Running {
     of: Idempotency,
     entry: Entry,
     keeping: Keeping,
     headers: Vec<(String, String)>,
-    /// What was answered so far; `None` once that is more than is kept.
+    /// Response body so far; `None` once it exceeds the size that is stored.
     body: Option<Vec<u8>>,
     body_most: usize,
     ended: bool,
 }
 
-/// Whether it is decided what becomes of a request's key.
+/// Waits until a request's key is committed as spent or free.
 #[derive(Clone)]
 pub struct Decision {
     of: Idempotency,
@@ -96,21 +98,21 @@ pub fn is_key(value: &[u8]) -> bool {
     (1..=KEY_BYTES_MAX).contains(&value.len()) && value.iter().all(u8::is_ascii_graphic)
 }
 
-/// Tells the bodies of requests under one key apart.
+/// Hash that distinguishes the bodies of requests with the same key.
 pub type BodyHash = [u8; 32];
 
-/// The hash of a request's body: CPU work in proportion to its length.
+/// Hashes a request body. CPU time is proportional to its length.
 pub fn hash(body: &[u8]) -> BodyHash {
     Sha256::digest(body).into()
 }
 
 impl Idempotency {
-    /// For the gateway, once `till` has read what dead processes left: settles what became of their
-    /// requests, and starts the thread that removes what is over.
+    /// Starts the service for the gateway, after `till` has read the journals of dead processes:
+    /// resolves the keys of their requests, and starts the housekeeping thread.
     ///
     /// # Errors
-    /// The database cannot be opened, or the ledger not be asked. A shared store is asked again
-    /// later.
+    /// Returns an error if the database cannot be opened or the ledger cannot be read. If a shared
+    /// store fails, the service retries later.
     pub fn start(
         data_dir: &Path,
         till: &Till,
@@ -152,7 +154,8 @@ impl Idempotency {
     }
 
     /// # Errors
-    /// The store cannot be asked: nothing may be answered under a key then.
+    /// Returns an error if the store cannot be queried; the gateway must not answer a request with
+    /// a key then.
     pub async fn begin(
         &self,
         (account, path, key): (&str, &str, &str),
@@ -173,7 +176,7 @@ impl Idempotency {
         let found = match self.0.book.begin(&ask, &entry, keeping, now_ms).await {
             Ok(found) => found,
             Err(error) => {
-                // What is not known to have been entered may have been.
+                // The store may have entered the request although it reported an error.
                 if matches!(self.0.book, Book::Shared(_)) {
                     self.try_again(
                         &error,
@@ -211,10 +214,10 @@ impl Idempotency {
         })
     }
 
-    /// Whether anything is known of a key, whatever body it came with.
+    /// Whether a key is known, with any body.
     ///
     /// # Errors
-    /// The store cannot be asked.
+    /// Returns an error if the store cannot be queried.
     pub async fn is_known(
         &self,
         (account, path, key): (&str, &str, &str),
@@ -231,12 +234,11 @@ impl Idempotency {
         self.0.book.is_known(&ask, &entry(&ask), now_ms).await
     }
 
-    /// Returns once whatever the store is being told of this request has arrived there, or will not
-    /// soon.
+    /// Returns once the pending write for this request has reached the store, or after a timeout.
     pub async fn decided(&self, request_id: &str) {
         let under_way = lock(&self.0.under_way).get(request_id).cloned();
         if let Some(mut under_way) = under_way {
-            // An error is the sender's end, which is what is waited for.
+            // An error means that the sender was dropped, which is the event to wait for.
             let _ = tokio::time::timeout(DECIDED_WITHIN, under_way.changed()).await;
         }
     }
@@ -262,7 +264,7 @@ impl Idempotency {
         }
     }
 
-    /// Tries what the store could not take once more.
+    /// Retries the completions that the store did not accept.
     async fn write_unwritten(&self) -> Result<(), StoreError> {
         let waiting = std::mem::take(&mut *lock(&self.0.unwritten));
         let mut waiting = waiting.into_iter();
@@ -286,14 +288,15 @@ impl Idempotency {
         }
     }
 
-    /// Writes what a request came to, at once or on its way: [`Idempotency::decided`] tells when.
+    /// Writes the result of a request, at once or in a task: [`Idempotency::wait_until_committed`]
+    /// waits for it.
     fn end(&self, mut end: End) {
         match &self.0.book {
             Book::Here(here) => {
                 let mut outcome = here.end(&end);
                 if outcome.is_err() && end.kept.take().is_some() {
-                    // A file that is full may yet take the little that says that nothing must be
-                    // debited again.
+                    // A full disk may still have space for the small record that prevents a second
+                    // debit.
                     outcome = here.end(&end);
                 }
                 if let Err(error) = outcome {
@@ -321,7 +324,8 @@ impl Idempotency {
                 return;
             };
             if let Err(error) = shared.end(&end).await {
-                // The answer leaves all the same, and is told as lost to whoever asks for it again.
+                // The client still gets its response, but a later request with the key learns that
+                // it is lost.
                 of.try_again(&error, End { kept: None, ..end });
             }
             lock(&of.0.under_way).remove(&request_id);
@@ -334,7 +338,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// As a shared store knows it: what a client chose is not a name there.
+/// The entry for a shared store. Hashes the client's key, which must not become a name there.
 fn entry(ask: &Ask<'_>) -> Entry {
     let hex = |bytes: &[u8]| {
         bytes
@@ -363,7 +367,7 @@ impl Decision {
 }
 
 impl Running {
-    /// The headers of the answer; those of an attempt before are forgotten.
+    /// Sets the response headers, and discards those of an earlier attempt.
     pub fn set_headers(&mut self, headers: Vec<(String, String)>) {
         self.headers = headers;
     }
@@ -372,7 +376,7 @@ impl Running {
         self.headers.push((name.to_owned(), value));
     }
 
-    /// Bytes that the client is about to get.
+    /// Appends bytes that the client is about to receive.
     pub fn push(&mut self, piece: &[u8]) {
         let Some(body) = &mut self.body else { return };
         if body.len().saturating_add(piece.len()) > self.body_most {
@@ -382,7 +386,7 @@ impl Running {
         }
     }
 
-    /// Who asks it is told when the key is decided, once this has ended.
+    /// Returns a handle that waits for the key to be committed, once this request has ended.
     pub fn decision(&self) -> Decision {
         Decision {
             of: self.of.clone(),
@@ -390,15 +394,16 @@ impl Running {
         }
     }
 
-    /// The answer is whole and debited. Once that is decided, whoever asks again gets it, or is
-    /// told that it is not kept: the last byte may leave.
+    /// Stores the complete, debited response. Once this is committed, a retry gets the response or
+    /// learns that it is not stored, so the last byte may be sent.
     pub fn complete(mut self) {
         let headers = std::mem::take(&mut self.headers);
         let kept = self.body.take().map(|body| Kept { headers, body });
         self.end(Some(self.keeping), kept);
     }
 
-    /// The request was debited, but there is no whole answer to give again.
+    /// Marks the key as spent: the request was debited, but there is no complete response to
+    /// replay.
     pub fn spend(mut self) {
         self.end(Some(self.keeping), None);
     }

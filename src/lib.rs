@@ -1,18 +1,19 @@
-//! model-gateway: one address and one key for every model of two kinds of vendor, metered and
-//! billed in credits.
+//! model-gateway: one address and one key for all models of two kinds of vendor, metered and billed
+//! in credits.
 //!
-//! This file is the map. Read it first, then `edge.rs`, then follow the numbers.
+//! This file is the map. Read it first, then `edge.rs`, then follow the numbered hooks.
 //!
 //! # Vocabulary
 //!
-//! * **surface**: the protocol the client speaks, *chat* (chat completions) or *messages*.
-//! * **client**: whoever calls us. **vendor**: whom we call. **endpoint**: one address of a vendor.
+//! * **surface**: the protocol that the client speaks, *chat* (chat completions) or *messages*.
+//! * **client**: the program that calls the gateway. **vendor**: the service that the gateway
+//!   calls. **endpoint**: one address of a vendor.
 //! * **model**: a catalog id. **route**: a model's vendor, upstream name, price and capabilities.
 //! * **principal**: the account and the key that pay.
-//! * **quote**: the largest possible cost of a request. **hold**: credit set aside for it.
+//! * **quote**: the largest possible cost of a request. **hold**: credit reserved for a request.
 //!   **debit**: credit settled.
-//! * **entry**: an immutable line of the ledger. **receipt**: an entry explained.
-//! * **journal**: the edge's append-only file of usage that is not yet known to be in the ledger.
+//! * **entry**: an immutable line of the ledger. **receipt**: an explanation of an entry.
+//! * **journal**: the edge's append-only file of usage that may not be in the ledger yet.
 
 // In reading order.
 #![cfg_attr(

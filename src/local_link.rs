@@ -1,42 +1,42 @@
-//! Connections between the edge and the sidecar of one process, in memory: a page that is being
-//! served uses no descriptor.
+//! In-memory connections between the edge and the sidecar when both run in one process, so that
+//! serving a page uses no file descriptor.
 //!
-//! Both ends are plain byte streams, over which the two speak HTTP as they do over TCP. Must not
-//! know what is sent.
+//! Both ends are plain byte streams. The edge and the sidecar speak HTTP over them, as they do over
+//! TCP. This file must not know what is sent.
 
 use std::io;
 use tokio::io::DuplexStream;
 use tokio::sync::mpsc;
 
-/// Bytes that may wait in each direction of a connection.
+/// Maximum number of bytes buffered in each direction of a connection.
 const BUFFER_BYTES: usize = 65_536;
-/// Connections that may wait to be accepted.
+/// Maximum number of connections that wait to be accepted.
 const BACKLOG: usize = 1_024;
 
-/// The edge's end.
+/// The edge's end of the link.
 #[derive(Debug, Clone)]
 pub struct LocalConnector(mpsc::Sender<DuplexStream>);
 
-/// The sidecar's end; once it is dropped, no connection can be made.
+/// The sidecar's end of the link. Once it is dropped, no connection can be made.
 #[derive(Debug)]
 pub struct LocalAcceptor(mpsc::Receiver<DuplexStream>);
 
-/// Both ends.
+/// Creates both ends of a link.
 pub fn local_link() -> (LocalConnector, LocalAcceptor) {
     let (sender, receiver) = mpsc::channel(BACKLOG);
     (LocalConnector(sender), LocalAcceptor(receiver))
 }
 
 impl LocalConnector {
-    /// Whether the sidecar still accepts.
+    /// Whether the sidecar still accepts connections.
     pub fn is_open(&self) -> bool {
         !self.0.is_closed()
     }
 
-    /// Waits while as many connections as may wait to be accepted do.
+    /// Opens a connection. Waits while the backlog is full.
     ///
     /// # Errors
-    /// The sidecar has ended.
+    /// Returns an error if the sidecar has ended.
     pub async fn connect(&self) -> io::Result<DuplexStream> {
         let (own, other) = tokio::io::duplex(BUFFER_BYTES);
         let ended = |_| {
@@ -51,7 +51,7 @@ impl LocalConnector {
 }
 
 impl LocalAcceptor {
-    /// The next connection; waits for ever where no more can come.
+    /// Returns the next connection. Waits forever once no further connection can arrive.
     pub async fn accept(&mut self) -> DuplexStream {
         match self.0.recv().await {
             Some(stream) => stream,

@@ -1,4 +1,4 @@
-//! The program: hands its words to `cli.rs`.
+//! The binary. It passes its arguments to `cli.rs`.
 
 use std::process::ExitCode;
 

@@ -1,18 +1,18 @@
-//! Amounts of credit as integers of micro-credits, with one stated rounding.
+//! Amounts of credit as integers of micro-credits, with one defined rounding.
 //!
-//! 1 credit = 1 000 000 micro-credits (µc). Integers inside, decimal strings outside
-//! (`"299.999128"`). There is no floating point here and no unchecked arithmetic. Must not know
-//! accounts, prices' origins, or stores.
+//! 1 credit = 1 000 000 micro-credits (µc). Amounts are integers internally and decimal strings
+//! externally (`"299.999128"`). There is no floating point here and no unchecked arithmetic. Must
+//! not know accounts, the origin of prices, or stores.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use std::str::FromStr;
 
-/// Micro-credits in one credit; also the number of tokens that a price speaks of.
+/// Micro-credits in one credit; also the number of tokens that a price refers to.
 const MICRO_PER_CREDIT: i64 = 1_000_000;
 
-/// The largest magnitude of any amount, in µc: 2^53 − 1, because a store that scripts in doubles
-/// must hold it exactly.
+/// The largest magnitude of any amount, in µc: 2^53 − 1, because a store whose scripts use doubles
+/// must represent it exactly.
 pub const MICRO_MAX: i64 = (1 << 53) - 1;
 
 /// An amount of credit in µc. Serialised as a decimal string of credits.
@@ -27,7 +27,7 @@ pub struct NotAnAmount(pub String);
 impl Micro {
     pub const ZERO: Self = Self(0);
 
-    /// `micro` µc, held within ±[`MICRO_MAX`].
+    /// `micro` µc, limited to ±[`MAX_MICRO`].
     pub const fn new(micro: i64) -> Self {
         if micro > MICRO_MAX {
             Self(MICRO_MAX)
@@ -46,26 +46,26 @@ impl Micro {
         self.0 > 0
     }
 
-    /// `self + other`, held within ±[`MICRO_MAX`].
+    /// `self + other`, limited to ±[`MAX_MICRO`].
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         Self::new(self.0.saturating_add(other.0))
     }
 
-    /// `self − other`, held within ±[`MICRO_MAX`].
+    /// `self − other`, limited to ±[`MAX_MICRO`].
     #[must_use]
     pub const fn minus(self, other: Self) -> Self {
         Self::new(self.0.saturating_sub(other.0))
     }
 
-    /// `self`, or zero where it is negative.
+    /// `self`, or zero if it is negative.
     #[must_use]
     pub fn or_zero(self) -> Self {
         self.max(Self::ZERO)
     }
 }
 
-/// An amount by the bucket of credit it comes from.
+/// An amount, split by the bucket of credits it comes from.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Parts {
     pub paid: Micro,
@@ -98,7 +98,7 @@ impl Parts {
         }
     }
 
-    /// Each part, or zero where it is negative.
+    /// Each part, or zero if it is negative.
     #[must_use]
     pub fn or_zero(self) -> Self {
         Self {
@@ -107,8 +107,8 @@ impl Parts {
         }
     }
 
-    /// What `has` bears of these parts: what one bucket lacks is taken from the other, as far as
-    /// that has more.
+    /// Returns the part of this split that `has` covers: if one bucket lacks credits, the other
+    /// covers the rest as far as it has more.
     #[must_use]
     pub fn borne_by(self, has: Self) -> Self {
         let own = Self {
@@ -122,7 +122,7 @@ impl Parts {
         })
     }
 
-    /// The same sum, without a bucket below zero as long as the other covers it.
+    /// Returns the same total, with no bucket below zero as long as the other covers it.
     #[must_use]
     pub fn covered(self) -> Self {
         let Self { paid, trial } = self;
@@ -141,7 +141,7 @@ impl Parts {
         }
     }
 
-    /// Of `amount`, what these parts bear, the trial first.
+    /// Returns the part of `amount` that this split covers, from the trial first.
     #[must_use]
     pub fn take(self, amount: Micro) -> Self {
         let trial = amount.min(self.trial.or_zero());
@@ -207,23 +207,24 @@ impl<'de> Deserialize<'de> for Micro {
     }
 }
 
-/// A multiple of a price, in millionths, as exact as an amount and written like one (`"1.75"`).
+/// A multiple of a price, in millionths: as exact as an amount, and with the same text format
+/// (`"1.75"`).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Factor(i64);
 
 impl Factor {
     pub const ONE: Self = Self(MICRO_PER_CREDIT);
-    /// The largest; it also makes a price per 1 000 out of one per 1 000 000.
+    /// The largest factor; it also converts a price per 1 000 000 units to a price per 1 000.
     pub const THOUSAND: Self = Self(1_000 * MICRO_PER_CREDIT);
 
-    /// What a decimal says; `None` unless it is above 0 and at most [`Factor::THOUSAND`].
+    /// Converts a decimal; `None` unless it is above 0 and at most [`Factor::THOUSAND`].
     pub fn of(decimal: Micro) -> Option<Self> {
         (1..=Self::THOUSAND.0)
             .contains(&decimal.0)
             .then_some(Self(decimal.0))
     }
 
-    /// Both at once, rounded up to the next millionth.
+    /// Multiplies both factors, rounded up to the next millionth.
     #[must_use]
     pub fn times(self, other: Self) -> Self {
         let product = i128::from(self.0).saturating_mul(other.0.into());
@@ -255,7 +256,7 @@ impl<'de> Deserialize<'de> for Factor {
     }
 }
 
-/// One part of a cost: so many, at a price per 1 000 000 of them, times a factor.
+/// One part of a cost: a count, times a price per 1 000 000 units, times a factor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Term {
     pub count: u128,
@@ -272,8 +273,8 @@ impl Term {
         }
     }
 
-    /// In millionths of a millionth of a µc, which is what a count, µc per million and millionths
-    /// multiply to.
+    /// The cost in millionths of a millionth of a µc: the unit of the product of a count, µc per
+    /// million and millionths.
     fn exact(&self) -> i128 {
         let count = i128::try_from(self.count).unwrap_or(i128::MAX);
         count
@@ -282,16 +283,16 @@ impl Term {
     }
 }
 
-/// Parts of a µc that a [`Term`] counts in.
+/// Number of units of a [`Term`]'s exact cost in one µc.
 const PARTS: i128 = MICRO_PER_CREDIT as i128 * MICRO_PER_CREDIT as i128;
 
-/// The cost of a sum: rounded once, up to the next µc.
+/// The cost of the terms: rounded once, up to the next µc.
 pub fn cost(terms: impl IntoIterator<Item = Term>) -> Micro {
     bounded(wide_cost(terms))
 }
 
-/// The same in µc without an amount's bound: what is to be compared with an amount must not end
-/// where amounts end.
+/// The cost of the terms in µc, without the limit of an amount, so that a comparison with an amount
+/// is not capped.
 pub fn wide_cost(terms: impl IntoIterator<Item = Term>) -> i128 {
     let sum = terms
         .into_iter()
@@ -299,7 +300,7 @@ pub fn wide_cost(terms: impl IntoIterator<Item = Term>) -> i128 {
     sum.saturating_add(PARTS - 1).div_euclid(PARTS)
 }
 
-/// A sum before it is rounded, as a decimal string of credits with up to 18 decimals.
+/// The unrounded cost of the terms, as a decimal string of credits with up to 18 decimals.
 pub fn exact_sum(terms: impl IntoIterator<Item = Term>) -> String {
     const ATTO: i128 = PARTS * MICRO_PER_CREDIT as i128;
     let sum = terms
@@ -314,7 +315,7 @@ pub fn exact_sum(terms: impl IntoIterator<Item = Term>) -> String {
     format!("{whole}.{}", digits.trim_end_matches('0'))
 }
 
-/// `micro` µc, held within the bounds of an amount.
+/// `micro` µc, limited to the bounds of an amount.
 pub fn bounded(micro: i128) -> Micro {
     Micro::new(micro.clamp(i64::MIN.into(), i64::MAX.into()) as i64)
 }
@@ -324,7 +325,7 @@ pub fn bounded(micro: i128) -> Micro {
 pub fn exact_line(count: u64, price: Micro, factor: Factor) -> String {
     const PICO: u128 = 1_000_000_000_000;
     let pico = u128::from(count).saturating_mul(u128::from(price.0.unsigned_abs()));
-    // In two parts, because the product is wider than a word.
+    // Computed in two parts, because the product does not fit into one word.
     let factor = u128::from(factor.0.unsigned_abs());
     let low = (pico % PICO) * factor;
     let micro = (pico / PICO) * factor + low / PICO;

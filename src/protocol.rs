@@ -1,15 +1,17 @@
-//! The pure core's door: what the protocols say, and how one is passed on or told of a failure.
+//! The entry point of the pure core: the three protocols, and how the gateway passes one on,
+//! translates it or reports a failure in it.
 //!
 //! Bytes and values in, bytes and values out. Nothing below this file knows a server, a clock, a
-//! task, a log, a price or a configuration; every function here can be run on any bytes by a test.
+//! task, a log, a price or a configuration. A test can run every function here on any bytes.
 //!
-//! Same protocol on both sides: [`request`] reads what admission must know and splices the few
-//! edits, [`same`] passes the answer on. Two protocols: [`translate`] goes through [`form`] and the
-//! rooms `chat/`, `messages/` and `responses/`, four doors each; it is never a step of the
-//! pass-through path. [`answer`] is what the edge holds either of them by, and [`failure`] renders
-//! every refusal.
+//! Client and vendor speak the same protocol: [`request`] reads the facts that admission needs and
+//! makes a few edits in place, and [`passthrough`] forwards the answer. They speak different
+//! protocols: [`translate`] goes through [`ir`] and the folders `chat/`, `messages/` and
+//! `responses/`, each with four entry points. Translation is never a step of the passthrough path.
+//! [`vendor_response`] is the edge's interface to both paths, and [`failure`] renders every error
+//! response.
 //!
-//! Read next: `protocol/request.rs`, then `protocol/answer.rs`.
+//! Read next: `protocol/request.rs`, then `protocol/vendor_response.rs`.
 
 use serde::{Deserialize, Serialize};
 
@@ -35,7 +37,7 @@ pub mod text;
 pub mod translate;
 pub mod tree;
 
-/// A protocol: of a *surface* when the client speaks it, of a vendor when we speak it.
+/// A protocol. The client's protocol is called the *surface*; the other one is the vendor's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {
@@ -48,7 +50,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// `chat`, `messages` or `responses`: the label in logs, metrics and receipts.
+    /// The label in logs, metrics and receipts: `chat`, `messages` or `responses`.
     pub fn as_str(self) -> &'static str {
         match self {
             Protocol::Chat => "chat",

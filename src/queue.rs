@@ -1,14 +1,14 @@
-//! A queue between threads that has a limit, and takes memory only for what waits in it.
+//! A bounded queue between threads that allocates per queued item.
 //!
-//! The standard library's bounded channel takes room for all that may ever wait as soon as it is
-//! made: two megabytes in a gateway that nobody has asked anything yet. Must not know what waits.
+//! The bounded channel of the standard library preallocates its whole capacity: two megabytes in a
+//! gateway that has not received a request yet. This file must not know what the items are.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvError, RecvTimeoutError, SendError, TrySendError};
 use std::time::Duration;
 
-/// A queue in which at most `most` items wait.
+/// Creates a queue that holds at most `most` items.
 pub fn queue<T>(most: usize) -> (Sender<T>, Receiver<T>) {
     #[expect(
         clippy::disallowed_methods,
@@ -32,8 +32,7 @@ pub struct Sender<T> {
     most: usize,
 }
 
-/// Whoever holds it is the only one who takes out. Once it is dropped, nothing can be put in any
-/// more.
+/// The only consumer of the queue. Once it is dropped, senders can no longer add items.
 pub struct Receiver<T> {
     receiver: mpsc::Receiver<T>,
     waiting: Arc<AtomicUsize>,
@@ -50,12 +49,12 @@ impl<T> Clone for Sender<T> {
 }
 
 impl<T> Sender<T> {
-    /// Never waits.
+    /// Adds an item without waiting.
     ///
     /// # Errors
-    /// The queue is full, or nobody takes out of it any more; the item comes back.
+    /// Returns the item if the queue is full or the receiver was dropped.
     pub fn try_send(&self, item: T) -> Result<(), TrySendError<T>> {
-        // Counted first: so there are never more in the queue than were counted.
+        // Count before sending, so that the queue never holds more items than were counted.
         if self.waiting.fetch_add(1, Ordering::Relaxed) >= self.most {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
             return Err(TrySendError::Full(item));
@@ -71,22 +70,23 @@ impl<T> Receiver<T> {
     /// Waits for an item.
     ///
     /// # Errors
-    /// The queue is empty, and nobody can put anything in any more.
+    /// Returns an error if the queue is empty and all senders were dropped.
     pub fn recv(&self) -> Result<T, RecvError> {
         self.receiver.recv().inspect(|_| self.taken())
     }
 
-    /// Waits for an item, at most this long.
+    /// Waits for an item, at most for the given time.
     ///
     /// # Errors
-    /// The time is over; or as with [`Receiver::recv`].
+    /// Returns an error if the time has passed, or if the queue is empty and all senders were
+    /// dropped.
     pub fn recv_timeout(&self, patience: Duration) -> Result<T, RecvTimeoutError> {
         self.receiver
             .recv_timeout(patience)
             .inspect(|_| self.taken())
     }
 
-    /// What waits now and while it is taken.
+    /// Iterates over the items that are queued now and those that arrive during the iteration.
     pub fn try_iter(&self) -> impl Iterator<Item = T> {
         self.receiver.try_iter().inspect(|_| self.taken())
     }

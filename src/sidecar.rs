@@ -1,9 +1,10 @@
 //! The sidecar: sign-up, dashboard and catalog, as pages that work without JavaScript.
 //!
-//! This file is the list of routes and of what stands in front of them. It listens on a private
-//! address, and the edge forwards everything to it that is not `/v1`. Must not know Pingora, SQL or
-//! argon2. Next: `sidecar/session.rs` (who is asking), `sidecar/guard.rs` (what every request and
-//! answer goes through), `sidecar/page.rs` (what every page has), then a file per page.
+//! This file lists the routes and the middleware in front of them. The sidecar listens on a private
+//! address; the edge forwards every request to it that is not below `/v1`. Must not know Pingora,
+//! SQL or argon2. Next: `sidecar/session.rs` (the signed-in user), `sidecar/security_headers.rs`
+//! (middleware for every request and response), `sidecar/page.rs` (parts common to all pages), then
+//! one file per page.
 
 mod account;
 mod activity;
@@ -47,20 +48,20 @@ use std::future::Future;
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// A form's body.
+/// Maximum size of a form's body.
 const FORM_BYTES_MAX: usize = 65_536;
 
-/// What the sidecar works with.
+/// Dependencies of the sidecar.
 #[derive(Clone)]
 pub struct Sidecar {
     pub accounts: Accounts,
     pub billing: Billing,
     pub settings: Arc<ArcSwap<Settings>>,
-    /// The vendors' endpoints, where this process asks them.
+    /// The vendors' endpoints, if this process calls them.
     pub fleet: Option<Arc<Fleet>>,
 }
 
-/// The same, with what the pages share while the sidecar runs.
+/// Shared state of the pages while the sidecar runs.
 struct App {
     accounts: Accounts,
     billing: Billing,
@@ -71,7 +72,7 @@ struct App {
     hashing: account::Hashing,
     audits: operator::service::Audits,
     streams: Arc<live::Streams>,
-    /// True once the sidecar shuts down: streams end then.
+    /// True once the sidecar shuts down; event streams then end.
     closing: watch::Receiver<bool>,
 }
 
@@ -85,7 +86,7 @@ impl Sidecar {
         }
     }
 
-    /// The same, in the process that asks the vendors.
+    /// Adds the endpoint registry, in a process that calls the vendors.
     #[must_use]
     pub fn beside(self, fleet: Arc<Fleet>) -> Self {
         Self {
@@ -95,10 +96,9 @@ impl Sidecar {
     }
 }
 
-/// All pages, for a server of the caller's.
+/// Builds the router of all pages, for a server that the caller provides.
 pub fn router(state: Sidecar) -> Router {
-    // Without its sender, a receiver keeps its last value: such a router is never told that it
-    // closes.
+    // Without a sender, the receiver keeps its initial value: this router never sees a shutdown.
     let (_, closing) = watch::channel(false);
     routes(state, closing)
 }
@@ -117,7 +117,7 @@ fn routes(state: Sidecar, closing: watch::Receiver<bool>) -> Router {
         closing,
     });
     Router::new()
-        // Public.
+        // Public routes.
         .route("/", get(page::front_door))
         .route("/docs", get(catalog::docs))
         .route("/docs/models.json", get(catalog::models_json))
@@ -130,8 +130,8 @@ fn routes(state: Sidecar, closing: watch::Receiver<bool>) -> Router {
             "/dashboard/sign-in",
             get(account::sign_in_page).post(account::sign_in),
         )
-        // With a session: each handler takes a `Visitor` or, for what changes something, a
-        // `SignedForm`.
+        // Routes that need a session: each handler takes a `CurrentUser` or, if it changes
+        // something, a `SignedForm`.
         .route("/dashboard/sign-out", post(account::sign_out))
         .route("/dashboard", get(overview::overview))
         .route("/dashboard/live", get(live::live))
@@ -162,7 +162,7 @@ fn routes(state: Sidecar, closing: watch::Receiver<bool>) -> Router {
             post(profile::end_others),
         )
         .route("/dashboard/account/delete", post(profile::delete))
-        // For administrators: each handler takes an `Operator` or an `OperatorForm`.
+        // Routes for operators: each handler takes an `Operator` or an `OperatorForm`.
         .route("/dashboard/operator", get(operator::accounts))
         .route(
             "/dashboard/operator/accounts/{id}",
@@ -199,7 +199,7 @@ fn routes(state: Sidecar, closing: watch::Receiver<bool>) -> Router {
         .route("/dashboard/conversations/{id}", get(conversations::one))
         .fallback(problem::not_found)
         .method_not_allowed_fallback(problem::method_not_allowed)
-        // In front of them, the last one outermost.
+        // Middleware in front of the routes, the last one outermost.
         .layer(DefaultBodyLimit::max(FORM_BYTES_MAX))
         .layer(from_fn_with_state(
             Arc::clone(&app),
@@ -209,11 +209,11 @@ fn routes(state: Sidecar, closing: watch::Receiver<bool>) -> Router {
         .with_state(app)
 }
 
-/// Serves the pages, on `listener` and to the edge of this process, until `shutdown`, then ends the
-/// live streams and finishes what is under way.
+/// Serves the pages, on `listener` and to the edge of this process, until `shutdown`. Then it ends
+/// the live streams and finishes running requests.
 ///
 /// # Errors
-/// The listener failed.
+/// Returns an error if the listener fails.
 pub async fn serve(
     listener: tokio::net::TcpListener,
     edge: Option<LocalAcceptor>,
@@ -229,10 +229,10 @@ pub async fn serve(
     .await
 }
 
-/// As [`serve`], in a process of its own: answers edges too.
+/// Serves the pages in a process of its own, like [`serve`], and also the API that edges call.
 ///
 /// # Errors
-/// The listener failed.
+/// Returns an error if the listener fails.
 pub async fn serve_edges(
     listener: tokio::net::TcpListener,
     state: Sidecar,

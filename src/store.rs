@@ -1,16 +1,16 @@
-//! What is kept, and the contract of keeping it.
+//! The databases, and the rules that every one of them keeps.
 //!
 //! * [`app`]: accounts, keys, sessions (`app.db`).
 //! * [`ledger`]: balances and immutable entries (`ledger.db`), the truth about money.
-//! * [`holds`]: a view of the open holds of running processes for other processes (`holds.db`);
-//!   dies with them.
-//! * [`idempotency`]: what was asked and answered under idempotency keys (`idempotency.db`).
-//! * [`redis`]: keys, balances and holds that many edges share.
+//! * [`holds`]: the open holds of running processes, shown to other processes (`holds.db`). They
+//!   end with their process.
+//! * [`idempotency`]: requests made under idempotency keys, and their responses (`idempotency.db`).
+//! * [`redis`]: keys, balances and holds that several edges share.
 //!
-//! The contract of the ledger, whichever database keeps it: an entry with the same kind and
-//! reference counts once; a request ends at most once; a balance never goes below zero; entries are
-//! never changed; what a call reports as done is on disk. Must not decide prices, rules or
-//! statuses.
+//! The ledger keeps these rules, whichever database stores it. An entry with the same kind and
+//! reference counts once. A request ends at most once. A balance never goes below zero. Entries
+//! never change. When a call reports success, its write is on disk. Must not decide prices, rules
+//! or statuses.
 
 pub mod app;
 mod damage;
@@ -25,7 +25,7 @@ pub mod sqlite;
 #[cfg(test)]
 pub use lately::LOOK;
 
-/// Why the store could not do something.
+/// An error of a database or of the shared store.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     #[error("{operation}: {source}")]
@@ -43,18 +43,18 @@ pub enum StoreError {
         operation: &'static str,
         source: std::io::Error,
     },
-    /// Not asked: it did not answer those who asked before.
+    /// The shared store was not called: it did not answer earlier calls, so the breaker is open.
     #[error("{0}: the shared store does not answer; it is probed until it does")]
     Away(&'static str),
     #[error("{0}")]
     Unusable(String),
-    /// The rules forbid what was asked for; nothing was changed.
+    /// The rules forbid the change; nothing was changed.
     #[error("{0}")]
     Refused(String),
-    /// What was to be changed is not there.
+    /// The row to change does not exist.
     #[error("{0}")]
     Unknown(String),
-    /// The reference was counted for something else; nothing was changed.
+    /// The reference already belongs to a different change; nothing was changed.
     #[error("{0}")]
     ReferenceUsed(String),
 }
@@ -72,7 +72,7 @@ impl StoreError {
         Self::Io { operation, source }
     }
 
-    /// One of a fixed set of words, for a metric's label.
+    /// Label value for metrics, one of a fixed set.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Redis { source, .. } => redis::reason(source),
@@ -82,7 +82,7 @@ impl StoreError {
         }
     }
 
-    /// The shared store has answered, although with a failure.
+    /// True if the shared store replied, even though the reply is an error.
     pub fn is_answer(&self) -> bool {
         matches!(self, Self::Redis { source, .. } if source.code().is_some())
     }

@@ -1,8 +1,8 @@
-//! Seeing: the log's set-up and the metric families. Next: `telemetry/access.rs` (a line for each
-//! request).
+//! Telemetry: sets up the log and defines the metric families. Next: `telemetry/access.rs` (one
+//! line for each request).
 //!
-//! Every label comes from the config or from a closed set in the code, never from what a client
-//! sent. Must not hold secrets, bodies or prompts.
+//! Every label comes from the config or from a closed set in the code, never from client input.
+//! Must not hold secrets, bodies or prompts.
 
 pub mod access;
 pub mod gen_ai;
@@ -23,7 +23,7 @@ use prometheus::{
 use refusals::RefusalReason;
 use std::sync::LazyLock;
 
-/// The one registry.
+/// The only metric registry.
 pub static METRICS: LazyLock<Metrics> = LazyLock::new(Metrics::new);
 
 const SECONDS: &[f64] = &[
@@ -144,7 +144,7 @@ impl Metrics {
             "gateway_store_up",
             "1 where keys, balances and holds can be asked for.",
         );
-        // An embedded store is this process itself.
+        // An embedded store is part of this process, so it is always up.
         store_up.set(1);
         let [connections_refused, malformed] = refusal_families(&registry);
         let [
@@ -354,8 +354,8 @@ impl Metrics {
         metrics
     }
 
-    /// Creates the series whose labels no config changes: a series that begins at 1 hides its first
-    /// event from `increase()` and `rate()`. `app/series.rs` creates the others.
+    /// Creates the series whose labels do not depend on the config: if a series begins at 1,
+    /// `increase()` and `rate()` miss its first event. `app/series.rs` creates the others.
     fn create_constant_series(&self) {
         let create = |family: &IntCounterVec, values: &[&str]| {
             values
@@ -376,12 +376,12 @@ impl Metrics {
         self.ledger_errors.with_label_values(&[reason]).inc();
     }
 
-    /// A line of the access log is lost: its queue was `full`, or writing it `failed`.
+    /// Counts a lost access log line: the queue was `full`, or the write `failed`.
     pub fn access_log_dropped(&self, reason: &'static str) {
         self.access_log_dropped.with_label_values(&[reason]).inc();
     }
 
-    /// Spans are lost: their queue was `full`, or sending them `failed`.
+    /// Counts lost spans: the queue was `full`, or the export `failed`.
     pub fn spans_dropped(&self, reason: &'static str, count: usize) {
         self.spans_dropped
             .with_label_values(&[reason])
@@ -393,7 +393,7 @@ impl Metrics {
         self.spans_dropped.with_label_values(&[reason]).get()
     }
 
-    /// Counts a refusal in the family of its reason.
+    /// Counts a refusal in the metric family of its reason.
     pub fn refused(&self, reason: RefusalReason) {
         let family = if reason.is_limit() {
             &self.connections_refused
@@ -408,7 +408,7 @@ impl Metrics {
         self.access_log_dropped.with_label_values(&[reason]).get()
     }
 
-    /// All families in Prometheus' text format.
+    /// Renders all families in Prometheus' text format.
     pub fn text(&self) -> Vec<u8> {
         self.process.update();
         let mut out = Vec::new();
@@ -419,7 +419,7 @@ impl Metrics {
     }
 }
 
-/// A gauge that is always 1: its labels say which program this is.
+/// Registers a gauge that is always 1; its labels identify the program.
 fn set_build_info(registry: &Registry) {
     let help = "The version of the program, its processor architecture, and its build profile.";
     let opts = Opts::new("gateway_build_info", help);
@@ -436,7 +436,8 @@ fn set_build_info(registry: &Registry) {
         .set(1);
 }
 
-/// What is refused before it is a request. Every label is known, so every series begins at 0.
+/// Families for refusals below the level of a request. All label values are known, so every series
+/// begins at 0.
 fn refusal_families(registry: &Registry) -> [IntCounterVec; 2] {
     let families = [
         (
@@ -467,7 +468,7 @@ fn refusal_families(registry: &Registry) -> [IntCounterVec; 2] {
     })
 }
 
-/// What vendors' endpoints were left alone and left for.
+/// Counters of upstream failures: why endpoints were paused, and why requests moved on.
 fn troubles(registry: &Registry) -> [IntCounterVec; 4] {
     [
         (
@@ -494,8 +495,7 @@ fn troubles(registry: &Registry) -> [IntCounterVec; 4] {
     .map(|(name, help, labels)| keep(registry, IntCounterVec::new(Opts::new(name, help), labels)))
 }
 
-/// Registers a family. Names and labels are constants, so a failure is a mistake that the first
-/// test meets.
+/// Registers a family. Names and labels are constants, so the first test run detects a mistake.
 #[expect(
     clippy::expect_used,
     reason = "constants in this file; a wrong one fails every test"
@@ -511,13 +511,14 @@ fn keep<C: prometheus::core::Collector + Clone + 'static>(
     family
 }
 
-/// Logs to stderr; `RUST_LOG` chooses what, warnings and the gateway's own notices by default.
+/// Sets up logging to stderr. `RUST_LOG` sets the filter; the default is warnings, plus the
+/// gateway's own messages from level info.
 pub fn start_log() {
     let default = "warn,model_gateway=info,pingora_core::connectors=off,pingora_core::server=warn";
     let logger =
         env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(default))
-            // However much is asked for: these print whole headers, a client's with its key and a
-            // vendor's with ours; and bodies, character by character.
+            // Off at any log level: these modules print whole headers, including the client's key
+            // and the gateway's vendor key, and bodies character by character.
             .filter_module("pingora_proxy", log::LevelFilter::Off)
             .filter_module(
                 "pingora_core::protocols::http::v1::client",
@@ -527,7 +528,7 @@ pub fn start_log() {
                 "pingora_core::protocols::http::v1::body",
                 log::LevelFilter::Warn,
             )
-            // One line for each malformed connection, which `refusals` writes within its limit.
+            // `refusals` logs malformed connections, within its rate limit.
             .filter_module("pingora_core::apps", log::LevelFilter::Off)
             .filter_module(
                 "pingora_core::protocols::http::v2::server",

@@ -1,9 +1,9 @@
-//! The vendors' endpoints as they are at this moment: who is well, who is asked to be left alone,
-//! how much runs there; and which one a request goes to.
+//! The current state of the vendors' endpoints: which are healthy, which cool down, how many
+//! requests run at each; and which endpoint a request uses.
 //!
-//! Must not do I/O: the edge tells what became of each request and of each health check. What it
-//! knows outlives a reload of the config. Next: `upstreams/breaker.rs`, `upstreams/vendor_key.rs`,
-//! `upstreams/budget.rs`, `upstreams/choice.rs`.
+//! This module must not do I/O: the edge reports the outcome of each request and each health check.
+//! The state survives a reload of the config. Next: `upstreams/breaker.rs`,
+//! `upstreams/vendor_key.rs`, `upstreams/budget.rs`, `upstreams/load_balancer.rs`.
 
 pub mod breaker;
 mod budget;
@@ -25,16 +25,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use vendor_key::{KeyLease, VendorKey};
 
-/// Violations of HTTP/2 by one endpoint after each of which it is asked over HTTP/2 again. After
-/// that Pingora's choice stands: HTTP/1.1.
+/// Maximum number of HTTP/2 violations by one endpoint after which the gateway still retries
+/// HTTP/2. After that, Pingora's choice applies: HTTP/1.1.
 const MAX_H2_VIOLATIONS: u64 = 1_000;
 
-/// All vendors' endpoints.
+/// The endpoints of all vendors.
 #[derive(Default)]
 pub struct Fleet(Mutex<HashMap<String, Arc<Endpoints>>>);
 
 impl Fleet {
-    /// The endpoints of a vendor, with what is known of them from before a reload.
+    /// Returns the endpoints of a vendor, with the state from before a reload.
     pub fn of(&self, vendor: &Arc<Vendor>) -> Arc<Endpoints> {
         let mut known = lock(&self.0);
         let before = known.get(&vendor.name);
@@ -46,13 +46,13 @@ impl Fleet {
         endpoints
     }
 
-    /// Knows these vendors, and no others any more.
+    /// Keeps the state of these vendors and drops that of all others.
     pub fn keep<'v>(&self, vendors: impl Iterator<Item = &'v Arc<Vendor>> + Clone) {
         vendors.clone().for_each(|vendor| drop(self.of(vendor)));
         lock(&self.0).retain(|name, _| vendors.clone().any(|vendor| vendor.name == *name));
     }
 
-    /// How every endpoint is, for an operator.
+    /// Returns the state of every endpoint, for an operator.
     pub fn states(&self, now: Instant) -> Vec<EndpointState> {
         let all: Vec<_> = lock(&self.0).values().cloned().collect();
         let mut states: Vec<_> = all
@@ -66,22 +66,23 @@ impl Fleet {
     }
 }
 
-/// One endpoint, as an operator sees it.
+/// The state of one endpoint, as an operator sees it.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct EndpointState {
     pub vendor: String,
     pub endpoint: String,
     pub weight: u32,
     pub in_flight: u32,
-    /// `None`: any number.
+    /// Maximum number of concurrent requests. `None` means no limit.
     pub max_concurrent: Option<u32>,
     /// `closed`, `open` or `half_open`.
     pub breaker: &'static str,
-    /// Until the breaker lets a request try; 0 where it is not open.
+    /// Seconds until the breaker lets a request try. 0 if the breaker is not open.
     pub opens_in_seconds: u64,
-    /// The active health check passes, or there is none.
+    /// Whether the active health check passes or there is none.
     pub passes_checks: bool,
-    /// Models that the endpoint asked to be left alone with, and for how long still.
+    /// Models that the vendor asked the gateway to pause on this endpoint, and the remaining
+    /// seconds.
     pub cooling_seconds: Vec<(String, u64)>,
 }
 
@@ -89,44 +90,46 @@ pub struct EndpointState {
 pub struct Endpoints {
     pub vendor: Arc<Vendor>,
     tracks: Vec<Arc<Track>>,
-    /// Held while one is chosen.
+    /// Locked during the choice of an endpoint.
     turns: Mutex<Turns>,
-    /// Opens when the vendor refuses the gateway's key or account, which all endpoints are asked
-    /// with.
+    /// Breaker that opens when the vendor refuses the gateway's key or account. All endpoints of
+    /// the vendor use the same key.
     key: Arc<VendorKey>,
-    /// How often the vendor may be asked again for what failed.
+    /// Limit on how often the gateway may retry failed requests at this vendor.
     budget: Arc<Mutex<RetryBudget>>,
 }
 
-/// What a request asks of its vendor's endpoints.
+/// What a request needs from its vendor's endpoints.
 #[derive(Debug, Clone, Copy)]
 pub struct Wish<'a> {
-    /// The vendor's name of the model.
+    /// The vendor's name for the model.
     pub model: &'a str,
-    /// Of its conversation; `None`: whose turn it is.
+    /// Hash of the conversation, which selects the endpoint. `None` uses weighted round robin.
     pub key: Option<u64>,
-    /// Another model may be asked instead: what is shut is not tried for want of better.
+    /// Whether another model can answer instead. If so, the gateway does not fall back to an
+    /// endpoint whose breaker is open.
     pub has_instead: bool,
-    /// It has waited for the first verdict on the vendor's key as long as it may.
+    /// Whether the request has waited its maximum time for the first verdict on the vendor's key.
     pub has_waited: bool,
-    /// Tried before, by index.
+    /// Indexes of the endpoints that were tried before.
     pub tried: &'a [usize],
 }
 
-/// Why no endpoint can be had.
+/// Why no endpoint is available.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unavailable {
-    /// All were tried.
+    /// All endpoints were tried.
     Tried,
-    /// As many requests run as may.
+    /// The maximum number of requests is running.
     Full,
-    /// No answer says yet whether the vendor takes the key, and other requests find out.
+    /// No response has confirmed or refused the vendor's key yet, and other requests are finding
+    /// out.
     KeyUnconfirmed,
-    /// The vendor has said when to come again.
+    /// The vendor has said when to retry.
     Cooling { why: Cooling, left: Duration },
 }
 
-/// What the vendor said as it asked to be left alone.
+/// Why the vendor asked the gateway to pause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cooling {
     RateLimited,
@@ -137,7 +140,7 @@ impl Endpoints {
     fn new(vendor: &Arc<Vendor>, before: Option<&Self>) -> Self {
         let mut names = HashMap::new();
         let tracks = vendor.endpoints.iter().map(|endpoint| {
-            // The same address may be listed twice.
+            // The config may list the same address twice.
             let number = names
                 .entry(endpoint.label())
                 .and_modify(|count| *count += 1)
@@ -159,7 +162,7 @@ impl Endpoints {
         let same_key =
             before.filter(|before| before.vendor.api_key.reveal() == vendor.api_key.reveal());
         if same_key.is_none() {
-            // What was shut for the key before is open to the new one.
+            // The key has changed: endpoints that the old key closed are open to the new key.
             for track in &tracks {
                 let mut health = lock(&track.health);
                 health.breaker.reset();
@@ -178,18 +181,17 @@ impl Endpoints {
         }
     }
 
-    /// A request is about to be sent to this vendor for the first time.
+    /// Counts a request that the gateway is about to send to this vendor for the first time.
     pub fn add_request(&self, now: Instant) {
         lock(&self.budget).add_request(now);
     }
 
-    /// What failed at one of the endpoints may be sent to another: the retry budget has something
-    /// left.
+    /// Whether the retry budget lets the gateway send a failed request to another endpoint.
     pub fn may_repeat(&self, limits: &Limits, now: Instant) -> bool {
         lock(&self.budget).has_left(Allowance::new(limits), now)
     }
 
-    /// Takes a repeat out of the retry budget. False where nothing is left of it.
+    /// Takes one retry out of the retry budget. Returns false if the budget is exhausted.
     pub fn take_repeat(&self, limits: &Limits, now: Instant) -> bool {
         lock(&self.budget).take(Allowance::new(limits), now)
     }
@@ -197,7 +199,7 @@ impl Endpoints {
     /// Chooses an endpoint and counts the request there until the lease is dropped.
     ///
     /// # Errors
-    /// There is none to be had.
+    /// Returns the reason if no endpoint is available.
     pub fn choose(&self, wish: Wish<'_>, now: Instant) -> Result<Lease, Unavailable> {
         let mut turns = lock(&self.turns);
         if wish.has_instead && !wish.has_waited && !self.key.has_room() {
@@ -215,8 +217,8 @@ impl Endpoints {
             Some(key) => choice::by_key(key, &well),
             None => turns.next(&well),
         };
-        // Nobody is refused because of a breaker: the one that is soonest tried again is the least
-        // bad.
+        // The gateway never refuses a request because of a breaker. It uses the endpoint whose
+        // breaker lets a request try soonest.
         let least_bad = || {
             let shut = seen.iter().filter_map(|(candidate, look)| match look {
                 Look::Shut {
@@ -227,7 +229,7 @@ impl Endpoints {
             });
             shut.min().map(|(_, _, index)| index)
         };
-        // One request now and then finds out whether the vendor means it still.
+        // From time to time one request probes whether the vendor still wants a pause.
         let probe = || {
             let mut due = seen
                 .iter()
@@ -247,13 +249,13 @@ impl Endpoints {
         }
     }
 
-    /// Waits, no longer than `limit`, until the vendor has taken or refused the key, or one of the
-    /// requests that find out is gone.
+    /// Waits at most `limit` until the vendor has accepted or refused the key, or one of the
+    /// requests that test it has ended.
     pub async fn wait_for_key(&self, limit: Duration) {
         let _ = tokio::time::timeout(limit, self.key.wait_for_room()).await;
     }
 
-    /// Another endpoint could be had.
+    /// Whether another endpoint is available.
     pub fn has(&self, wish: Wish<'_>, now: Instant) -> bool {
         let may = |look: &Look| {
             matches!(
@@ -277,7 +279,7 @@ impl Endpoints {
             .collect()
     }
 
-    /// What the active health check of an endpoint came to.
+    /// Records the result of an endpoint's active health check.
     pub fn set_passes_checks(&self, index: usize, passes: bool) {
         let Some(track) = self.tracks.get(index) else {
             return;
@@ -296,7 +298,7 @@ impl Endpoints {
     }
 }
 
-/// What keeps the most hopeful of those from being chosen.
+/// Returns why the endpoint that is closest to being available cannot be chosen.
 fn why_none<'a>(looks: impl Iterator<Item = &'a Look>) -> Unavailable {
     let mut found = Unavailable::Tried;
     for look in looks {
@@ -317,11 +319,11 @@ fn why_none<'a>(looks: impl Iterator<Item = &'a Look>) -> Unavailable {
     found
 }
 
-/// How an endpoint looks to a request.
+/// Whether and how a request may use an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Look {
     Well,
-    /// By its breaker or its health check; and until when, if that is known.
+    /// Closed by its breaker or its health check, and until when, if that is known.
     Shut {
         passes_checks: bool,
         until: Option<Instant>,
@@ -330,13 +332,13 @@ enum Look {
     Cooling {
         why: Cooling,
         left: Duration,
-        /// A request may try all the same.
+        /// Whether a request may probe the endpoint despite the pause.
         is_due: bool,
     },
 }
 
 impl Look {
-    /// The same where the vendor's key may be shut as well.
+    /// Combines this availability with the breaker of the vendor's key.
     fn with_key(self, key: Pass) -> Self {
         let Pass::Shut(key_until) = key else {
             return self;
@@ -358,7 +360,7 @@ impl Look {
     }
 }
 
-/// What is known of one endpoint.
+/// One endpoint and its state.
 struct Track {
     vendor: String,
     label: String,
@@ -366,7 +368,7 @@ struct Track {
     weight: u32,
     max_concurrent: Option<u32>,
     seed: u64,
-    /// Shared with the same endpoint of the config before.
+    /// Shared with the same endpoint of the previous config.
     health: Arc<Mutex<Health>>,
 }
 
@@ -374,22 +376,22 @@ struct Health {
     breaker: Breaker,
     in_flight: u32,
     passes_checks: bool,
-    /// By the vendor's name of the model: their number is bounded by the config's.
+    /// Pauses by the vendor's name for the model. The config bounds their number.
     cooling: HashMap<String, CoolDown>,
-    /// It has reset a stream with `HTTP_1_1_REQUIRED`.
+    /// Whether the endpoint has reset a stream with `HTTP_1_1_REQUIRED`.
     wants_http1: bool,
-    /// How often it has sent what is not HTTP/2 on such a connection.
+    /// Number of times the endpoint violated HTTP/2 on an HTTP/2 connection.
     h2_violations: u64,
 }
 
-/// A vendor has asked to be left alone with a model.
+/// A pause that a vendor requested for one model.
 #[derive(Clone, Copy)]
 struct CoolDown {
     why: Cooling,
     since: Instant,
     until: Instant,
-    /// What it says is of its own wish, of one customer or of one request: so from time to time one
-    /// request tries.
+    /// The vendor may mean only one customer or one request, so from time to time one request
+    /// probes the endpoint.
     probe: Option<Probe>,
 }
 
@@ -489,7 +491,8 @@ impl Track {
         }
     }
 
-    /// `None`: a request that came under the config before has taken the last place.
+    /// Takes a slot at the endpoint. Returns `None` if a request from before the reload took the
+    /// last slot.
     fn enter(
         self: &Arc<Self>,
         index: usize,
@@ -528,7 +531,7 @@ impl Track {
         })
     }
 
-    /// Tells the metrics.
+    /// Updates the metrics.
     fn show(&self, health: &Health) {
         let is_well = health.passes_checks && health.breaker.state() == State::Closed;
         METRICS
@@ -569,7 +572,7 @@ impl Track {
 
 impl Drop for Track {
     fn drop(&mut self) {
-        // Where a reload keeps the endpoint, its successor shares what is known of it.
+        // If a reload keeps the endpoint, its successor shares this state.
         if Arc::strong_count(&self.health) == 1 {
             let _ = METRICS
                 .upstream_healthy
@@ -578,7 +581,8 @@ impl Drop for Track {
     }
 }
 
-/// A request at an endpoint. It counts there until this is dropped; the first verdict stands.
+/// A request's slot at an endpoint. The endpoint counts the request until the lease is dropped.
+/// Only the first verdict counts.
 pub struct Lease {
     track: Arc<Track>,
     key: KeyLease,
@@ -589,19 +593,19 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// The endpoint's name in metrics.
+    /// Label of the endpoint in metrics.
     pub fn label(&self) -> &str {
         &self.track.label
     }
 
-    /// The endpoint is asked over HTTP/1.1 from now on, for as long as this process lives.
+    /// Makes the gateway use HTTP/1.1 for this endpoint for the rest of the process's life.
     pub fn use_http1(&self) {
         lock(&self.track.health).wants_http1 = true;
     }
 
-    /// The endpoint has broken HTTP/2's rules. Pingora would ask it over HTTP/1.1 from then on, for
-    /// as long as the process lives; its next connection is of another group, for which HTTP/2 is
-    /// negotiated anew.
+    /// Records that the endpoint violated HTTP/2. Pingora alone would then use HTTP/1.1 for the
+    /// rest of the process's life. The gateway puts the endpoint's next connection into another
+    /// group, for which Pingora negotiates HTTP/2 again.
     pub fn violated_h2(&self) {
         let mut health = lock(&self.track.health);
         health.h2_violations = health
@@ -610,7 +614,8 @@ impl Lease {
             .min(MAX_H2_VIOLATIONS);
     }
 
-    /// Tells the endpoint's connections from those before it last broke HTTP/2's rules.
+    /// Number that separates the endpoint's connections from those before its last HTTP/2
+    /// violation.
     pub fn connection_group(&self) -> u64 {
         lock(&self.track.health).h2_violations
     }
@@ -619,12 +624,12 @@ impl Lease {
         lock(&self.track.health).wants_http1
     }
 
-    /// The endpoint has begun to answer well: one that was shut, or cooling down for the model, is
-    /// open to all. What becomes of the answer is open.
+    /// Records that the endpoint has begun a successful response. Its breaker closes, and its pause
+    /// for this model ends. The rest of the response may still fail.
     pub fn answers(&self, model: &str) {
         let mut health = lock(&self.track.health);
         health.breaker.answers(self.began);
-        // What began before the vendor asked to be left alone says nothing of it since.
+        // A request that began before the pause says nothing about the state after it.
         if health
             .cooling
             .get(model)
@@ -637,9 +642,9 @@ impl Lease {
         self.key.accepted();
     }
 
-    /// The vendor refuses the gateway's key or account. That does not pass by asking: the endpoint
-    /// is left alone at once, and so are the vendor's others until a request finds the key good
-    /// there. Whether that is news.
+    /// Records that the vendor refuses the gateway's key or account. Retrying does not help: the
+    /// gateway stops using the endpoint at once, and the vendor's other endpoints until a request
+    /// there shows that the vendor accepts the key. Returns whether this is new.
     pub fn refused_key(&mut self, limits: &Limits, now: Instant) -> bool {
         let rules = Rules::of(limits);
         self.is_decided = true;
@@ -667,7 +672,7 @@ impl Lease {
         self.decide(|health| health.breaker.failed(&Rules::of(limits), now));
     }
 
-    /// The vendor wants to be left alone with this model for so long.
+    /// Pauses this model at the endpoint for the time that the vendor asked for.
     pub fn cool(&self, model: &str, why: Cooling, wanted: Duration, limits: &Limits, now: Instant) {
         let wanted = wanted.min(Duration::from_secs(limits.cool_down_max_seconds));
         if wanted.is_zero() {

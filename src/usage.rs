@@ -1,11 +1,11 @@
-//! Token counts on one convention: input excludes cache reads, cache writes and audio, output
+//! Token counts in one convention: input excludes cache reads, cache writes and audio, output
 //! excludes audio.
 //!
 //! It must not know JSON, a price or a protocol's framing.
 //!
-//! Read next: `usage/counters.rs`, what a vendor counts; `usage/metering.rs`, what its counters
-//! mean; `protocol/counters.rs`, which reads them from a usage object; `usage/estimator.rs`, what
-//! is assumed without them.
+//! Read next: `usage/counters.rs` (the counters of a vendor), `usage/metering.rs` (their meaning),
+//! `protocol/counters.rs` (reads them from a usage object), `usage/estimator.rs` (the estimate
+//! without them).
 
 mod bounds;
 mod counters;
@@ -24,32 +24,32 @@ use serde::{Deserialize, Serialize};
 pub use server_tool::{PerTool, ServerTool};
 pub use tier::{InferenceGeo, ServiceTier, Speed};
 
-/// The most bytes that a token stands for. The longest entry of each public vocabulary of byte
-/// pairs (50 257 to 199 998 entries, counted in 2026-11) has 128: a run of spaces, or of one sign.
-/// Answers have 3 to 5 bytes a token, and no answer is made of such runs alone, so the bound also
-/// bears what a server writes with escapes.
+/// Maximum number of bytes per token. The longest entry of each public vocabulary of byte pairs (50
+/// 257 to 199 998 entries, counted in 2026-11) has 128: a run of spaces, or of one sign. Answers
+/// have 3 to 5 bytes per token, and no answer consists of such runs alone, so the bound also covers
+/// the escapes that a server writes.
 const TOKEN_BYTES_MAX: u64 = 128;
 
-/// What one answer used, in tokens. The members after `reasoning` are written where they say
-/// something, so that what was kept before they were known reads as what is kept now.
+/// Usage of one answer, in tokens. The fields after `reasoning` are written only if they are set,
+/// so that a usage stored before these fields existed reads like one of today.
 #[derive(Default, Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Usage {
-    /// Input neither read from nor written to a cache, and no audio.
+    /// Input that is neither read from nor written to a cache, and not audio.
     pub input: u64,
     pub cache_read: u64,
-    /// Written to a cache that lives five minutes (or an unnamed time).
+    /// Input written to a cache that lasts five minutes (or an unknown time).
     pub cache_write_5m: u64,
-    /// Written to a cache that lives an hour.
+    /// Input written to a cache that lasts an hour.
     pub cache_write_1h: u64,
-    /// All that was generated but audio, reasoning included.
+    /// All generated tokens except audio, including reasoning.
     pub output: u64,
-    /// The part of `output` that was reasoning; for information.
+    /// Part of `output` that was reasoning; for information only.
     pub reasoning: u64,
     #[serde(default, skip_serializing_if = "is_none")]
     pub audio_input: u64,
     #[serde(default, skip_serializing_if = "is_none")]
     pub audio_output: u64,
-    /// Searches that the vendor ran, not tokens.
+    /// Number of searches that the vendor ran; not tokens.
     #[serde(default, skip_serializing_if = "is_none")]
     pub web_searches: u64,
     #[serde(default, skip_serializing_if = "is_none")]
@@ -60,21 +60,21 @@ pub struct Usage {
     pub tool_searches: u64,
     #[serde(default, skip_serializing_if = "is_none")]
     pub mcp_calls: u64,
-    /// The tier that served it, as far as it is known.
+    /// Service tier that served the answer, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_tier: Option<ServiceTier>,
-    /// Where the vendor says that it ran.
+    /// Region in which the request ran, as reported by the vendor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inference_geo: Option<InferenceGeo>,
-    /// How fast the vendor says that it ran.
+    /// Speed at which the request ran, as reported by the vendor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speed: Option<Speed>,
-    /// The passes that shortened the conversation first. The classes above include them.
+    /// Compaction passes that shortened the conversation first. The classes above include them.
     #[serde(default, skip_serializing_if = "Passes::is_empty")]
     pub compactions: Passes,
 }
 
-/// What one pass used, for itself.
+/// The usage of one pass alone.
 impl From<Pass> for Usage {
     fn from(pass: Pass) -> Self {
         Usage::default().each_class_of(&pass, u64::saturating_add)
@@ -87,12 +87,12 @@ fn is_none(count: &u64) -> bool {
 }
 
 impl Usage {
-    /// Nothing of any class.
+    /// Returns true if every class is zero.
     pub fn is_zero(&self) -> bool {
         self.served_as(&Usage::default()) == Usage::default()
     }
 
-    /// This usage with `passes` added to its classes.
+    /// Returns this usage with `passes` added to its classes.
     #[must_use]
     pub fn with_passes(self, passes: Passes) -> Usage {
         passes.iter().fold(
@@ -104,7 +104,7 @@ impl Usage {
         )
     }
 
-    /// What was used beside the passes that shortened the conversation.
+    /// Returns the usage without the compaction passes.
     #[must_use]
     pub fn without_passes(self) -> Usage {
         let own = Usage {
@@ -127,7 +127,7 @@ impl Usage {
         }
     }
 
-    /// This usage, served in the tier, the region and at the speed of `other`.
+    /// Returns this usage with the tier, the region and the speed of `other`.
     #[must_use]
     pub fn served_as(self, other: &Usage) -> Usage {
         Usage {
@@ -138,7 +138,7 @@ impl Usage {
         }
     }
 
-    /// What is known where only the tier is.
+    /// Returns a usage with only the tier.
     pub fn of_tier(service_tier: ServiceTier) -> Usage {
         Usage {
             service_tier: Some(service_tier),
@@ -146,7 +146,7 @@ impl Usage {
         }
     }
 
-    /// Tokens by class, in the order a receipt lists them.
+    /// Returns the tokens by class, in the order of a receipt.
     pub fn tokens(&self) -> [(&'static str, u64); 7] {
         [
             ("input", self.input),
@@ -159,7 +159,7 @@ impl Usage {
         ]
     }
 
-    /// Input of every class together.
+    /// Returns the total input of all classes.
     pub fn input_total(&self) -> u64 {
         self.input
             .saturating_add(self.cache_read)
@@ -168,17 +168,18 @@ impl Usage {
             .saturating_add(self.audio_input)
     }
 
-    /// Output of every class together.
+    /// Returns the total output of all classes.
     pub fn output_total(&self) -> u64 {
         self.output.saturating_add(self.audio_output)
     }
 
-    /// Input and output of every class together.
+    /// Returns the total input and output of all classes.
     pub fn tokens_total(&self) -> u64 {
         self.input_total().saturating_add(self.output_total())
     }
 
-    /// The least that was used for certain: as few tokens as the generated bytes can be.
+    /// Returns the smallest possible usage: the smallest number of tokens that the generated bytes
+    /// can be.
     pub fn at_least(generated_bytes: u64) -> Usage {
         Usage {
             output: generated_bytes / TOKEN_BYTES_MAX,
@@ -186,8 +187,8 @@ impl Usage {
         }
     }
 
-    /// This usage, unless it says that nothing was used although `generated_bytes` were delivered:
-    /// such a vendor does not count, and the usage is missing.
+    /// Returns this usage, or `None` if it is zero although `generated_bytes` were delivered: such
+    /// a vendor does not count, so the usage is missing.
     pub fn believed(self, generated_bytes: u64) -> Option<Usage> {
         if self.is_zero() && generated_bytes > 0 {
             return None;

@@ -1,8 +1,8 @@
-//! Acts in an administrator's name: each leaves a line in the audit log, in the same transaction
-//! where it changes `app.db`, and before it is done where it changes the ledger.
+//! Actions of administrators. Each has a line in the audit log: in the same transaction if the
+//! action changes `app.db`, or before the action if it changes the ledger.
 //!
-//! The dashboard, the admin interface and the command line all act through [`Acting`]. Must not be
-//! handed a secret: what is told of an act is ids, amounts, references and reasons.
+//! The dashboard, the admin interface and the command line all act through [`AuditedAccounts`].
+//! Must not receive a secret: a line contains ids, amounts, references and reasons.
 
 use super::{Account, Accounts, Closed, Status};
 use crate::store::StoreError;
@@ -10,33 +10,33 @@ use crate::store::app::audit::{Act, AuditRow};
 use crate::store::ledger::{Change, ChangeKind};
 use serde_json::{Value, json};
 
-/// Who acts, and from where.
+/// Who acts, and from which address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct By {
-    /// An account's id, or who runs a command.
+    /// Id of an account, or the user who runs a command.
     pub actor: String,
     pub address: String,
 }
 
-/// What an audit of the log found.
+/// The result of checking the audit log.
 #[derive(Debug, Default)]
 pub struct AuditVerdict {
     pub lines: u64,
-    /// What is wrong, the first few: (line, what).
+    /// The first errors: (line, error).
     pub findings: Vec<(i64, &'static str)>,
 }
 
-/// Findings that are kept: a log that was cut in the middle would list every line.
+/// Maximum number of findings: a log with a gap in the middle could otherwise list every line.
 const FINDINGS_MAX: usize = 100;
 
-/// The accounts, for somebody whose acts are told of.
+/// The accounts, with an actor whose actions are logged.
 pub struct Acting<'a> {
     pub(super) accounts: &'a Accounts,
     by: &'a By,
     now_ms: i64,
 }
 
-/// What an act changed, as JSON.
+/// The change that an action made, as JSON.
 pub(super) struct Told {
     act: &'static str,
     object: String,
@@ -86,7 +86,7 @@ impl Told {
 }
 
 impl Accounts {
-    /// The same accounts, for somebody whose acts are told of.
+    /// Returns the accounts with an actor whose actions are logged.
     pub fn acting<'a>(&'a self, by: &'a By, now_ms: i64) -> Acting<'a> {
         Acting {
             accounts: self,
@@ -95,19 +95,18 @@ impl Accounts {
         }
     }
 
-    /// The audit log, the newest line first: at most `limit`, before the line `before`.
+    /// Returns the audit log, newest line first: at most `limit`, before the line `before`.
     ///
     /// # Errors
-    /// The store failed.
+    /// Returns an error if the database fails.
     pub fn audit(&self, before: Option<i64>, limit: u32) -> Result<Vec<AuditRow>, StoreError> {
         self.db.audit(before, limit)
     }
 
-    /// Recomputes the whole audit log: every line is as it was written, and none is missing before
-    /// the last.
+    /// Checks the whole audit log: no line was changed, and none before the last one is missing.
     ///
     /// # Errors
-    /// The store failed; what is wrong in the log is not an error but a finding.
+    /// Returns an error if the database fails. Errors in the log itself are findings.
     pub fn verify_audit(&self) -> Result<AuditVerdict, StoreError> {
         let mut verdict = AuditVerdict::default();
         let (mut seq, mut hash) = (0, vec![0; 32]);
@@ -146,10 +145,10 @@ impl Acting<'_> {
         self.now_ms
     }
 
-    /// Says whether there is such a live account.
+    /// Sets an account's status. Returns false if the account does not exist or is deleted.
     ///
     /// # Errors
-    /// The store failed; then nothing is changed, and nothing told.
+    /// Returns an error if the database fails; then nothing is changed or logged.
     pub fn set_status(&self, account: &str, status: Status) -> Result<bool, StoreError> {
         let Some(told) = self.told_of_status(account, status)? else {
             return Ok(false);
@@ -159,11 +158,12 @@ impl Acting<'_> {
             .set_active(account, status == Status::Active, Some(&self.act(&told)))
     }
 
-    /// As [`Acting::set_status`], for whoever is not on the machine itself and could not undo it:
-    /// the last administrator who can sign in is not suspended.
+    /// Sets an account's status for an administrator who works remotely and could not undo it:
+    /// refuses to suspend the last administrator who can sign in. See
+    /// [`AuditedAccounts::set_status`].
     ///
     /// # Errors
-    /// As there.
+    /// Returns an error if the database fails; then nothing is changed or logged.
     pub fn set_status_from_afar(
         &self,
         account: &str,
@@ -201,10 +201,10 @@ impl Acting<'_> {
         )))
     }
 
-    /// Says whether there is such a live key.
+    /// Disables or enables a key. Returns false if there is no such live key.
     ///
     /// # Errors
-    /// As [`Acting::set_status`].
+    /// Returns an error if the database fails; then nothing is changed or logged.
     pub fn set_key_enabled(&self, key: &str, enabled: bool) -> Result<bool, StoreError> {
         let (act, status) = if enabled {
             ("key.enable", "active")
@@ -217,10 +217,10 @@ impl Acting<'_> {
             .set_key_active(None, key, enabled, Some(&self.act(&told)))
     }
 
-    /// Says whether there was such a live key.
+    /// Revokes a key. Returns false if there is no such live key.
     ///
     /// # Errors
-    /// As [`Acting::set_status`].
+    /// Returns an error if the database fails; then nothing is changed or logged.
     pub fn revoke_key(&self, key: &str) -> Result<bool, StoreError> {
         let told = Told::new("key.revoke", key, &json!({"status": "revoked"}));
         self.accounts
@@ -228,12 +228,13 @@ impl Acting<'_> {
             .revoke_key(None, key, self.now_ms, Some(&self.act(&told)))
     }
 
-    /// Tells of an act that changes something elsewhere (the ledger), before it is done; then does
-    /// it, and where that fails tells that too. So nothing is done untold, though what was told may
-    /// not have been done: a posting's reference says which.
+    /// Logs an action that changes something outside `app.db` (the ledger), then runs it. If the
+    /// action fails, logs that too. So no action is missing from the log, but a logged action may
+    /// not have happened: the reference of a posting shows which.
     ///
     /// # Errors
-    /// It could not be told of, and was not done; or what `work` says.
+    /// Returns an error if the action cannot be logged, and then does not run it; or returns the
+    /// error of `work`.
     pub fn order<T>(
         &self,
         act: &'static str,
@@ -255,10 +256,11 @@ impl Acting<'_> {
         })
     }
 
-    /// As [`Acting::order`], of a change of a balance.
+    /// Logs a change of a balance, then posts it; see [`AuditedAccounts::record_then_run`].
     ///
     /// # Errors
-    /// As there.
+    /// Returns an error if the change cannot be logged, and then does not post it; or returns the
+    /// error of `work`.
     pub fn change<T>(
         &self,
         change: &Change<'_>,
@@ -284,10 +286,11 @@ impl Acting<'_> {
         )
     }
 
-    /// Tells of an act that is about to be done, and whose own failure says enough.
+    /// Logs an action that is about to happen, if the error of the action itself is information
+    /// enough.
     ///
     /// # Errors
-    /// The store failed.
+    /// Returns an error if the database fails.
     pub fn tell(&self, act: &'static str, object: &str, what: &Value) -> Result<(), StoreError> {
         let told = Told::new(act, object, what);
         self.accounts.db.append_audit(&self.act(&told))

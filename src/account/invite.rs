@@ -1,7 +1,8 @@
-//! Invitations: codes that open one account each, where sign-up is for the invited.
+//! Invitations: codes that each open one account if sign-up is by invitation only.
 //!
-//! A code is 128 random bits; only its SHA-256 is kept. It is used up in the transaction that opens
-//! the account, so of many who try it at once one gets in. Must not know HTTP.
+//! A code is 128 random bits; the database has only its SHA-256. The transaction that opens the
+//! account uses the code up, so only one of several simultaneous sign-ups with it succeeds. Must
+//! not know HTTP.
 
 use super::audit::Told;
 use super::{AccountError, Accounts, Acting};
@@ -12,19 +13,19 @@ use sha2::{Digest, Sha256};
 
 const PREFIX: &str = "invite-";
 
-/// Codes made at one time.
+/// Maximum number of codes created at once.
 pub const INVITES_AT_ONCE_MAX: u32 = 100;
 
-/// Invitations that are open at one time.
+/// Maximum number of open invitations.
 const OPEN_MAX: i64 = 10_000;
 
-/// How long an invitation may be good.
+/// Maximum lifetime of an invitation.
 pub const INVITE_MS_MAX: i64 = 365 * 86_400_000;
 
-/// An invitation as an administrator sees it afterwards.
+/// An invitation as an administrator sees it later.
 #[derive(Debug, Clone)]
 pub struct Invite {
-    /// Enough to tell invitations apart: the start of the hash, which tells nothing of the code.
+    /// Start of the hash: it identifies the invitation and reveals nothing about the code.
     pub id: String,
     pub created_at_ms: i64,
     pub expires_at_ms: i64,
@@ -33,7 +34,7 @@ pub struct Invite {
     pub withdrawn_at_ms: Option<i64>,
 }
 
-/// What an invitation is good for.
+/// The state of an invitation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InviteState {
     Open,
@@ -65,11 +66,11 @@ impl Invite {
 }
 
 impl Accounts {
-    /// Invitations, the newest first; `before` is the id of the last one of the page before. Behind
-    /// what is no id of any there are none.
+    /// Returns invitations, newest first; `before` is the id of the previous page's last one.
+    /// Returns none if `before` is not a valid id.
     ///
     /// # Errors
-    /// The store failed.
+    /// Returns an error if the database fails.
     pub fn invites(&self, before: Option<&str>, limit: u32) -> Result<Vec<Invite>, StoreError> {
         let before = match before.map(start_of_id) {
             Some(None) => return Ok(Vec::new()),
@@ -85,11 +86,12 @@ impl Accounts {
 }
 
 impl Acting<'_> {
-    /// Makes `count` invitations that are good for `good_for_ms`. Only their hashes are kept: the
-    /// codes in the answer are all there will ever be.
+    /// Creates `count` invitations with a lifetime of `good_for_ms`. The database has only their
+    /// hashes: the returned codes are the only copy.
     ///
     /// # Errors
-    /// Too many or too long, no randomness, or the store failed.
+    /// Returns an error if the count or the lifetime is too large, if there is no randomness, or if
+    /// the database fails.
     pub fn invite(&self, count: u32, good_for_ms: i64) -> Result<Vec<String>, AccountError> {
         if !(1..=INVITES_AT_ONCE_MAX).contains(&count)
             || !(1..=INVITE_MS_MAX).contains(&good_for_ms)
@@ -126,10 +128,10 @@ impl Acting<'_> {
         }
     }
 
-    /// Takes an invitation back, by its id or its code. Says whether there was such an open one.
+    /// Revokes an open invitation, by its id or its code. Returns false if there is none.
     ///
     /// # Errors
-    /// The store failed.
+    /// Returns an error if the database fails.
     pub fn withdraw_invite(&self, code_or_id: &str) -> Result<bool, StoreError> {
         let Some(start) = start_of(code_or_id) else {
             return Ok(false);
@@ -174,14 +176,14 @@ fn new_code() -> Result<String, AccountError> {
     }))
 }
 
-/// As it was copied out of a mail: blanks around it do not count.
+/// Ignores blanks around the code, since people copy it out of an e-mail.
 pub(super) fn hash(code: &str) -> [u8; 32] {
     Sha256::digest(code.trim().as_bytes()).into()
 }
 
 const ID_PREFIX: &str = "inv_";
 
-/// Bytes of the hash: enough that no two invitations share an id.
+/// Number of bytes of the hash in an id, enough to make ids unique.
 const ID_BYTES: usize = 8;
 
 fn id(hash: &[u8]) -> String {
@@ -192,7 +194,7 @@ fn id(hash: &[u8]) -> String {
         })
 }
 
-/// The start of the hash that a code has or an id names; `None` where it is neither.
+/// Returns the start of the hash of a code or an id; `None` if the text is neither.
 fn start_of(code_or_id: &str) -> Option<[u8; ID_BYTES]> {
     let text = code_or_id.trim();
     if text.starts_with(PREFIX) {

@@ -1,9 +1,9 @@
-//! The form of an API key: `gw-sk-`, 43 base62 digits of 256 random bits, 6 base62 digits of their
-//! CRC-32.
+//! The format of an API key: `gw-sk-`, 43 base62 digits of 256 random bits, 6 base62 digits of
+//! their CRC-32.
 //!
-//! The checksum lets a typo or a vendor's key be refused without a look-up, and lets secret
-//! scanners recognise a key. Must not know accounts or stores. A key in the clear exists here and
-//! in [`Key::text`] alone.
+//! With the checksum, the gateway can refuse a typo or a vendor's key without a look-up, and secret
+//! scanners can recognise a key. Must not know accounts or stores. A key in plain text exists only
+//! here and in [`GeneratedKey::text`].
 
 use sha2::{Digest, Sha256};
 
@@ -17,18 +17,18 @@ const CHECK_DIGITS: usize = 6;
 
 const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
-/// A new key.
+/// A newly generated key.
 pub struct Key {
     pub text: String,
     pub hash: [u8; 32],
-    /// `gw-sk-Ab12…wxyz`: enough to tell one's keys apart, not enough to guess one.
+    /// `gw-sk-Ab12…wxyz`: enough to distinguish one's keys, not enough to guess one.
     pub shown: String,
 }
 
-/// Makes a key of 256 bits from the system's random source.
+/// Generates a key of 256 bits from the system's random source.
 ///
 /// # Errors
-/// The system gives no randomness.
+/// Returns an error if the system has no randomness.
 pub fn generate() -> Result<Key, getrandom::Error> {
     let mut bits = [0u8; 32];
     getrandom::fill(&mut bits)?;
@@ -56,7 +56,7 @@ fn from_bits(bits: [u8; 32]) -> Key {
     }
 }
 
-/// Schoolbook division of a big-endian number; gives the remainder.
+/// Divides a big-endian number by 62 (long division) and returns the remainder.
 fn divide_by_62(number: &mut [u8; 32]) -> u8 {
     let mut rest: u16 = 0;
     for byte in number {
@@ -79,7 +79,7 @@ fn checksum(body: &[u8]) -> [u8; CHECK_DIGITS] {
     digits
 }
 
-/// True where `text` has the form of a gateway key and its checksum fits.
+/// Returns true if `text` has the format of a gateway key and its checksum is correct.
 pub fn parse(text: &str) -> bool {
     let Some(digits) = text.strip_prefix(PREFIX) else {
         return false;
@@ -90,8 +90,9 @@ pub fn parse(text: &str) -> bool {
         && digits[BODY_DIGITS..] == checksum(&digits[..BODY_DIGITS])
 }
 
-/// What is stored of a key, and what it is found by. A fast hash is right for 256 random bits, and
-/// a look-up by hash tells an attacker who measures time nothing about the key.
+/// Hashes a key. The database has only this hash and finds the key by it. A fast hash is right for
+/// 256 random bits, and the duration of a look-up by hash reveals nothing about the key to an
+/// attacker.
 pub fn hash(text: &str) -> [u8; 32] {
     Sha256::digest(text.as_bytes()).into()
 }
@@ -103,9 +104,9 @@ mod tests {
 
     #[test]
     fn the_checksum_is_the_crc_32_of_the_digits_in_base_62() {
-        // By hand: the bytes 0, 1, … 31 as one number give the 43 digits below. Their CRC-32 is 1
-        // 430 474 255, and 1430474255 = ((((1·62 + 34)·62 + 50)·62 + 7)·62 + 43)·62 + 25: the
-        // digits 1 Y o 7 h P.
+        // Computed by hand: the bytes 0, 1, … 31 as one number have the 43 digits below. Their
+        // CRC-32 is 1 430 474 255, and 1430474255 = ((((1·62 + 34)·62 + 50)·62 + 7)·62 + 43)·62 +
+        // 25: the digits 1 Y o 7 h P.
         let bits = std::array::from_fn(|index| u8::try_from(index).unwrap());
         assert_eq!(
             from_bits(bits).text,

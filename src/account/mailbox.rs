@@ -1,10 +1,11 @@
-//! Which mailbox an e-mail address reaches, where its host is known to give one mailbox many
-//! addresses.
+//! The mailbox that an e-mail address reaches, for hosts known to have several addresses for one
+//! mailbox.
 //!
-//! Kept of every account, and looked at where the settings give one mailbox one account. Must not
-//! change how an account is named: its e-mail stays as it was typed.
+//! It is stored for every account, and checked if the settings allow only one account per mailbox.
+//! Must not change an account's name: its e-mail stays as its holder entered it.
 
-/// The mailbox, where it can have another spelling; `None`: the address itself.
+/// Returns the mailbox's canonical address if the mailbox can have several addresses; `None` if the
+/// address is the only one.
 pub fn of(email: &str) -> Option<String> {
     let (local, domain) = email.split_once('@')?;
     if !matches!(domain, "gmail.com" | "googlemail.com") {

@@ -1,8 +1,8 @@
 //! Passwords: argon2id with m = 19456 KiB, t = 2, p = 1 (about 50 ms on one core, and 19 MiB while
 //! it runs).
 //!
-//! Slow on purpose: an async face calls this on a blocking thread, under a limit of how many run at
-//! one time. Must not know accounts or stores.
+//! It is slow on purpose. Async code calls it on a blocking thread, and limits the number of
+//! concurrent calls. Must not know accounts or stores.
 
 use argon2::password_hash::phc::PasswordHash;
 use argon2::password_hash::{PasswordHasher, PasswordVerifier};
@@ -12,16 +12,18 @@ const MEMORY_KIB: u32 = 19_456;
 const PASSES: u32 = 2;
 const LANES: u32 = 1;
 
-/// In characters. The longest bounds the work that a stranger can ask for.
+/// Minimum and maximum length, in characters. The maximum limits the work that an unknown caller
+/// can cause.
 pub const LEAST_CHARS: usize = 10;
 pub const MOST_CHARS: usize = 256;
 
 /// Those of the 20 000 most used passwords that are long enough, in lower case: the list of Django
-/// 5.2 (BSD-3-Clause), which is Royce Williams' of leaked ones. Who guesses begins with them.
+/// 5.2 (BSD-3-Clause), which is Royce Williams' list of leaked ones. An attacker guesses these
+/// first.
 const COMMON: &str = include_str!("common-passwords.txt");
 
-/// Long enough to withstand guessing, short enough to be hashed for a stranger, and none that is
-/// guessed first.
+/// Returns true if the password is long enough against guessing, short enough to hash for an
+/// unknown caller, and not among the first guesses.
 pub fn is_allowed(password: &str) -> bool {
     (LEAST_CHARS..=MOST_CHARS).contains(&password.chars().count()) && !is_common(password)
 }
@@ -31,10 +33,10 @@ fn is_common(password: &str) -> bool {
     COMMON.lines().any(|common| common == password)
 }
 
-/// A new password of 128 random bits, in hexadecimal digits.
+/// Generates a password of 128 random bits, in hexadecimal digits.
 ///
 /// # Errors
-/// No randomness.
+/// Returns an error if there is no randomness.
 pub fn random() -> Result<String, getrandom::Error> {
     let mut bits = [0u8; 16];
     getrandom::fill(&mut bits)?;
@@ -43,17 +45,17 @@ pub fn random() -> Result<String, getrandom::Error> {
         .fold(String::new(), |text, byte| text + &format!("{byte:02x}")))
 }
 
-/// The hash could not be made; never says of what.
+/// The hash could not be computed. The message never contains the password.
 #[derive(Debug, thiserror::Error)]
 #[error("hash a password: {0}")]
 pub struct HashError(String);
 
-/// What a check of a password found.
+/// The result of checking a password.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Checked {
     Wrong,
     Right,
-    /// Right, but the stored hash was made with other parameters: store a new one.
+    /// The password is right, but its stored hash has other parameters: store a new hash.
     RightButOld,
 }
 
@@ -63,10 +65,10 @@ fn hasher() -> Result<Argon2<'static>, HashError> {
     Ok(Argon2::new(Algorithm::Argon2id, Version::V0x13, params))
 }
 
-/// A PHC string with a fresh salt.
+/// Returns a PHC string with a new salt.
 ///
 /// # Errors
-/// No randomness or no memory.
+/// Returns an error if there is no randomness or no memory.
 pub fn hash(password: &str) -> Result<String, HashError> {
     let hash = hasher()?
         .hash_password(password.as_bytes())
@@ -74,11 +76,11 @@ pub fn hash(password: &str) -> Result<String, HashError> {
     Ok(hash.to_string())
 }
 
-/// Checks a password against the stored hash. Without one, the same work is done for nothing, so
-/// that the time taken does not tell whether an account exists.
+/// Checks a password against the stored hash. Without one, it does the same work with no use, so
+/// that the duration does not reveal whether an account exists.
 ///
 /// # Errors
-/// No memory.
+/// Returns an error if there is no memory.
 pub fn check(password: &str, stored: Option<&str>) -> Result<Checked, HashError> {
     let hasher = hasher()?;
     let Some(hash) = stored.and_then(|stored| PasswordHash::new(stored).ok()) else {

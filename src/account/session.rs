@@ -1,5 +1,5 @@
-//! Dashboard sessions: a 256-bit token in a cookie, its SHA-256 in the store, and a life of 12 idle
-//! hours or 7 days.
+//! Dashboard sessions: a 256-bit token in a cookie, its SHA-256 in the database. A session ends
+//! after 12 hours without use, or after 7 days.
 //!
 //! Must not know cookies or HTTP: that is `sidecar/session.rs`.
 
@@ -17,25 +17,27 @@ const LIFETIME: Lifetime = Lifetime {
     absolute_ms: 7 * 24 * HOUR_MS,
 };
 
-/// A use is written down at most this often: a page view is not worth a disk write.
+/// Minimum time between two records of a session's use: a page view is not worth a disk write.
 const TOUCH_EVERY_MS: i64 = 60_000;
 
 /// 256 bits in hex.
 const TOKEN_DIGITS: usize = 64;
 
-/// Sessions of one account; past it, the oldest ends.
+/// Maximum number of sessions per account; one more ends the oldest.
 const SESSIONS_MAX: i64 = 50;
 
-/// For how long a typed password stands for its holder where it is asked for again.
+/// Time for which an entered password counts as a confirmation; afterwards the holder must enter it
+/// again.
 const CONFIRMED_FOR_MS: i64 = 10 * 60_000;
 
-/// Of what a browser says it is, and of an address: in characters.
+/// Maximum length of a browser's name and of an address, in characters.
 const ORIGIN_CHARS_MAX: usize = 80;
 
-/// Of a session's hash: tells an account's sessions apart, and opens none.
+/// Number of bytes of a session's hash in its id: enough to distinguish an account's sessions, and
+/// no access to any.
 const ID_BYTES: usize = 16;
 
-/// Where a session comes from, as its holder is shown it.
+/// The origin of a session, as its holder sees it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Origin<'a> {
     pub address: &'a str,
@@ -52,12 +54,12 @@ pub struct OwnSession {
     pub browser: String,
 }
 
-/// A new session's token, which is kept nowhere else.
+/// A new session's token, which is stored nowhere else.
 pub struct NewSession {
     pub token: String,
 }
 
-/// A live session.
+/// A valid session.
 #[derive(Debug, Clone)]
 pub struct Session {
     pub account: Account,
@@ -66,28 +68,31 @@ pub struct Session {
 }
 
 impl Session {
-    /// True where this use is to be written down with [`Accounts::touch_session`].
+    /// Returns true if this use must be recorded with [`Accounts::touch_session`].
     pub fn touch_due(&self, now_ms: i64) -> bool {
         now_ms.saturating_sub(self.used_at_ms) >= TOUCH_EVERY_MS
     }
 
-    /// The password was typed a short while ago: it need not be asked for again.
+    /// Returns true if the holder entered the password a short time ago, so that no page need ask
+    /// for it again.
     pub fn is_confirmed(&self, now_ms: i64) -> bool {
         now_ms.saturating_sub(self.confirmed_at_ms) < CONFIRMED_FOR_MS
     }
 }
 
 impl Accounts {
+    /// Creates a session.
+    ///
     /// # Errors
-    /// No randomness, or the store failed.
+    /// Returns an error if there is no randomness, or if the database fails.
     pub fn create_session(&self, account: &str, now_ms: i64) -> Result<NewSession, AccountError> {
         self.create_session_from(account, Origin::default(), now_ms)
     }
 
-    /// A session of somebody who has just typed the password, and where it comes from.
+    /// Creates a session with its origin, for a person who has just entered the password.
     ///
     /// # Errors
-    /// As [`Accounts::create_session`].
+    /// Returns an error if there is no randomness, or if the database fails.
     pub fn create_session_from(
         &self,
         account: &str,
@@ -110,10 +115,10 @@ impl Accounts {
         Ok(NewSession { token })
     }
 
-    /// The live session of a token. Does not count as a use of it.
+    /// Returns the valid session of a token. Does not count as a use of the session.
     ///
     /// # Errors
-    /// The store failed.
+    /// Returns an error if the database fails.
     pub fn find_session(&self, token: &str, now_ms: i64) -> Result<Option<Session>, StoreError> {
         if token.len() != TOKEN_DIGITS {
             return Ok(None);
@@ -129,24 +134,26 @@ impl Accounts {
         }))
     }
 
-    /// Writes a use down: the session's idle time begins anew.
+    /// Records a use: the session's idle time begins again.
     ///
     /// # Errors
-    /// The store failed.
+    /// Returns an error if the database fails.
     pub fn touch_session(&self, token: &str, now_ms: i64) -> Result<(), StoreError> {
         self.db.touch_session(&hash(token), now_ms)
     }
 
+    /// Ends a session.
+    ///
     /// # Errors
-    /// The store failed.
+    /// Returns an error if the database fails.
     pub fn end_session(&self, token: &str) -> Result<(), StoreError> {
         self.db.end_session(&hash(token))
     }
 
-    /// The live sessions of an account, the last used first.
+    /// Returns the valid sessions of an account, last used first.
     ///
     /// # Errors
-    /// The store failed.
+    /// Returns an error if the database fails.
     pub fn sessions(&self, account: &str, now_ms: i64) -> Result<Vec<OwnSession>, StoreError> {
         let rows = self.db.sessions(account, now_ms, LIFETIME)?;
         let own = rows.into_iter().map(|row| OwnSession {
@@ -159,10 +166,10 @@ impl Accounts {
         Ok(own.collect())
     }
 
-    /// Ends one session of an account, by its id; says whether there was such a one.
+    /// Ends one session of an account, by its id. Returns false if there is none.
     ///
     /// # Errors
-    /// The store failed.
+    /// Returns an error if the database fails.
     pub fn end_own_session(&self, account: &str, id: &str) -> Result<bool, StoreError> {
         let Some(start) = unhex(id).filter(|start| start.len() == ID_BYTES) else {
             return Ok(false);
@@ -170,27 +177,27 @@ impl Accounts {
         self.db.end_session_of(account, &start)
     }
 
-    /// Ends the sessions of an account but the one with this token; says how many there were.
+    /// Ends the sessions of an account except the one with this token. Returns their number.
     ///
     /// # Errors
-    /// The store failed.
+    /// Returns an error if the database fails.
     pub fn end_other_sessions(&self, account: &str, token: &str) -> Result<usize, StoreError> {
         self.db.end_other_sessions(account, &hash(token))
     }
 
-    /// Writes down that the holder of this session has just typed the password.
+    /// Records that the holder of this session has just entered the password.
     ///
     /// # Errors
-    /// The store failed.
+    /// Returns an error if the database fails.
     pub fn confirm_session(&self, token: &str, now_ms: i64) -> Result<(), StoreError> {
         self.db.confirm_session(&hash(token), now_ms)
     }
 
-    /// Gives an account a new password and ends all its sessions. Slow: call it on a blocking
+    /// Sets an account's new password and ends all its sessions. Slow: call it on a blocking
     /// thread.
     ///
     /// # Errors
-    /// A bad password, or the hash or the store failed.
+    /// Returns an error if the password is not allowed, or if the hash or the database fails.
     pub fn replace_password(&self, account: &str, new: &str) -> Result<(), AccountError> {
         if !password::is_allowed(new) {
             return Err(AccountError::BadPassword);
@@ -200,29 +207,29 @@ impl Accounts {
         Ok(())
     }
 
-    /// Ends every session of an account; says how many there were.
+    /// Ends every session of an account. Returns their number.
     ///
     /// # Errors
-    /// The store failed.
+    /// Returns an error if the database fails.
     pub fn end_sessions(&self, account: &str) -> Result<usize, StoreError> {
         self.db.end_sessions(account)
     }
 
-    /// Deletes everybody's dead sessions; says how many there were. A new session does this too.
+    /// Deletes all expired sessions. Returns their number. Creating a session does this too.
     ///
     /// # Errors
-    /// The store failed.
+    /// Returns an error if the database fails.
     pub fn purge_sessions(&self, now_ms: i64) -> Result<usize, StoreError> {
         self.db.purge_sessions(now_ms, LIFETIME)
     }
 }
 
 impl Acting<'_> {
-    /// As [`Accounts::replace_password`], for an administrator. Returns whether there is such an
-    /// account.
+    /// Sets an account's password for an administrator; see [`Accounts::replace_password`]. Returns
+    /// false if there is no such account.
     ///
     /// # Errors
-    /// As there.
+    /// Returns an error if the password is not allowed, or if the hash or the database fails.
     pub fn set_password(&self, account: &str, new: &str) -> Result<bool, AccountError> {
         if !password::is_allowed(new) {
             return Err(AccountError::BadPassword);
@@ -236,15 +243,15 @@ impl Acting<'_> {
     }
 }
 
-/// The token that a session's forms carry. It follows from the session's secret token, so it needs
-/// no storing, ends with the session, and tells nothing about it.
+/// Returns the token for a session's forms. It is derived from the session's secret token: it needs
+/// no storage, ends with the session, and reveals nothing about the secret.
 pub fn csrf_token(session_token: &str) -> String {
     hex(&Sha256::digest(
         format!("form token of {session_token}").as_bytes(),
     ))
 }
 
-/// What names a session to its holder.
+/// Returns the id by which a holder identifies a session.
 pub fn session_id(token: &str) -> String {
     id(&hash(token))
 }

@@ -1,9 +1,8 @@
-//! What a key's owner has set for it: until when it works, what it may spend, which models it may
-//! use, how fast.
+//! Settings of a key, made by its owner: its expiry, its spending limit, its models, its rates.
 //!
-//! Kept as one JSON text beside the key, in `app.db` and in the shared store alike; an empty one
-//! sets nothing. A setting that cannot be read is no setting that may be passed over: the key is
-//! refused. Must not know who counts.
+//! They are stored as one JSON text with the key, in `app.db` and in the shared store; an empty
+//! text sets nothing. Unreadable settings must not be ignored: the key is refused. Must not know
+//! which code enforces the limits.
 
 use super::AccountError;
 use crate::billing::bounds::SpendLimit;
@@ -11,28 +10,28 @@ use crate::config::RATE_MAX;
 use crate::store::StoreError;
 use serde::{Deserialize, Serialize};
 
-/// Models that a key can be bound to, and the length of each one's id in bytes.
+/// Maximum number of models that a key can be restricted to. `MAX_MODEL_BYTES` is the maximum
+/// length of a model's id.
 const MODELS_MAX: usize = 100;
 const MODEL_BYTES_MAX: usize = 128;
 
-/// Of one key. The default sets nothing.
+/// Settings of one key. The default sets nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct KeySettings {
-    /// From this moment on it is refused.
+    /// Time from which the key is refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at_ms: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spend_limit: Option<SpendLimit>,
-    /// Catalog ids; empty: all.
+    /// Catalog ids of the allowed models; empty allows all.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allowed_models: Vec<String>,
     #[serde(skip_serializing_if = "RateSettings::is_unset")]
     pub rates: RateSettings,
 }
 
-/// What is set for one key or one account, in the place of what the config file says for all. 0 =
-/// no limit.
+/// Rates of one key or one account, which replace the defaults of the config file. 0 = no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RateSettings {
@@ -40,7 +39,7 @@ pub struct RateSettings {
     pub requests_per_minute: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens_per_minute: Option<u64>,
-    /// Requests that may run at one time.
+    /// Maximum number of concurrent requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub concurrent: Option<u64>,
 }
@@ -50,8 +49,10 @@ impl RateSettings {
         *self == Self::default()
     }
 
+    /// Checks the rates.
+    ///
     /// # Errors
-    /// A rate is beyond what can be counted.
+    /// Returns an error if a rate is above the maximum.
     pub fn check(&self) -> Result<(), AccountError> {
         let all = [
             self.requests_per_minute,
@@ -83,7 +84,7 @@ impl RateSettings {
 }
 
 impl KeySettings {
-    /// At the very moment it is refused.
+    /// Returns true from the exact time of expiry on.
     pub fn has_expired(&self, now_ms: i64) -> bool {
         self.expires_at_ms.is_some_and(|expires| expires <= now_ms)
     }
@@ -92,8 +93,11 @@ impl KeySettings {
         self.allowed_models.is_empty() || self.allowed_models.iter().any(|allowed| allowed == model)
     }
 
+    /// Checks the settings.
+    ///
     /// # Errors
-    /// Too many models, or one that no catalog can have; or a rate beyond what can be counted.
+    /// Returns an error if there are too many models, if a model's id is not valid, or if a rate is
+    /// above the maximum.
     pub fn check(&self) -> Result<(), AccountError> {
         let is_id = |id: &String| {
             !id.is_empty() && id.len() <= MODEL_BYTES_MAX && !id.contains(char::is_whitespace)
@@ -104,8 +108,10 @@ impl KeySettings {
         self.rates.check()
     }
 
+    /// Parses the JSON text.
+    ///
     /// # Errors
-    /// The text is none that this version knows.
+    /// Returns an error if this version does not know the text.
     pub fn read(text: &str) -> Result<Self, StoreError> {
         if text.is_empty() {
             return Ok(Self::default());

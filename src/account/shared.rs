@@ -1,7 +1,7 @@
-//! Keys in the store that many edges share, with a small cache that a revocation reaches at once.
+//! API keys from the shared store, with a small cache that removes revoked keys at once.
 //!
-//! A cached key is believed for thirty seconds at most, and only while this edge hears of
-//! revocations: without that connection every key is looked up anew. Must not know HTTP.
+//! A cached key is valid for at most thirty seconds, and only while this edge receives revocations:
+//! without that connection it looks every key up again. Must not know HTTP.
 
 use super::{KeySettings, KeyStatus, Principal, RateSettings, Refusal, key, parse_key};
 use crate::store::StoreError;
@@ -13,14 +13,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
-/// Keys in the cache; beyond, it begins anew.
+/// Maximum number of cached keys; above it, the cache is cleared.
 const CACHED_MAX: usize = 100_000;
 const BELIEVED_FOR: Duration = Duration::from_secs(30);
-/// How long a look-up may take.
+/// Longest duration of a look-up.
 const LOOK_UP_WITHIN: Duration = Duration::from_millis(250);
 const RECONNECT_LEAST: Duration = Duration::from_millis(50);
 const RECONNECT_MOST: Duration = Duration::from_secs(2);
-/// Revocations whose delay is measured at one time; of more at once some are not.
+/// Maximum number of revocations whose delay is measured at the same time; further ones are not
+/// measured.
 const MEASURED_MAX: usize = 8;
 
 /// Cheap to clone.
@@ -34,14 +35,14 @@ pub struct SharedKeys {
 struct Cache {
     /// By the key's hash, in hex.
     known: Mutex<HashMap<String, (Instant, Principal)>>,
-    /// Raised whenever something is forgotten because of what was heard.
+    /// Counter of removals from the cache because of a message.
     generation: AtomicU64,
-    /// Revocations are heard of.
+    /// Whether revocations are received.
     listening: AtomicBool,
     measured: Measured,
 }
 
-/// Room for measurements.
+/// Permits for measurements.
 struct Measured(Arc<Semaphore>);
 
 impl Default for Measured {
@@ -51,8 +52,8 @@ impl Default for Measured {
 }
 
 impl Measured {
-    /// Measures how long a revocation has taken to count here, by the store's clock alone: ours may
-    /// be wrong.
+    /// Measures how long a revocation took to reach this edge, by the store's clock alone, because
+    /// the local clock can be wrong.
     fn took_effect(&self, store: &SharedStore, revoked_at_ms: Option<i64>) {
         let (Some(revoked_at_ms), Ok(room)) =
             (revoked_at_ms, Arc::clone(&self.0).try_acquire_owned())
@@ -73,11 +74,11 @@ impl Measured {
 }
 
 impl SharedKeys {
-    /// `store` is for look-ups; `watch`, a connection of its own, hears of revocations on a thread
-    /// of its own.
+    /// Starts the thread that receives revocations. `store` is for look-ups; `watch` is a separate
+    /// connection, for that thread.
     ///
     /// # Errors
-    /// The thread cannot be started.
+    /// Returns an error if the thread cannot be started.
     pub fn start(store: SharedStore, watch: SharedStore) -> Result<Self, StoreError> {
         let cache = Arc::new(Cache::default());
         let failed = |source| StoreError::io("start the key watch", source);
@@ -94,10 +95,10 @@ impl SharedKeys {
         Ok(Self { store, cache })
     }
 
-    /// As [`super::Accounts::authenticate`].
+    /// Authenticates a key; see [`super::Accounts::authenticate`].
     ///
     /// # Errors
-    /// Why the key does not open the door.
+    /// Returns why the key is refused.
     pub async fn authenticate(&self, key: &str, now_ms: i64) -> Result<Principal, Refusal> {
         if !parse_key(key) {
             return Err(Refusal::BadKey);
@@ -133,7 +134,7 @@ impl SharedKeys {
         if (field("status"), field("account_status")) != ("active", "active")
             && self.cache.known().remove(&hash).is_some()
         {
-            // It was not told of, or could not be.
+            // This edge did not receive the revocation.
             self.cache
                 .measured
                 .took_effect(&self.store, field("closed_at").parse().ok());
@@ -177,8 +178,8 @@ impl Cache {
             .map(|(_, principal)| principal.clone())
     }
 
-    /// Unless anything was forgotten since `generation` was read: what was found then may be what
-    /// was forgotten.
+    /// Inserts a key, unless a key was removed since `generation` was read: the look-up may then be
+    /// older than that removal.
     fn keep(&self, hash: String, principal: Principal, generation: u64) {
         let mut known = self.known();
         if self.generation.load(Ordering::Acquire) != generation {
@@ -190,7 +191,7 @@ impl Cache {
         known.insert(hash, (Instant::now(), principal));
     }
 
-    /// True where it was known.
+    /// Returns true if the key was in the cache.
     fn forget(&self, hash: &str) -> bool {
         let mut known = self.known();
         self.generation.fetch_add(1, Ordering::AcqRel);
@@ -206,7 +207,7 @@ impl Cache {
     async fn listen(&self, store: &SharedStore) {
         let mut wait = RECONNECT_LEAST;
         loop {
-            // What was revoked while nobody listened may be in the cache.
+            // The cache may have keys that were revoked while this edge received no messages.
             let ready = || {
                 self.forget_all();
                 self.listening.store(true, Ordering::Release);

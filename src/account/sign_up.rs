@@ -1,8 +1,8 @@
 //! Opening an account: a row in `app.db`, then an account with its trial in the ledger.
 //!
-//! Two files, so a crash can fall between them. The row says what trial was promised; the ledger's
-//! grant goes by a reference and never counts twice; so whoever starts finishes what is missing.
-//! Used by the sidecar and the command line alike.
+//! These are two files, so a crash can happen between the two writes. The row contains the promised
+//! trial, and the ledger's grant has a reference and counts only once; so a process that starts can
+//! complete the missing part. The sidecar and the command line both use it.
 
 use super::audit::Told;
 use super::{
@@ -16,42 +16,43 @@ use crate::store::app::AccountRow;
 use crate::store::app::people::{Opened, Terms};
 use serde_json::json;
 
-/// What an account is opened with.
+/// The data of a new account.
 #[derive(Clone, Copy)]
 pub struct NewAccount<'a> {
     pub email: &'a str,
-    /// Without one there is no sign-in to the dashboard.
+    /// Password for the dashboard; without one, the holder cannot sign in.
     pub password: Option<&'a str>,
     pub role: Role,
     pub trial: Option<Trial>,
 }
 
-/// Under what an account is opened, beyond what it is.
+/// The conditions for opening an account, apart from its own data.
 #[derive(Clone, Copy, Default)]
 struct Conditions<'a> {
     terms: Terms<'a>,
-    /// The administrator who opens it.
+    /// Administrator who opens the account.
     by: Option<&'a By>,
-    /// Nobody who may vouch for it.
+    /// Whether the holder signs up by themselves, so that no operator vouches for them.
     is_stranger: bool,
 }
 
-/// An account that was opened, with the trial that it got.
+/// An account that was opened, and its trial.
 #[derive(Debug)]
 pub struct SignedUp {
     pub account: Account,
     pub trial: Option<Trial>,
 }
 
-/// A day of the trials' budget begins at 00:00 UTC.
+/// Length of a day; the daily trial budget restarts at 00:00 UTC.
 const DAY_MS: i64 = 86_400_000;
 
 impl Accounts {
-    /// Inserts the account's row alone; [`sign_up_with`] is the whole. Slow where there is a
-    /// password: call it on a blocking thread.
+    /// Inserts only the account's row; [`open_account`] does both steps. Slow with a password: call
+    /// it on a blocking thread.
     ///
     /// # Errors
-    /// A bad e-mail or password, an e-mail that has an account, or the store failed.
+    /// Returns an error if the e-mail or the password is not valid, if the e-mail already has an
+    /// account, or if the database fails.
     pub fn create_account(
         &self,
         new: &NewAccount<'_>,
@@ -94,7 +95,7 @@ impl Accounts {
             ..conditions.terms
         };
         let mailbox = mailbox::of(&row.email);
-        // What an operator gives is given.
+        // A trial that an operator gives does not depend on an earlier one.
         let had = conditions
             .is_stranger
             .then(|| self.past_trial(&row.email))
@@ -121,10 +122,11 @@ impl Accounts {
         }
     }
 
-    /// Accounts that the ledger is not yet known to have, with the trial that each was promised.
+    /// Returns the accounts that, as far as `app.db` knows, the ledger does not have yet, with the
+    /// trial promised to each.
     ///
     /// # Errors
-    /// The store failed.
+    /// Returns an error if the database fails.
     pub fn accounts_without_grant(&self) -> Result<Vec<(String, Option<Trial>)>, StoreError> {
         let rows = self.db.accounts_without_grant()?;
         Ok(rows
@@ -134,7 +136,7 @@ impl Accounts {
     }
 }
 
-/// The trial that a sign-up at `now_ms` gets; `None` where the settings give none.
+/// Returns the trial of a sign-up at `now_ms`; `None` if the settings have none.
 fn trial(signup: &Signup, now_ms: i64) -> Option<Trial> {
     let some = signup.trial_ms > 0 && signup.trial_credits.is_positive();
     some.then(|| Trial {
@@ -143,11 +145,10 @@ fn trial(signup: &Signup, now_ms: i64) -> Option<Trial> {
     })
 }
 
-/// A stranger signs up, as far as the settings let strangers in; without a trial where the mailbox
-/// had one already.
+/// Signs a new user up, if the settings allow it; without a trial if the mailbox already had one.
 ///
 /// # Errors
-/// Sign-up is closed, or as [`sign_up_with`].
+/// Returns an error if sign-up is closed, or the errors of [`open_account`].
 pub fn sign_up(
     accounts: &Accounts,
     billing: &Billing,
@@ -189,17 +190,17 @@ pub fn sign_up(
     )
 }
 
-/// What a stranger says at sign-up.
+/// The form that a new user fills in.
 #[derive(Clone, Copy)]
 pub struct Stranger<'a> {
     pub email: &'a str,
     pub password: &'a str,
-    /// An invitation's code; looked at where sign-up is for the invited.
+    /// Invitation code; used only if sign-up is by invitation.
     pub invite: &'a str,
 }
 
 impl NewAccount<'_> {
-    /// The same with the trial that the settings give.
+    /// Returns the account with the trial from the settings.
     #[must_use]
     pub fn with_trial(self, signup: &Signup, now_ms: i64) -> Self {
         Self {
@@ -212,8 +213,8 @@ impl NewAccount<'_> {
 /// Opens an account in both files.
 ///
 /// # Errors
-/// As [`Accounts::create_account`]; where only the ledger failed, the account exists and
-/// [`complete_sign_ups`] will finish it.
+/// Returns the errors of [`Accounts::create_account`]. If only the ledger failed, the account
+/// exists and [`complete_sign_ups`] will complete it.
 pub fn sign_up_with(
     accounts: &Accounts,
     billing: &Billing,
@@ -223,10 +224,10 @@ pub fn sign_up_with(
     Ok(open_under(accounts, billing, new, Conditions::default(), now_ms)?.account)
 }
 
-/// The same in an administrator's name, which the audit log tells.
+/// Opens an account in both files for an administrator, with a line in the audit log.
 ///
 /// # Errors
-/// As [`sign_up_with`].
+/// Returns the errors of [`open_account`].
 pub fn open_by(
     accounts: &Accounts,
     billing: &Billing,
@@ -263,11 +264,11 @@ fn open_under(
     Ok(opened)
 }
 
-/// Finishes the sign-ups that a crash cut in two. Every face calls it once when it starts. Says how
-/// many there were.
+/// Completes the sign-ups that a crash interrupted. Every service calls it once when it starts.
+/// Returns their number.
 ///
 /// # Errors
-/// A store failed; what was finished stays finished.
+/// Returns an error if a database fails; completed sign-ups stay completed.
 pub fn complete_sign_ups(
     accounts: &Accounts,
     billing: &Billing,

@@ -1,4 +1,4 @@
-//! What accounts promise, held against a real file.
+//! Tests of the accounts' guarantees, with a real file.
 
 use super::*;
 use crate::billing::{Billing, Trial};
@@ -43,7 +43,7 @@ fn a_revocation_by_another_process_counts_as_soon_as_its_write_is_looked_for() {
     let key = command_line
         .create_key(&account.id, " laptop ", NOW)
         .unwrap();
-    // Each time as late as another process's write may go unseen.
+    // Each look-up waits as long as another process's write can go unnoticed.
     let authenticate = || {
         std::thread::sleep(crate::store::LOOK);
         gateway.authenticate(&key.key, NOW)
@@ -271,7 +271,7 @@ fn a_password_that_was_hashed_otherwise_is_hashed_anew_at_the_next_sign_in() {
     accounts.create_account(&new("a@example.com"), NOW).unwrap();
     let weak = argon2::Params::new(64, 1, 1, None).unwrap();
     let weak = argon2::Argon2::new(argon2::Algorithm::Argon2id, argon2::Version::V0x13, weak);
-    // Of the time when everything was allowed.
+    // A hash from a time when every password was allowed.
     let hash = weak.hash_password(b"1234567890").unwrap().to_string();
     let rows = rusqlite::Connection::open(folder.path().join("app.db")).unwrap();
     rows.execute("UPDATE account SET password = ?1", [&hash])
@@ -576,7 +576,7 @@ fn an_account_has_rates_of_its_own() {
     ));
 }
 
-/// What is asked of the store at sign-up, without the hash of a password.
+/// Inserts an account as a sign-up does, without hashing a password.
 fn open(accounts: &Accounts, email: &str, terms: &Terms<'_>) -> Opened {
     let row = AccountRow {
         id: new_id("acct_", NOW).unwrap(),
@@ -805,8 +805,8 @@ fn a_mailbox_has_one_trial_however_often_its_account_is_deleted() {
         Closed::NoAccount,
         "twice"
     );
-    // Also on another day, under another spelling, and after another deletion: the day's budget is
-    // not asked either.
+    // Also on another day, with another spelling, and after another deletion. The daily budget does
+    // not matter either.
     for (turn, email) in [
         "annlee+x@gmail.com",
         "a.n.n.lee@googlemail.com",
@@ -836,7 +836,7 @@ fn a_mailbox_has_one_trial_however_often_its_account_is_deleted() {
         );
     }
     assert_eq!(complete_sign_ups(&accounts, &billing, NOW).unwrap(), 0);
-    // Another mailbox has its own, and an operator gives what an operator gives.
+    // Another mailbox has its own trial, and an operator can always give one.
     let tomorrow = NOW + 4 * 86_400_000;
     let other = sign_up(
         &accounts,
@@ -853,7 +853,7 @@ fn a_mailbox_has_one_trial_however_often_its_account_is_deleted() {
         billing.balance(&given.id, tomorrow).unwrap().balance,
         Micro::new(300)
     );
-    // Whoever never had one has not lost it.
+    // An account that never had a trial does not use up its mailbox's trial.
     let none = sign_up_with(&accounts, &billing, &new("carol@example.com"), tomorrow).unwrap();
     accounts.delete(&holder_of(&none), tomorrow).unwrap();
     let signup = Signup {
@@ -872,7 +872,7 @@ fn a_mailbox_has_one_trial_however_often_its_account_is_deleted() {
         .trial
         .is_some()
     );
-    // Nothing of the address is kept, but its keyed hash.
+    // Only the keyed hash of the address remains.
     for mailbox in ["annlee", "ann.lee"] {
         accounts.delete(&holder_of(&given), tomorrow).unwrap();
         let plain: [u8; 32] = Sha256::digest(format!("{mailbox}@gmail.com")).into();
@@ -933,7 +933,7 @@ fn the_last_administrator_cannot_leave() {
             .all(|line| line.act != "account.delete")
     );
     accounts.set_status(&second.id, Status::Active).unwrap();
-    // Of two who leave at one time, one stays.
+    // If the last two leave at the same time, one stays.
     let outcomes: Vec<_> = std::thread::scope(|scope| {
         let accounts = &accounts;
         let tries = [&first, &second]
@@ -996,9 +996,9 @@ fn an_administrator_who_cannot_sign_in_stands_in_for_nobody_who_can() {
     let second = admin("b@example.com", Some("another long password"));
     assert_eq!(suspend(&first).unwrap(), Closed::Done);
     assert_eq!(suspend(&second).unwrap(), Closed::LastAdministrator);
-    // Who has a key alone can be spared, but not as the last of all.
+    // An administrator who has only a key can be suspended, but not as the last one.
     assert_eq!(suspend(&by_key).unwrap(), Closed::Done);
-    // Whoever is on the machine can undo it, and so may do it.
+    // A person on the machine itself can undo the change, so they may make it.
     assert!(
         accounts
             .acting(&holder_of(&by_key), NOW)
@@ -1076,7 +1076,7 @@ fn an_invitation_that_is_withdrawn_opens_nothing() {
         .collect();
     assert_eq!(told[0], ("invite.withdraw".to_owned(), other.clone()));
     assert_eq!(told.len(), 2, "and the making: {told:?}");
-    // Whoever has the code need not look its id up, and the log does not keep it.
+    // The code works in place of the id, and the log does not contain it.
     let code = acting.invite(1, HOUR).unwrap().remove(0);
     assert!(acting.withdraw_invite(&format!(" {code}\n")).unwrap());
     assert!(

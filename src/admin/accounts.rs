@@ -1,5 +1,4 @@
-//! Looking at accounts and entries, and opening and closing doors: accounts suspended, keys
-//! disabled.
+//! Lists accounts and entries, suspends accounts and disables keys.
 //!
 //! Must not post to the ledger.
 
@@ -15,7 +14,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// Rows of one page.
+/// Maximum number of rows per page.
 const PAGE_MAX: u32 = 100;
 
 #[derive(Deserialize)]
@@ -36,7 +35,7 @@ type Asked<T> = Result<Query<T>, QueryRejection>;
 type Named = Result<Path<String>, PathRejection>;
 
 impl App {
-    /// An account by its id or its e-mail.
+    /// Finds an account by its id or its e-mail.
     pub(super) fn find(&self, name: &str) -> Result<Account, Problem> {
         let found = self.accounts.find(name)?;
         found.ok_or_else(|| Problem::NotFound(format!("no account has the id or e-mail {name:?}")))
@@ -51,7 +50,7 @@ fn rows(limit: Option<u32>) -> Result<u32, Problem> {
         .ok_or_else(|| Problem::Invalid(format!("limit: must be 1 to {PAGE_MAX}")))
 }
 
-/// The next page begins after the last row of a full one.
+/// The cursor of the next page, which begins after the last row. `None` if this page is not full.
 fn next<T>(rows: &[T], limit: u32, cursor: impl Fn(&T) -> Value) -> Option<Value> {
     rows.last()
         .filter(|_| rows.len() as u64 >= u64::from(limit))

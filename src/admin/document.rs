@@ -1,4 +1,4 @@
-//! Accounts, keys and entries as JSON documents: the same over HTTP and on the command line.
+//! Accounts, keys and entries as JSON documents, identical over HTTP and on the command line.
 //!
 //! Must not look anything up.
 
@@ -21,7 +21,7 @@ pub fn account(account: &Account) -> Value {
     })
 }
 
-/// The same, with what the account has.
+/// An account with its balance.
 pub fn account_with(of: &Account, balance: &Balance) -> Value {
     let mut value = account(of);
     value["balance"] = json!(balance.balance);
@@ -35,12 +35,12 @@ pub fn account_with(of: &Account, balance: &Balance) -> Value {
     value
 }
 
-/// An account whose status was set.
+/// An account after a change of its status.
 pub fn status(account: &Account, status: Status) -> Value {
     json!({"account_id": account.id, "email": account.email, "status": status.name()})
 }
 
-/// A key that was disabled or enabled.
+/// A key after it was disabled or enabled.
 pub fn key_status(id: &str, enabled: bool) -> Value {
     let status = if enabled {
         KeyStatus::Active
@@ -50,7 +50,7 @@ pub fn key_status(id: &str, enabled: bool) -> Value {
     json!({"key_id": id, "status": status.name()})
 }
 
-/// What became of a posting over HTTP.
+/// The result of a posting over HTTP.
 pub fn posted(kind: &str, reference: &str, posted: &Posted) -> Value {
     json!({
         "account": posted.account, "kind": kind, "ref": reference, "credits": posted.change, "balance": posted.balance,
@@ -58,10 +58,10 @@ pub fn posted(kind: &str, reference: &str, posted: &Posted) -> Value {
     })
 }
 
-/// An entry in the words of a receipt, with what ties it to the chain.
+/// An entry, with the terms of a receipt and its links in the hash chain.
 ///
 /// # Errors
-/// Its detail cannot be read.
+/// Returns an error if the entry's detail cannot be parsed.
 pub fn entry(entry: &Entry) -> Result<Value, StoreError> {
     let mut row = json!({
         "seq": entry.seq, "at": rfc3339(entry.at_ms), "kind": entry.kind, "ref": entry.reference, "change": entry.change(),

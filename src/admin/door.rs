@@ -1,6 +1,7 @@
-//! Who is let in: the bearer of a live key of an active account with the administrator's role.
+//! Authorizes administrators: a request needs a valid key of an active account with the
+//! administrator role.
 //!
-//! Must not tell why a key is no good, nor keep one.
+//! Must not reveal why a key is invalid, and must not store a key.
 
 use super::App;
 use super::problem::Problem;
@@ -13,7 +14,8 @@ use axum::response::Response;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Judged before the path, the method and the body: who is not let in learns nothing.
+/// Runs before the path, the method and the body are examined, so that an unauthorized caller
+/// learns nothing about them.
 pub async fn administrators_only(
     State(app): State<Arc<App>>,
     mut request: Request,
@@ -25,12 +27,12 @@ pub async fn administrators_only(
         || "unknown".to_owned(),
         |peer| peer.0.ip().to_canonical().to_string(),
     );
-    // Whom the audit log and the ledger name.
+    // The audit log and the ledger name this actor.
     request.extensions_mut().insert(By { actor, address });
     Ok(next.run(request).await)
 }
 
-/// The account of the administrator who asks.
+/// Account id of the administrator who sent the request.
 fn actor(app: &App, headers: &HeaderMap) -> Result<Arc<str>, Problem> {
     let key = key(headers).ok_or(Problem::NoKey)?;
     let principal = app
@@ -50,7 +52,7 @@ fn actor(app: &App, headers: &HeaderMap) -> Result<Arc<str>, Problem> {
     }
 }
 
-/// The gateway key of the request, where it has exactly one.
+/// The gateway key of the request, if it has exactly one.
 fn key(headers: &HeaderMap) -> Option<&str> {
     let bearer = headers.get(header::AUTHORIZATION).and_then(|value| {
         let (scheme, key) = value.to_str().ok()?.trim().split_once(' ')?;

@@ -1,7 +1,7 @@
-//! Posting: grants, top-ups, adjustments, refunds. 201 the first time; 200 where the same reference
-//! with the same content was counted before, and nothing was changed.
+//! Postings: grants, top-ups, adjustments and refunds. The response is 201 for a new posting. It is
+//! 200 if the same reference was already posted with the same content; then nothing changes.
 //!
-//! Says what is malformed, member by member, and leaves what is allowed to the ledger.
+//! Reports malformed input by member, and leaves it to the ledger what is allowed.
 
 use super::App;
 use super::document;
@@ -45,8 +45,8 @@ struct Adjustment {
     reason: Option<Value>,
 }
 
-/// A member that stands there, if only as `null`: what is left out means something, what is null
-/// does not.
+/// Deserializes a member that is present, even as `null`. A missing member has a defined meaning;
+/// `null` does not.
 fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
     Value::deserialize(deserializer).map(Some)
 }
@@ -137,7 +137,7 @@ pub async fn refund(
     .await
 }
 
-/// What is to be posted to whom, by whom.
+/// A posting: its account, its content and its actor.
 struct Order {
     name: String,
     amount: Micro,
@@ -189,9 +189,9 @@ fn told(kind: &str, reference: &str, actor: &str, posted: &Posted) -> (StatusCod
     (status, Json(document::posted(kind, reference, posted)))
 }
 
-/// A posting's body: an object with the members that are meant, each once.
+/// Parses the body of a posting: an object with only the expected members, each at most once.
 fn read<T: for<'de> Deserialize<'de>>(body: &[u8]) -> Result<T, Problem> {
-    // Else a list would be taken for the members in their order.
+    // Otherwise serde would accept an array and take its items as the members in order.
     if body.trim_ascii_start().first() != Some(&b'{') {
         return Err(Problem::Invalid("the body must be a JSON object".into()));
     }

@@ -1,5 +1,6 @@
-//! The only place where a failure of the administrators' interface becomes an answer:
-//! `{"error":{"code","message"}}`. What went wrong inside is logged here, once, and not told.
+//! The only place that turns a failure of the admin API into a response:
+//! `{"error":{"code","message"}}`. Internal errors are logged here, once, and not sent to the
+//! client.
 
 use crate::store::StoreError;
 use axum::Json;
@@ -10,23 +11,23 @@ use serde_json::json;
 
 #[derive(Debug)]
 pub enum Problem {
-    /// No key, or none that is valid: they are not told apart.
+    /// No key, or no valid key: the response does not say which.
     NoKey,
     Forbidden(&'static str),
     NotFound(String),
     WrongMethod,
     TooLarge,
-    /// What was sent cannot be meant; the text names the member.
+    /// The request is malformed; the text names the member.
     Invalid(String),
-    /// The reference was used for something else.
+    /// The reference was already used for a different posting.
     ReferenceUsed(String),
-    /// The ledger's rules forbid it.
+    /// The ledger's rules forbid the posting.
     Refused(String),
-    /// Too many at one time.
+    /// Too many concurrent writes.
     Busy,
-    /// It may have been done.
+    /// The request timed out; the change may have been made.
     TimedOut,
-    /// Something inside failed; `0` is for the log alone.
+    /// Internal error; the text is for the log only.
     Inside(String),
 }
 

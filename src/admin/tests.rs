@@ -1,4 +1,4 @@
-//! The interface over real connections: who is let in, and every status it gives.
+//! Tests the admin API over real connections: authorization, and every status that it returns.
 
 use super::*;
 use crate::account::{NewAccount, Role, sign_up_with};
@@ -31,7 +31,7 @@ impl Answer {
     }
 }
 
-/// An administrator, and an account `a@example.com` that has nothing, with a key each.
+/// An administrator and an account `a@example.com` without credits, each with a key.
 async fn world() -> World {
     let folder = tempfile::tempdir().unwrap();
     let accounts = Accounts::open(folder.path()).unwrap();
@@ -76,7 +76,7 @@ impl World {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut text = String::new();
-        // A server that refuses a body may reset the connection after its answer.
+        // A server that refuses a body may reset the connection after its response.
         let _ = stream.read_to_string(&mut text).await;
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         let status = head.split(' ').nth(1).unwrap().parse().unwrap();
@@ -136,7 +136,7 @@ async fn only_a_live_key_of_an_active_administrator_is_let_in() {
         "Authorization: Basic eDp5\r\n".into(),
         format!("{}x-api-key: {}\r\n", bearer(&world.admin), world.key),
     ] {
-        // Before the path, the method and the body are looked at.
+        // Authorization comes before the path, the method and the body are examined.
         for (method, path, body) in [
             ("GET", "/accounts", ""),
             ("GET", "/none", ""),
@@ -280,7 +280,7 @@ async fn what_is_malformed_is_named_and_posts_nothing() {
             .await;
         assert!(why.starts_with(named), "{body}: {why}");
     }
-    // A refund without an amount is all that is left; one of `null` is a mistake.
+    // Without an amount, a refund covers the rest of the debit; `null` is an error.
     world
         .fails(
             "POST",
@@ -374,7 +374,7 @@ async fn a_reference_counts_once_whoever_sends_it_again() {
     told["new"] = false.into();
     let again = world.post("/accounts/A@example.com/grants", &grant).await;
     assert_eq!((again.status, again.json()), (200, told));
-    // The command line repeats it too: who posts is not what is posted.
+    // The command line can repeat the posting too: the actor is not part of its content.
     assert!(
         !world
             .billing

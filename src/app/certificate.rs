@@ -1,7 +1,7 @@
-//! The edge's own certificate, read anew without a connection being cut.
+//! The edge's certificate, which can be reloaded without cutting connections.
 //!
-//! Each handshake takes whichever was shown last; connections that stand keep theirs. Must not
-//! choose by name: one certificate serves all addresses.
+//! Each handshake uses the latest certificate; open connections keep theirs. Must not select by
+//! server name: one certificate serves all addresses.
 
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
@@ -10,23 +10,23 @@ use pingora::tls::{ClientHello, CryptoProvider, ResolvesServerCert};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Of the files of a certificate chain and its key: what they held when they were last read well.
+/// A certificate chain and its key, as last loaded successfully from their files.
 #[derive(Debug)]
 pub struct Certificate(ArcSwap<CertifiedKey>);
 
 impl Certificate {
     /// # Errors
-    /// A file cannot be read, or the two do not belong together.
+    /// Returns an error if a file cannot be read, or if certificate and key do not match.
     pub fn read(files: &(PathBuf, PathBuf)) -> anyhow::Result<Arc<Self>> {
         Ok(Arc::new(Self(ArcSwap::from_pointee(Self::certified(
             files,
         )?))))
     }
 
-    /// What the files hold now.
+    /// Loads the current contents of the files.
     ///
     /// # Errors
-    /// As [`Certificate::read`].
+    /// Returns an error if a file cannot be read, or if certificate and key do not match.
     pub fn certified((cert, key): &(PathBuf, PathBuf)) -> anyhow::Result<CertifiedKey> {
         pingora::tls::install_default_crypto_provider();
         let provider = CryptoProvider::get_default().context("no cryptography")?;
@@ -49,7 +49,7 @@ impl Certificate {
         CertifiedKey::from_der(chain, key, provider).with_context(what)
     }
 
-    /// Takes another one for all handshakes to come.
+    /// Replaces the certificate for all future handshakes.
     pub fn show(&self, certified: CertifiedKey) {
         self.0.store(Arc::new(certified));
     }

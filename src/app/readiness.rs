@@ -1,7 +1,7 @@
-//! `/readyz`: whether new work is to be sent to this process, and if not, every reason.
+//! `/readyz`: whether this process should receive new work, and if not, all reasons.
 //!
-//! A reason has a code for programs and a sentence for people. Must not decide what is refused: who
-//! refuses is asked.
+//! Each reason has a code for programs and a sentence for people. Must not decide what to refuse:
+//! it queries the components that refuse work.
 
 use super::Life;
 use crate::edge::pressure::Shortage;
@@ -12,7 +12,7 @@ use serde::Serialize;
 use std::future::{Ready, ready};
 use std::sync::atomic::Ordering;
 
-/// Why new work is to be sent elsewhere.
+/// A reason to send new work elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Reason {
     pub code: &'static str,
@@ -32,7 +32,7 @@ struct Body {
     reasons: Vec<Reason>,
 }
 
-/// Answers 200 or 503, as JSON where the client accepts it, else as text.
+/// Responds 200 or 503, as JSON if the client accepts it, else as text.
 pub fn handler(life: Life) -> impl Fn(HeaderMap) -> Ready<Response> + Clone {
     move |headers| ready(answer(life.reasons(), &headers))
 }
@@ -67,7 +67,7 @@ fn answer(reasons: Vec<Reason>, headers: &HeaderMap) -> Response {
 }
 
 impl Life {
-    /// Why no new work is to be sent here; empty where it is welcome.
+    /// The reasons not to send new work to this process; empty if it is ready.
     fn reasons(&self) -> Vec<Reason> {
         if !self.ready.load(Ordering::Acquire) {
             return vec![reason("starting", "it does not listen yet")];

@@ -1,10 +1,10 @@
-//! New settings for a process that runs: on SIGHUP at once, and when a file that they come from has
-//! been changed.
+//! Reloads the settings of a running process: at once on SIGHUP, and when one of the source files
+//! has changed.
 //!
-//! All or nothing: where one of the files is no good, everything stays as it was, the log says why,
-//! and nothing is tried again before a file is changed. What a process cannot change while it lives
-//! is told by its key and kept as it was. Must not cut anything: what was admitted keeps the
-//! settings it was admitted under.
+//! All or nothing: if one of the files has faults, all settings stay as they were, the log says
+//! why, and there is no further attempt until a file changes. Settings that a running process
+//! cannot change are reported by their key and keep their values. Must not cut anything: a request
+//! keeps the settings under which it was admitted.
 
 use super::certificate::Certificate;
 use crate::config::{self, Limits, Settings, Source, Stamp};
@@ -17,24 +17,25 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How often the files are looked at.
+/// Interval at which the files are checked.
 const LOOK: Duration = Duration::from_millis(250);
-/// How long they must have looked the same, so that a file that is being written is not read half.
+/// Time that the files must be unchanged before a reload, so that a half-written file is not read.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// Tells billing: enters the prices of models before they are sold, and its limits.
+/// Updates billing: stores the prices of models before they are used, and billing's limits.
 type TellBilling = Box<dyn Fn(&Settings) -> Result<(), StoreError> + Send + Sync>;
 
 pub struct Reload {
     config_file: PathBuf,
     settings: Arc<ArcSwap<Settings>>,
     certificate: Option<Arc<Certificate>>,
-    /// Of a process that serves requests.
+    /// Access log, in a process that serves requests.
     access: Option<AccessLog>,
     tell_billing: TellBilling,
-    /// What the process began with, and keeps some of.
+    /// Limits at start; some of them cannot change later.
     started: Limits,
-    /// What was read last, well or not. Held while files are read: what is read later counts.
+    /// Files of the last load, successful or not. The lock is held during a load, so that a later
+    /// load always wins.
     sources: Mutex<Vec<Source>>,
 }
 
@@ -58,15 +59,15 @@ impl Reload {
         })
     }
 
-    /// Takes models, prices, vendors, limits and the certificate from their files anew.
+    /// Reloads models, prices, vendors, limits and the certificate from their files.
     pub fn now(&self) {
         self.read(&mut self.sources());
     }
 
-    /// A thread that does so when the files have been changed, until it is over.
+    /// Starts a thread that reloads the settings after a change of the files, until shutdown.
     ///
     /// # Errors
-    /// The thread cannot be had.
+    /// Returns an error if the thread cannot be started.
     pub fn watch(
         self: Arc<Self>,
         is_over: impl Fn() -> bool + Send + 'static,
@@ -84,8 +85,8 @@ impl Reload {
             .map(drop)
     }
 
-    /// One look: `changing` is what the files looked like at the last one, and since when, where
-    /// that is not what was read.
+    /// Checks the files once. `changing`: the stamps at the last check, and the time since which
+    /// they are unchanged, if they differ from the loaded files.
     fn look(&self, changing: &mut Option<(Vec<Stamp>, Instant)>) {
         let mut sources = self.sources();
         let now: Vec<_> = sources
@@ -133,7 +134,7 @@ impl Reload {
                 "refused"
             }
         };
-        // Whoever sees it counted finds it told.
+        // Count after logging: the log line exists as soon as the metric shows the reload.
         METRICS.config_reloads.with_label_values(&[result]).inc();
     }
 
@@ -172,8 +173,9 @@ impl Reload {
     }
 }
 
-/// Puts back into `new` what this process keeps until it ends: what it listens on, where its books
-/// are, and what was made to measure at its start. Returns the keys that were changed in vain.
+/// Restores in `new` the settings that this process keeps until it exits: its listeners, the
+/// location of its data, and whatever was dimensioned at start. Returns the keys whose change has
+/// no effect.
 fn keep_fixed(old: &Settings, started: &Limits, new: &mut Settings) -> Vec<&'static str> {
     let mut waiting = Vec::new();
     keep("listen.edge", &old.edge, &mut new.edge, &mut waiting);
@@ -218,7 +220,7 @@ fn keep_fixed(old: &Settings, started: &Limits, new: &mut Settings) -> Vec<&'sta
         &mut limits.keepalive_requests,
         &mut waiting,
     );
-    // Of HTTP/1, and of what is refused, they are taken.
+    // These limits do change for HTTP/1 and for refusals.
     let over_h2 = [
         (
             "limits.header_bytes (of HTTP/2)",
@@ -237,7 +239,7 @@ fn keep_fixed(old: &Settings, started: &Limits, new: &mut Settings) -> Vec<&'sta
     waiting
 }
 
-/// Names the keys that the running process cannot take, in the log and by a metric.
+/// Reports the keys that the running process cannot change, in the log and as a metric.
 pub fn tell_waiting(keys: &[&'static str]) {
     for key in keys {
         log::warn!("{key} was changed: that is taken at the next start or upgrade");
@@ -247,7 +249,8 @@ pub fn tell_waiting(keys: &[&'static str]) {
         .set(i64::try_from(keys.len()).unwrap_or(i64::MAX));
 }
 
-/// The same of the limits that the books were opened with.
+/// Restores the limits with which the ledger was opened. Returns the keys whose change has no
+/// effect.
 pub fn keep_limits(started: &Limits, limits: &mut Limits) -> Vec<&'static str> {
     let mut waiting = Vec::new();
     let key = "limits.journal_segment_bytes";
@@ -270,7 +273,8 @@ pub fn keep_limits(started: &Limits, limits: &mut Limits) -> Vec<&'static str> {
         &mut limits.journal_pending,
         &mut waiting,
     );
-    // What waits for the ledger has room for so many; fewer can always be.
+    // The queue for the ledger was dimensioned for this number of requests; a lower limit is
+    // possible.
     if limits.open_requests > started.open_requests {
         keep(
             "limits.open_requests",

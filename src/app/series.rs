@@ -1,8 +1,8 @@
 //! Creates every metric series whose labels the config determines, before the first request.
 //!
-//! A counter that first appears with the value 1 hides its first event from `increase()` and
-//! `rate()`, and so from an alert. Run at the start and after each reload. Must not remove a
-//! series: the models of an earlier config may still answer.
+//! If a counter first appears with the value 1, `increase()` and `rate()` miss its first event, and
+//! so does an alert. Runs at start and after each reload. Must not remove a series: requests for
+//! the models of an earlier config may still run.
 
 use crate::catalog::Vendor;
 use crate::config::Settings;
@@ -14,7 +14,7 @@ use crate::usage::{Excess, ServerTool, Usage};
 use std::collections::BTreeSet;
 
 const SURFACES: [Protocol; 3] = [Protocol::Chat, Protocol::Messages, Protocol::Responses];
-/// The usual statuses of vendors' answers. 0: no answer.
+/// The usual statuses of vendors' responses. 0: no response.
 const VENDOR_STATUSES: [&str; 16] = [
     "0", "200", "400", "401", "403", "404", "408", "409", "413", "422", "429", "500", "502", "503",
     "504", "529",
@@ -97,7 +97,7 @@ fn create_requests(models: &[&str]) {
     }
     for surface in SURFACES {
         let refused = Kind::ALL.iter().map(|kind| kind.status(surface));
-        // 499: the client left before it had a status.
+        // 499: the client disconnected before the response had a status.
         let statuses: BTreeSet<_> = refused.chain([200, 499]).collect();
         for status in statuses {
             let status = status.to_string();

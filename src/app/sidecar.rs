@@ -1,7 +1,7 @@
-//! The sidecar as a process of its own, beside a store that many edges share: ledger, pages, and
-//! what edges ask.
+//! The sidecar as a process of its own, for edges with a shared store: it runs the ledger, the
+//! pages and the API that edges call.
 //!
-//! Must not admit requests: the shared store does.
+//! Must not admit requests: the shared store does that.
 
 use super::reload::Reload;
 use super::signals::{Early, End};
@@ -23,13 +23,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// How long open pages may take to end.
+/// Time that open pages have to end at shutdown.
 const END_WITHIN: Duration = Duration::from_secs(5);
 
-/// Serves until SIGTERM or SIGINT; SIGHUP or a change reloads the file.
+/// Serves until SIGTERM or SIGINT; reloads the config file on SIGHUP or after a change.
 ///
 /// # Errors
-/// It cannot start, or a listener failed.
+/// Returns an error if the sidecar cannot start, or if a listener fails.
 pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
     let address = settings.store.address();
     let address = address
@@ -122,7 +122,7 @@ async fn told_to_end(reload: &Reload, mut early: Early) -> anyhow::Result<()> {
     }
 }
 
-/// `/metrics`, `/healthz` and `/readyz`: what needs no key.
+/// Builds the router for `/metrics`, `/healthz` and `/readyz`, which need no key.
 fn own_state(feeder: Arc<Feeder>) -> axum::Router {
     let metrics = || async {
         (

@@ -1,9 +1,9 @@
-//! What a process does that is told something: SIGTERM and SIGINT drain it, SIGQUIT has it hand
-//! over, SIGHUP reloads.
+//! Signal handling: SIGTERM and SIGINT drain the process, SIGQUIT hands over to a successor, SIGHUP
+//! reloads.
 //!
-//! The latter two are kept from the very start until it serves: by default they kill, also a
-//! process that waits for its turn or enters a dead one's journal. The former end such a one at
-//! once, as by default. Must not decide when a drain is over.
+//! SIGQUIT and SIGHUP are queued from the very start until the process serves. By default they
+//! would kill it, even while it waits for its predecessor or replays a journal. Until then, SIGTERM
+//! and SIGINT end the process at once, as by default. Must not decide when a drain is over.
 
 use super::{DRAIN_LOOK, Life};
 use anyhow::Context as _;
@@ -14,15 +14,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// How long a successor may take from getting the right to serve to asking for the sockets.
+/// Time that a successor has from receiving the right to serve to requesting the sockets.
 const SUCCESSOR_READY: Duration = Duration::from_secs(60);
-/// The same, once this process was told to end meanwhile: without its sockets one that lives could
+/// That time if this process is also being stopped: without these sockets a live successor could
 /// not serve.
 const SUCCESSOR_READY_AT_END: Duration = Duration::from_secs(5);
-/// How long the sockets may take on their way.
+/// Time that the transfer of the sockets may take.
 const SOCKETS_HANDED: Duration = Duration::from_secs(5);
 
-/// What a process hears before it serves: nothing is heard twice, and nothing is lost.
+/// Signals that arrive before the process serves: none is lost, and none is handled twice.
 pub struct Early {
     quit: Signal,
     pub hup: Signal,
@@ -30,13 +30,13 @@ pub struct Early {
 
 impl Early {
     /// # Errors
-    /// The signals cannot be had.
+    /// Returns an error if the signal handlers cannot be installed.
     pub fn listen() -> anyhow::Result<Self> {
         let listen = || -> std::io::Result<Self> {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .build()?;
-            // Whichever runtime runs when they are asked reads what came.
+            // Whichever runtime polls these streams later receives the queued signals.
             let _inside = runtime.enter();
             Ok(Self {
                 quit: signal(SignalKind::quit())?,
@@ -47,7 +47,7 @@ impl Early {
     }
 }
 
-/// SIGTERM and SIGINT.
+/// The signals that end a process: SIGTERM and SIGINT.
 pub struct End {
     term: Signal,
     int: Signal,
@@ -55,7 +55,7 @@ pub struct End {
 
 impl End {
     /// # Errors
-    /// The signals cannot be had.
+    /// Returns an error if the signal handlers cannot be installed.
     pub fn listen() -> std::io::Result<Self> {
         Ok(Self {
             term: signal(SignalKind::terminate())?,
@@ -63,7 +63,7 @@ impl End {
         })
     }
 
-    /// Returns once the process is told to end.
+    /// Returns on SIGTERM or SIGINT.
     pub async fn told(&mut self) {
         tokio::select! {
             _ = self.term.recv() => {}
@@ -72,7 +72,7 @@ impl End {
     }
 }
 
-/// The signals of a process that serves, for Pingora.
+/// Signal handler of a serving process, for Pingora.
 pub struct Orders {
     life: Life,
     early: Mutex<Option<Early>>,
@@ -134,8 +134,8 @@ impl ShutdownSignalWatch for Orders {
 }
 
 impl Life {
-    /// Reports unready while everything is still served, for as long as a load balancer needs to
-    /// notice. A second signal ends the wait.
+    /// Reports the process as not ready while it still serves everything, until a load balancer has
+    /// noticed. A second signal ends the wait.
     async fn lame_duck(&self, end: &mut End) {
         let seconds = self.settings.load().limits.lame_duck_seconds;
         if seconds == 0 {
@@ -146,11 +146,12 @@ impl Life {
         let _ = tokio::time::timeout(Duration::from_secs(seconds), end.told()).await;
     }
 
-    /// Gives up the right to admit, so that a successor can begin. True once that asks for the
-    /// listening sockets; where none waits, or it does not come so far, this process goes on.
+    /// Gives up the right to admit requests, so that a successor can start. Returns true once the
+    /// successor requests the listening sockets. If none waits, or it does not get that far, this
+    /// process keeps serving.
     async fn hand_over(&self) -> bool {
         let socket = self.settings.load().data_dir.join("upgrade.sock");
-        // One that an earlier upgrade left is nobody's.
+        // A socket left by an earlier upgrade has no owner.
         let _ = std::fs::remove_file(&socket);
         if let Err(error) = self.billing.hand_over() {
             log::error!("{error}; this process goes on");
@@ -168,13 +169,12 @@ impl Life {
         false
     }
 
-    /// Pingora asks for signals no more once it hands over: whoever wants the process to end is
-    /// heard here.
+    /// Handles signals after a handover, when Pingora no longer does.
     fn drain_when_told(&self, mut end: End, is_told: bool) {
         let (draining, life) = (Arc::clone(&self.draining), self.clone());
         tokio::spawn(async move {
             if is_told {
-                // It may end once nothing runs: not before the successor has the sockets.
+                // It may exit once nothing runs, but not before the successor has the sockets.
                 let _ = tokio::time::timeout(SOCKETS_HANDED, life.succeeded()).await;
             } else {
                 end.told().await;

@@ -1,5 +1,5 @@
-//! What account holders look at: their responses by filter, what was spent when and on what, their
-//! conversations.
+//! The data of the activity pages for account holders: their responses by filter, what they spent
+//! when and on what, and their conversations.
 //!
 //! Must not change anything.
 
@@ -9,11 +9,11 @@ use crate::store::StoreError;
 pub use crate::store::ledger::{Conversation, Filter, HOUR_MS, Outcome, Place, Spent, Sum};
 
 impl Billing {
-    /// Ends of requests that fit `filter`, the latest first; `before` is the place of the last one
-    /// of the page before.
+    /// Lists the ended requests that match `filter`, latest first. `before` is the cursor of the
+    /// last one of the previous page.
     ///
     /// # Errors
-    /// The ledger cannot be read.
+    /// Returns an error if the ledger cannot be read.
     pub fn activity(
         &self,
         account: &str,
@@ -28,11 +28,11 @@ impl Billing {
             .collect()
     }
 
-    /// Debits of any account whose vendor counted more than the request can use, the latest first;
-    /// at most `limit` of the last 50 000 entries of the ledger.
+    /// Lists debits of any account whose vendor counted more than the request can use, latest
+    /// first: at most `limit`, among the last 50 000 entries of the ledger.
     ///
     /// # Errors
-    /// The ledger cannot be read.
+    /// Returns an error if the ledger cannot be read.
     pub fn implausible(&self, limit: u32) -> Result<Vec<(String, Receipt)>, StoreError> {
         let entries = self.0.ledger.implausible(limit)?;
         entries
@@ -41,27 +41,27 @@ impl Billing {
             .collect()
     }
 
-    /// The position of the account's last response in the ledger; 0 where there is none.
+    /// Returns the ledger position of the account's last response; 0 if there is none.
     ///
     /// # Errors
-    /// The ledger cannot be read.
+    /// Returns an error if the ledger cannot be read.
     pub fn last_ending(&self, account: &str) -> Result<i64, StoreError> {
         self.0.ledger.last_ending(account)
     }
 
-    /// What was debited from the hour `from` on, by hour and model, in order of the hours.
+    /// Returns the debits since the hour `from_hour`, by hour and model, ordered by hour.
     ///
     /// # Errors
-    /// The ledger cannot be read.
+    /// Returns an error if the ledger cannot be read.
     pub fn spent(&self, account: &str, from_hour: i64) -> Result<Vec<Spent>, StoreError> {
         self.0.ledger.spent(account, from_hour)
     }
 
-    /// Conversations, the one that was spoken in last first; `before` is when that was in the last
-    /// one of the page before, and its id.
+    /// Lists conversations, most recently used first. `before` is the time of the last use and the
+    /// id of the last one of the previous page.
     ///
     /// # Errors
-    /// The ledger cannot be read.
+    /// Returns an error if the ledger cannot be read.
     pub fn conversations(
         &self,
         account: &str,
@@ -71,10 +71,10 @@ impl Billing {
         self.0.ledger.conversations(account, before, limit)
     }
 
-    /// One conversation; `None` where the account has no such one.
+    /// Returns one conversation; `None` if the account does not have it.
     ///
     /// # Errors
-    /// The ledger cannot be read.
+    /// Returns an error if the ledger cannot be read.
     pub fn conversation(
         &self,
         account: &str,
@@ -83,17 +83,17 @@ impl Billing {
         self.0.ledger.conversation(account, id)
     }
 
-    /// What the account's trial began with.
+    /// Returns the credits that the account's trial started with.
     ///
     /// # Errors
-    /// The ledger cannot be read.
+    /// Returns an error if the ledger cannot be read.
     pub fn trial_granted(&self, account: &str) -> Result<Option<Micro>, StoreError> {
         self.0.ledger.trial_granted(account)
     }
 }
 
 impl Receipt {
-    /// A row's place in the order of time.
+    /// The receipt's position in chronological order, for paging.
     pub fn place(&self) -> Place {
         Place {
             at_ms: self.at_ms,
@@ -101,8 +101,8 @@ impl Receipt {
         }
     }
 
-    /// What the input that came from a cache would have cost more at the input's own price. Nothing
-    /// where a cache is no cheaper.
+    /// Credits that the cached input saved compared with the uncached price; zero if the cache is
+    /// no cheaper.
     pub fn saved(&self) -> Micro {
         let usage = self.detail.usage.without_passes();
         let input = usage.input.saturating_add(usage.cache_read);

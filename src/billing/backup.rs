@@ -1,11 +1,12 @@
-//! A copy of the books while they are written.
+//! A copy of the data directory while the gateway writes to it.
 //!
-//! The order makes it whole: the idempotency keys first, then the journal, the ledger, the
-//! accounts. A key that is spent in the copy has its debit in it; one that still ran is judged by
-//! the restored ledger. An ending that was journalled before the copy began is in the journal's
-//! copy, or its file was removed because the ledger had it, and then the later copy of the ledger
-//! has it. The other way round an ending could pass from the one to the other unseen. What is in
-//! both counts once at the restored gateway's start. Must not write to what it copies.
+//! The order makes the copy consistent: first the idempotency keys, then the journal, the ledger,
+//! the accounts. A key that is spent in the copy has its debit in the copy; the restored ledger
+//! decides about a key that was still running. An ending that was journalled before the copy began
+//! is in the copy of the journal; or its file was removed because the ledger had it, and then the
+//! later copy of the ledger has it. In the reverse order an ending could move from the journal to
+//! the ledger unnoticed. An ending in both counts once when the restored gateway starts. Must not
+//! write to the original.
 
 use super::Billing;
 use super::journal;
@@ -15,12 +16,12 @@ use crate::store::sqlite;
 use std::path::Path;
 
 impl Billing {
-    /// Copies everything that a gateway needs to go on into the new folder `to`, which is a
-    /// `data_dir` then. Returns the number of the journal's files in it.
+    /// Copies everything that a gateway needs into the new directory `to`, which can then serve as
+    /// a `data_dir`. Returns the number of journal files in it.
     ///
     /// # Errors
-    /// `to` is there already, or something cannot be read or written; what was copied so far is
-    /// left beside it.
+    /// Returns an error if `to` exists or if something cannot be read or written. The incomplete
+    /// copy then remains next to `to`.
     pub fn backup(&self, to: &Path) -> Result<usize, StoreError> {
         let from = &self.0.data_dir;
         if to.exists() {
@@ -29,7 +30,8 @@ impl Billing {
                 to.display()
             )));
         }
-        // Under its own name only once it is whole: half a copy must not be taken for one.
+        // It gets its final name once it is complete, so that nobody takes a partial copy for a
+        // backup.
         let mut partial = to.as_os_str().to_owned();
         partial.push(".partial");
         let partial = Path::new(&partial);
@@ -47,7 +49,7 @@ impl Billing {
             )?;
         }
         let files = journal::copy(from, partial)?;
-        // Before the ledger, which is never behind it then.
+        // Before the ledger, so that the copied ledger is never older than its anchor.
         ledger::anchor::copy(from, partial)?;
         sqlite::copy(
             &from.join("ledger.db"),

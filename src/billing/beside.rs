@@ -1,5 +1,5 @@
-//! Commands beside a store that many edges share: what is taken is taken there first, and the books
-//! are compared.
+//! Commands on a ledger with a shared store: they debit the store first, and compare its balances
+//! with the ledger's.
 //!
 //! Must not be on the path of requests.
 
@@ -15,20 +15,20 @@ use std::future::Future;
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long the sidecar may take to make an account known.
+/// How long the sidecar may take to seed an account.
 const KNOWN_WITHIN: Duration = Duration::from_secs(3);
 const LOOK: Duration = Duration::from_millis(20);
-/// Of what is free others may take while a command makes up its mind.
+/// Maximum attempts of a command, because other requests may take the free credit before its debit
+/// arrives.
 const TRIES: u32 = 5;
-/// Events reach the ledger within milliseconds: what differs is looked at again before it is called
-/// so.
+/// Events reach the ledger within milliseconds, so a difference is rechecked before it is reported.
 const LOOKS: u32 = 20;
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
-/// Findings that are listed.
+/// Maximum number of findings listed.
 const FINDINGS_MAX: usize = 1_000;
 
-/// Posts a change that takes: in the store, where no request can have it any more, then in the
-/// ledger. A command that died in between is completed by running it again.
+/// Posts a debit: first in the store, so that no request can use the credits any more, then in the
+/// ledger. Running the command again completes one that died in between.
 pub fn take(ledger: &Ledger, address: &Address, change: &Change<'_>) -> Result<Posted, StoreError> {
     if ledger.knows(change)? {
         return ledger.change(change, "", || Ok(Vec::new()));
@@ -53,7 +53,8 @@ async fn take_there(address: &Address, change: &Change<'_>) -> Result<Parts, Sto
             trial: if runs { free.trial } else { Micro::ZERO },
             ..free
         };
-        // Asked for even where it is not borne: it may have been taken before.
+        // Send the debit even if the balance does not cover it: an earlier run may have posted it
+        // already.
         let parts = bear(change, free).unwrap_or_else(|error| {
             refused = Some(error);
             Parts {
@@ -93,7 +94,7 @@ async fn take_there(address: &Address, change: &Change<'_>) -> Result<Parts, Sto
     Err(refused.unwrap_or_else(moving))
 }
 
-/// The account in the store, where the sidecar makes it known.
+/// Returns the account in the store, and waits until the sidecar has seeded it.
 async fn known(store: &SharedStore, account: &str) -> Result<redis::Shared, StoreError> {
     let began = Instant::now();
     loop {
@@ -110,7 +111,8 @@ async fn known(store: &SharedStore, account: &str) -> Result<redis::Shared, Stor
     }
 }
 
-/// Whether every account that the store knows has there what the ledger says.
+/// Compares every account that the store knows with the ledger, and adds a finding for each
+/// difference.
 pub fn compare(
     ledger: &Ledger,
     address: &Address,
@@ -138,7 +140,7 @@ pub fn compare(
     Ok(())
 }
 
-/// How the balances differ, if they do at every look.
+/// Describes how the balances differ, if they differ at every check.
 async fn apart(
     ledger: &Ledger,
     store: &SharedStore,
@@ -167,7 +169,7 @@ async fn apart(
     Ok(message)
 }
 
-/// Runs `work` to its end, whatever thread this is: one that serves may not wait, so another does.
+/// Runs `work` to completion on a thread of its own, because a serving thread must not block.
 fn wait<T: Send>(
     work: impl Future<Output = Result<T, StoreError>> + Send,
 ) -> Result<T, StoreError> {

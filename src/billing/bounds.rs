@@ -1,8 +1,8 @@
-//! What bounds a request besides its account's credit: its key's spend limit, and how much may be
-//! asked for in a minute and at once.
+//! The limits on a request besides its account's credits: the key's spend limit, the rates per
+//! minute, and the number of concurrent requests.
 //!
-//! Words and their forms alone; who counts is `billing/holds.rs`, and the shared store where many
-//! edges share one. Must not know accounts' rows or HTTP.
+//! Defines and parses the limits only; `billing/holds.rs` counts, or the shared store does. Must
+//! not know the accounts' rows or HTTP.
 
 use super::rates::Rates;
 use crate::money::Micro;
@@ -12,13 +12,13 @@ use std::str::FromStr;
 
 const DAY_MS: i64 = 86_400_000;
 
-/// Everything that bounds one request. The default bounds nothing.
+/// All limits that apply to one request. The default is no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Bounds {
     pub key: Rates,
     pub account: Rates,
     pub spend: Option<SpendLimit>,
-    /// What the request may use, as far as can be told before.
+    /// Estimate of the tokens that the request may use.
     pub tokens: u64,
 }
 
@@ -28,15 +28,15 @@ impl Bounds {
     }
 }
 
-/// How long a spend limit counts, in UTC.
+/// Period of a spend limit, in UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Period {
     Day,
-    /// From Monday on.
+    /// Starts on Monday.
     Week,
     Month,
-    /// For ever.
+    /// The whole lifetime of the key.
     Total,
 }
 
@@ -52,7 +52,7 @@ impl Period {
         }
     }
 
-    /// The first day of the period that `now_ms` lies in, in days since 1970.
+    /// Returns the first day of the period that contains `now_ms`, in days since 1970.
     pub fn first_day(self, now_ms: i64) -> i64 {
         let today = day(now_ms);
         match self {
@@ -68,12 +68,12 @@ impl Period {
     }
 }
 
-/// The day that `at_ms` lies in, in days since 1970.
+/// Returns the day that contains `at_ms`, in days since 1970.
 pub fn day(at_ms: i64) -> i64 {
     at_ms.div_euclid(DAY_MS)
 }
 
-/// What a key may spend in a period. Written as `100/day`.
+/// Credits that a key may spend in a period, written as `100/day`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SpendLimit {
@@ -81,7 +81,7 @@ pub struct SpendLimit {
     pub period: Period,
 }
 
-/// A text that is no spend limit.
+/// A text is not a valid spend limit.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("not a spend limit: credits, a slash, and day, week, month or total, as in 100/day")]
 pub struct NotASpendLimit;

@@ -1,23 +1,24 @@
-//! What an operator may post: grants, top-ups, refunds, adjustments. Beside a gateway that serves,
-//! or inside one.
+//! Manual posts by an operator: grants, top-ups, refunds and adjustments. They run next to a
+//! serving gateway or inside it.
 //!
-//! Must not look at prices: a refund gives back what was taken, whatever the price is today.
+//! Must not use prices: a refund returns what was debited, whatever the price is today.
 
 use super::{Billing, beside};
 use crate::money::Micro;
 use crate::store::StoreError;
 use crate::store::ledger::{Change, ChangeKind, Posted, Refund};
 
-/// A reference is a name, as of an invoice or a ticket: this long at most.
+/// Maximum length of a reference, such as the number of an invoice or a ticket.
 pub const REFERENCE_CHARS_MAX: usize = 200;
-/// A reason is a few lines.
+/// Maximum length of a reason.
 pub const REASON_CHARS_MAX: usize = 2_000;
 
 impl Billing {
-    /// Grants credit from the command line, once per reference: false where it had been granted.
+    /// Grants credit from the command line, once per reference. Returns false if it was granted
+    /// before.
     ///
     /// # Errors
-    /// As [`Billing::change`].
+    /// Returns the errors of [`Billing::post_change`].
     pub fn grant(
         &self,
         account: &str,
@@ -41,7 +42,7 @@ impl Billing {
     /// Corrects a balance from the command line, once per reference.
     ///
     /// # Errors
-    /// As [`Billing::change`].
+    /// Returns the errors of [`Billing::post_change`].
     pub fn adjust(
         &self,
         account: &str,
@@ -61,10 +62,10 @@ impl Billing {
         })
     }
 
-    /// Gives back from the command line what a request was debited.
+    /// Refunds a request's debit from the command line.
     ///
     /// # Errors
-    /// As [`Billing::give_back`].
+    /// Returns the errors of [`Billing::post_refund`].
     pub fn refund(
         &self,
         request_id: &str,
@@ -81,23 +82,23 @@ impl Billing {
         })
     }
 
-    /// Gives back what a request was debited, or a part of it, once per reference.
+    /// Refunds a request's debit, or a part of it, once per reference.
     ///
     /// # Errors
-    /// There is no such debit, or all refunds together would pass it, or the reference was used for
-    /// something else, or the ledger cannot be written.
+    /// Returns an error if there is no such debit, if all its refunds together would exceed it, if
+    /// the reference was used for something else, or if the ledger cannot be written.
     pub fn give_back(&self, refund: &Refund<'_>) -> Result<Posted, StoreError> {
         named(refund.reference)?;
         self.0.ledger.refund(refund)
     }
 
-    /// Changes a balance by hand, once per reference. Grants and top-ups only give. What an
-    /// adjustment takes is taken from what is free: never from a running request's hold, in
-    /// whatever process, never below zero.
+    /// Changes a balance manually, once per reference. Grants and top-ups only add credit. A
+    /// negative adjustment takes free credit only: never from a running request's hold in any
+    /// process, and never below zero.
     ///
     /// # Errors
-    /// The account cannot bear it or is not open, or the reference was used for something else, or
-    /// the ledger cannot be written.
+    /// Returns an error if the account cannot cover the change or is not open, if the reference was
+    /// used for something else, or if the ledger cannot be written.
     pub fn change(&self, change: &Change<'_>) -> Result<Posted, StoreError> {
         named(change.reference)?;
         let Change {
@@ -122,7 +123,7 @@ impl Billing {
             _ => {}
         }
         if amount.is_positive() {
-            // What is given needs no claim: nothing in this process has to stand still for it.
+            // Added credit needs no claim, so no account must be frozen for it.
             return self.0.ledger.change(change, "", || Ok(Vec::new()));
         }
         if let Some(address) = &self.0.shared {
@@ -136,7 +137,7 @@ impl Billing {
     }
 }
 
-/// A reference that can be told and looked for.
+/// Whether a text is usable as a reference: it can be printed and searched for.
 pub fn is_reference(text: &str) -> bool {
     !text.trim().is_empty()
         && text.chars().count() <= REFERENCE_CHARS_MAX

@@ -1,10 +1,10 @@
-//! The thread of an edge that carries endings from its journal to the shared store, until the
-//! ledger has them.
+//! The outbox relay: the thread of an edge that sends endings from its journal to the shared store
+//! until the ledger has them.
 //!
-//! An ending is told again and again, ever more seldom, until the store says that the ledger has
-//! it: so a store that forgot what it had been told (a failover, a loss of all it had) is told once
-//! more, by whichever edge still has it in its journal. It counts once, however often it is told.
-//! Must not decide amounts.
+//! The relay sends each ending repeatedly, with growing delays, until the store confirms that the
+//! ledger has it. A store that lost what it had received (a failover, a loss of all data) so
+//! receives the ending again, from the edge that still has it in its journal. An ending counts
+//! once, however often the relay sends it. Must not decide amounts.
 
 use super::journal::{self, Journal, Left, Segment};
 use crate::catalog::{Model, Price};
@@ -26,38 +26,38 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// Endings on their way at one time.
+/// Maximum number of endings in flight.
 const UNDER_WAY: usize = 256;
-/// After how long it is asked for the first time whether the ledger has it, and how seldom at last.
+/// First poll delay, and maximum delay, when the relay asks whether the ledger has the ending.
 const ASK_FIRST: Duration = Duration::from_millis(300);
 const ASK_SELDOM: Duration = Duration::from_secs(30);
 const RETRY_LEAST: Duration = Duration::from_millis(50);
 const RETRY_MOST: Duration = Duration::from_secs(5);
 const HOUSEKEEPING_EVERY: Duration = Duration::from_secs(1);
-/// From so many percent of what may wait for the ledger on, the log says so.
+/// Log a warning when the backlog exceeds this percentage of its limit.
 const WARN_PERCENT: usize = 80;
-/// How long a command waits for one answer of the store.
+/// How long a command waits for one reply of the store.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long the way down waits for the ledger; the journal keeps what is left.
+/// How long a shutdown waits for the ledger; the journal keeps the rest.
 const FINISH_WITHIN: Duration = Duration::from_secs(5);
 
-/// An ending, and what of the journal stays for its sake.
+/// An ending on its way to the ledger, with the journal files that must stay until it arrives.
 pub struct Parcel {
     ending: Ending,
-    /// As the store is told it.
+    /// The serialized [`EndingMessage`].
     text: String,
     journalled_in: Vec<Arc<Segment>>,
-    /// The journal of a dead process that it came from.
+    /// The dead process's journal that it came from.
     left: Option<Arc<LeftOver>>,
-    /// The store has been told.
+    /// Whether the store has received it.
     told: bool,
-    /// The ledger has it.
+    /// Whether the ledger has it.
     arrived: bool,
     wait: Duration,
 }
 
 impl Drop for Parcel {
-    /// Whatever becomes of the thread: what is not known to have arrived stays in the journal.
+    /// Even if the thread dies, an ending that is not known to have arrived stays in the journal.
     fn drop(&mut self) {
         if !self.arrived {
             self.journalled_in.iter().for_each(|segment| segment.keep());
@@ -65,25 +65,25 @@ impl Drop for Parcel {
     }
 }
 
-/// A dead process's journal, removed with the last of its endings that arrives.
+/// A dead process's journal, removed when the last of its endings has arrived.
 struct LeftOver {
     left: Mutex<Option<(Left, usize)>>,
     missing: AtomicUsize,
-    /// Whoever asked for this removes it.
+    /// Whether to leave the directory in place; the caller removes it.
     stays: bool,
 }
 
-/// An ending as the store is told it, for whoever keeps the ledger.
+/// An ending as the relay sends it to the store, for the sidecar that keeps the ledger.
 #[derive(Serialize)]
 struct Told<'a> {
     #[serde(flatten)]
     ending: &'a Ending,
-    /// The version in its detail, should the ledger not have it yet.
+    /// Price of the version that the detail names, in case the ledger does not have it yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     price: Option<&'a Price>,
 }
 
-/// What a dead process left.
+/// The journal of a dead process, with the endings in it.
 pub struct Found {
     left: Left,
     endings: Vec<Ending>,
@@ -91,7 +91,7 @@ pub struct Found {
     stays: bool,
 }
 
-/// The way to the thread.
+/// Handle of the outbox relay thread.
 pub struct Courier {
     door: Mutex<Option<Sender<Box<Parcel>>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -100,14 +100,14 @@ pub struct Courier {
 
 #[derive(Default)]
 struct State {
-    /// Endings journalled of which the ledger is not known to have them.
+    /// Number of journalled endings that the ledger is not known to have.
     pending: AtomicUsize,
-    /// Endings given that the store has not been told of.
+    /// Number of queued endings that the store has not received.
     untold: AtomicUsize,
-    /// When the oldest of them ended, ms since 1970; 0 = none.
+    /// When the oldest of these requests ended, in ms since 1970; 0 if there is none.
     oldest_ms: AtomicI64,
     failing: AtomicBool,
-    /// Boots whose journals were taken over, and of their requests in these whether they were
+    /// Instances whose journals were adopted, and for each of their requests whether it was
     /// debited.
     taken_over: Mutex<TakenOver>,
 }
@@ -126,10 +126,10 @@ impl State {
     }
 }
 
-/// Claims what dead processes left in `data_dir`, and reads it.
+/// Claims and reads the journals of dead processes in `data_dir`.
 ///
 /// # Errors
-/// A journal cannot be claimed or read.
+/// Returns an error if a journal cannot be claimed or read.
 pub fn left_behind(data_dir: &Path) -> Result<Vec<Found>, StoreError> {
     journal::left_behind(data_dir)?
         .into_iter()
@@ -138,7 +138,7 @@ pub fn left_behind(data_dir: &Path) -> Result<Vec<Found>, StoreError> {
 }
 
 impl Found {
-    /// `stays`: the folder is not removed once all of it arrived.
+    /// `stays`: keep the directory after all of its endings have arrived.
     pub fn read(left: Left, stays: bool) -> Result<Self, StoreError> {
         let (endings, unreadable) = left.endings()?;
         Ok(Self {
@@ -150,27 +150,29 @@ impl Found {
     }
 }
 
-/// What became of journals that were carried by a command.
+/// Result of a command that relays journals.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Carried {
-    /// Endings that the store had not been told.
+    /// Number of endings that the store had not received before.
     pub new: usize,
-    /// Endings that the ledger is not known to have.
+    /// Number of endings that the ledger is not known to have.
     pub missing: usize,
     pub unreadable: usize,
 }
 
-/// Carries the journal folder `dir` of a dead process, which stays, as [`carry`].
+/// Relays the journal directory `dir` of a dead process like [`relay_all`], and keeps the
+/// directory.
 ///
 /// # Errors
-/// The folder is in use or cannot be read.
+/// Returns an error if the directory is in use or cannot be read.
 pub fn replay(
     dir: &Path,
     address: Address,
     models: &[Arc<Model>],
     within: Duration,
 ) -> Result<Carried, StoreError> {
-    // Claimed until all is told: of a running process's journal, what is still open is not over.
+    // Keep the claim until everything is sent: in a running process's journal, an open request has
+    // not ended.
     carry(
         address,
         vec![Found::read(journal::claim_left(dir)?, true)?],
@@ -179,11 +181,12 @@ pub fn replay(
     )
 }
 
-/// Carries what was `found` until the ledger has it all, at most for as long as `within`: for
-/// commands. `models` as of [`Courier::start`].
+/// Relays the endings of `found` until the ledger has them all, for at most `within`. For commands.
+/// `models` supply the prices, as in [`OutboxRelay::start`].
 ///
 /// # Errors
-/// It cannot be begun; what does not arrive is counted, not an error.
+/// Returns an error if the relay cannot start. An ending that does not arrive is counted and is not
+/// an error.
 pub fn carry(
     address: Address,
     found: Vec<Found>,
@@ -200,7 +203,7 @@ pub fn carry(
     let state = Arc::new(State::default());
     let mut run = Run::new(store, None, Arc::clone(&state), models, within);
     found.into_iter().for_each(|found| run.take_over(found));
-    // Nobody sends any: it goes on until all has arrived.
+    // This queue has no senders: the relay runs until everything has arrived.
     let (_, parcels) = channel(1);
     let new = runtime.block_on(run.run(parcels));
     Ok(Carried {
@@ -211,9 +214,11 @@ pub fn carry(
 }
 
 impl Parcel {
-    /// `price`: what it is billed by, should the ledger not have that version yet.
+    /// `price` is the price that the ending is billed at, in case the ledger does not have that
+    /// version yet.
     pub fn new(ending: Ending, price: Option<&Price>, journalled_in: Vec<Arc<Segment>>) -> Self {
-        // It was read from JSON, or is made of what is written as such without fail.
+        // Serialization cannot fail: the ending was read from JSON, or consists of types that
+        // always serialize.
         let text = serde_json::to_string(&Told {
             ending: &ending,
             price,
@@ -232,13 +237,13 @@ impl Parcel {
 }
 
 impl Courier {
-    /// Starts the thread, which begins with what dead processes left; a journal names the price of
-    /// an ending, which is looked for among `models`. From time to time it looks in `data_dir` for
-    /// what others have left since. `capacity` bounds what waits for it, `most_pending` what is
-    /// admitted beside it.
+    /// Starts the thread, which first relays the journals of dead processes. A journal names the
+    /// price version of an ending; the relay looks it up in `models`. It periodically scans
+    /// `data_dir` for journals of processes that died since. `capacity` bounds the queue, and
+    /// `most_pending` the backlog above which nothing is admitted.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// Returns an error if the thread cannot start.
     pub fn start(
         store: SharedStore,
         journal: Arc<Journal>,
@@ -276,7 +281,8 @@ impl Courier {
         })
     }
 
-    /// Never waits. What cannot be sent stays in the journal for the next start.
+    /// Queues an ending without blocking. If the queue does not accept it, it stays in the journal
+    /// for the next start.
     pub fn send(&self, parcel: Parcel) {
         self.state.pending.fetch_add(1, Ordering::Relaxed);
         self.state.untold.fetch_add(1, Ordering::Relaxed);
@@ -302,12 +308,13 @@ impl Courier {
         self.state.taken_over().boots.clone()
     }
 
-    /// Whether a request of those was debited, where their journals know of it.
+    /// Whether a request of an adopted instance was debited; `None` if the journals do not contain
+    /// it.
     pub fn was_debited_before(&self, request_id: &str) -> Option<bool> {
         self.state.taken_over().debited.get(request_id).copied()
     }
 
-    /// Something has ended here that the store does not know of yet.
+    /// Whether some request has ended here that the store does not know of yet.
     pub fn is_telling(&self) -> bool {
         self.state.untold.load(Ordering::Relaxed) > 0
     }
@@ -328,8 +335,7 @@ impl Courier {
         });
     }
 
-    /// Ends the thread once everything is known to be in the ledger, or the patience for that is
-    /// over.
+    /// Stops the thread once the ledger is known to have everything, or after `SHUTDOWN_TIMEOUT`.
     pub fn finish(&self) {
         drop(
             self.door
@@ -350,20 +356,21 @@ impl Courier {
 
 struct Run {
     store: SharedStore,
-    /// Of an edge.
+    /// `None` for a command.
     here: Option<Here>,
     models: Vec<Arc<Model>>,
     state: Arc<State>,
     under_way: JoinSet<(Box<Parcel>, Result<Ended, StoreError>)>,
     waiting: BinaryHeap<Due>,
-    /// When those ended that did not arrive yet, ms since 1970, and how many did at that time.
+    /// When the requests ended whose endings have not arrived yet (ms since 1970), with the number
+    /// of requests for each time.
     ended_at: BTreeMap<i64, usize>,
-    /// Endings that the store had not been told.
+    /// Number of endings that the store had not received before.
     new: usize,
     finish_within: Duration,
 }
 
-/// Where an edge's courier looks after more than its parcels.
+/// What the relay of an edge maintains besides its queue.
 struct Here {
     journal: Arc<Journal>,
     data_dir: PathBuf,
@@ -371,7 +378,7 @@ struct Here {
     warned: bool,
 }
 
-/// A parcel that is to be carried at its time, the earliest first.
+/// An entry to send at a given time; the earliest comes first.
 struct Due {
     at: Instant,
     parcel: Box<Parcel>,
@@ -412,7 +419,8 @@ impl Run {
             endings.len()
         );
         {
-            // Known before the folder can go, whose absence says that nothing is left to be known.
+            // Record this before the directory can be removed: its absence means that there is
+            // nothing left to learn from it.
             let mut taken_over = self.state.taken_over();
             taken_over.boots.push(left.boot.clone());
             let debited = endings
@@ -465,8 +473,8 @@ impl Run {
         self.state.oldest_ms.store(oldest, Ordering::Relaxed);
     }
 
-    /// Until all is done after the door was closed. Returns how many endings the store had not been
-    /// told.
+    /// Runs until the queue is closed and everything is done. Returns the number of endings that
+    /// the store had not received before.
     async fn run(mut self, mut parcels: Receiver<Box<Parcel>>) -> usize {
         let mut housekeeping = tokio::time::interval(HOUSEKEEPING_EVERY);
         let mut closing: Option<Instant> = None;
@@ -501,7 +509,7 @@ impl Run {
         self.new
     }
 
-    /// Whoever is about to end does not wait until it is time to ask for what was told long ago.
+    /// During shutdown, polls every entry at once instead of when it is due.
     fn ask_all_anew(&mut self) {
         let due = |Due { mut parcel, .. }| {
             parcel.wait = Duration::ZERO;
@@ -516,7 +524,7 @@ impl Run {
             .collect();
     }
 
-    /// Carries what is due, as much as may be under way.
+    /// Sends the entries that are due, up to the in-flight limit.
     fn set_out(&mut self) {
         while self.under_way.len() < UNDER_WAY
             && self
@@ -563,7 +571,7 @@ impl Run {
         &mut self,
         done: Result<(Box<Parcel>, Result<Ended, StoreError>), tokio::task::JoinError>,
     ) {
-        // A task that panicked has taken its parcel with it, which the journal keeps.
+        // A task that panicked dropped its entry, which the journal keeps.
         let Ok((mut parcel, outcome)) = done else {
             return METRICS.ledger_error("courier_task");
         };
@@ -632,7 +640,7 @@ impl Run {
 }
 
 impl Here {
-    /// Says once that the ledger is about to lag behind too far.
+    /// Logs once that the backlog is close to its limit.
     fn warn(&mut self, pending: usize) {
         let is_much = pending.saturating_mul(100) >= self.most_pending.saturating_mul(WARN_PERCENT);
         if is_much && !self.warned {
@@ -644,7 +652,7 @@ impl Here {
         self.warned = is_much;
     }
 
-    /// What a predecessor left that died after it had handed over.
+    /// Claims the journals of predecessors that died after they handed over.
     fn others_left(&self) -> Result<Vec<Found>, StoreError> {
         let is_alone = journal::boots(&self.data_dir)?
             .iter()
@@ -657,7 +665,7 @@ impl Here {
     }
 }
 
-/// It may have been told so long ago that no marker says so any more.
+/// Whether the ending is so old that the store may have forgotten the marker of its first arrival.
 fn is_late(at_ms: i64, now_ms: i64) -> bool {
     u128::from(now_ms.saturating_sub(at_ms).max(0).unsigned_abs()) > TOLD_MOST.as_millis()
 }
@@ -692,7 +700,8 @@ impl PartialOrd for Due {
 }
 
 impl Ord for Due {
-    /// The earliest is the greatest: a heap gives the greatest first.
+    /// Reverses the order, because the heap pops the greatest entry first: the earliest must be the
+    /// greatest.
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         other.at.cmp(&self.at)
     }

@@ -1,7 +1,7 @@
-//! What a request's input is taken to be where its vendor does not report it: by kind of content,
-//! or by the turn of the same conversation that was reported last.
+//! Estimates a request's input if its vendor does not report it: by kind of content, or from the
+//! last reported turn of the same conversation.
 //!
-//! Pure arithmetic. It must not know accounts or stores; who remembers turns is `billing/turns.rs`.
+//! Pure arithmetic. Must not know accounts or stores; `billing/reported_turns.rs` stores the turns.
 //!
 //! Read next: `protocol/request/content.rs`, `usage/estimator.rs`.
 
@@ -10,30 +10,30 @@ use crate::protocol::Protocol;
 use crate::protocol::request::Content;
 use crate::usage::{TokenRate, Usage, UsageEstimator};
 
-/// The fewest input tokens that any vendor caches. Source: the vendors' guides on prompt caching,
-/// read 2026-11.
+/// The smallest number of input tokens that any vendor caches. Source: the vendors' guides on
+/// prompt caching, read 2026-11.
 const CACHED_TOKENS_MIN: u64 = 1_024;
 
 /// One turn of a conversation, with the usage that its vendor reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReportedTurn {
-    /// What the content alone would have been estimated at, in tokens.
+    /// Estimate from the content alone, in tokens.
     estimate: u64,
     usage: Usage,
     output: TokenRate,
     cache: VendorCache,
-    /// The vendor's cache holds its answers as well.
+    /// Whether the vendor's cache also holds its responses.
     caches_output: bool,
 }
 
-/// What the reports of a conversation show of its vendor's cache.
+/// What the reports of a conversation reveal about its vendor's cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum VendorCache {
-    /// No report could show it yet: in a first turn nothing can be found.
+    /// No report could reveal it yet: a first turn cannot hit a cache.
     Unknown,
-    /// A turn was read from a cache, or written to one.
+    /// A turn was read from a cache or written to one.
     Seen,
-    /// A turn repeated one that was long enough for any cache, and nothing of it was found.
+    /// A turn repeated one that was long enough for any cache, and did not hit.
     Absent,
 }
 
@@ -52,8 +52,8 @@ impl VendorCache {
 }
 
 impl ReportedTurn {
-    /// A turn that held `content` and was answered with `generated_bytes`; `before` is the one
-    /// before it.
+    /// Creates a turn with `content`, whose response had `generated_bytes`; `before` is the
+    /// previous turn.
     pub fn new(
         content: &Content,
         usage: &Usage,
@@ -73,12 +73,12 @@ impl ReportedTurn {
         turn
     }
 
-    /// What its content alone comes to, in tokens.
+    /// Estimate from its content alone, in tokens.
     pub(super) fn estimate(&self) -> u64 {
         self.estimate
     }
 
-    /// All of its input but audio.
+    /// All input tokens except audio.
     fn tokens(&self) -> u64 {
         self.usage
             .input_total()
@@ -91,23 +91,23 @@ impl ReportedTurn {
             .saturating_add(self.usage.cache_write_1h)
     }
 
-    /// It is long enough for any vendor's cache.
+    /// Whether it is long enough for any vendor's cache.
     fn fills_cache(&self) -> bool {
         self.tokens() >= CACHED_TOKENS_MIN
     }
 
-    /// Nobody has seen the vendor's cache yet, and one that caches unasked has this turn in it by
-    /// now. Vendors of the messages protocol cache what they are asked to, and report it in the
-    /// first turn.
+    /// Whether to assume that the vendor's cache holds this turn although no report has shown a
+    /// cache yet. A vendor that caches automatically has it by now. Vendors of the messages
+    /// protocol cache only on request, and report it in the first turn.
     fn assumes_cache(&self, model: &Model) -> bool {
         let is_cheaper = model.price.cache_read < model.price.input;
         let is_unasked = model.protocol() != Protocol::Messages;
         self.cache == VendorCache::Unknown && is_cheaper && is_unasked && self.fills_cache()
     }
 
-    /// What the next turn finds in the cache: where the vendor says what it writes, that and what
-    /// it read; else everything. A turn that missed the cache, because it came too late, has filled
-    /// it for the next one all the same.
+    /// Tokens that the next turn finds in the cache. If the vendor reports what it writes: that and
+    /// what it read; otherwise everything. A turn that came too late for the cache has still filled
+    /// it for the next one.
     fn cacheable(&self, model: &Model) -> u64 {
         match self.written() {
             _ if self.cache != VendorCache::Seen && !self.assumes_cache(model) => 0,
@@ -117,7 +117,7 @@ impl ReportedTurn {
         }
     }
 
-    /// The input of a later turn, in its classes.
+    /// Estimates the input of a later turn by class.
     fn next(&self, content: &Content, model: &Model) -> Usage {
         let tokens = self
             .next_tokens(content.tokens())
@@ -125,7 +125,7 @@ impl ReportedTurn {
             .min(model.context_tokens);
         let cache_read = self.cacheable(model).min(tokens);
         let fresh = tokens.saturating_sub(cache_read);
-        // What is new is written to the cache in the proportion of the last turn.
+        // The new input is written to the cache in the same proportion as in the last turn.
         let of_written = self.usage.input.saturating_add(self.written());
         let cache_write_5m = share(fresh, self.usage.cache_write_5m, of_written);
         let cache_write_1h = share(fresh, self.usage.cache_write_1h, of_written);
@@ -141,8 +141,8 @@ impl ReportedTurn {
         }
     }
 
-    /// By the last turn's tokens for each of its bytes; what was added comes to no more than by the
-    /// rule for new content.
+    /// Estimates the next turn at the last turn's tokens per byte, but counts the added content at
+    /// no more than the rule for new content.
     fn next_tokens(&self, estimate: u64) -> u64 {
         let by_rate = share(self.tokens(), estimate, self.estimate);
         match estimate.checked_sub(self.estimate) {
@@ -152,23 +152,23 @@ impl ReportedTurn {
     }
 }
 
-/// The output that the client was shown.
+/// Output tokens that the client received.
 fn shown(usage: &Usage) -> u64 {
     usage.output.saturating_sub(usage.reasoning)
 }
 
-/// What is assumed of one request.
+/// Assumptions about one request's usage.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct InputEstimate {
     pub estimator: UsageEstimator,
-    /// Of most of the input nobody knows whether a cache held it, and it is so much that one may
-    /// have: only the vendor's own report would say.
+    /// Whether it is unknown for most of the input if a cache held it, and the input is large
+    /// enough for a cache. Only the vendor's own report can tell.
     pub is_doubtful: bool,
 }
 
 impl InputEstimate {
-    /// By the turn of its conversation that was `reported` last, else by kind of content; never
-    /// above the model's context.
+    /// Estimates from the last `reported` turn of the conversation, or else by kind of content;
+    /// never above the model's context.
     pub fn new(content: &Content, model: &Model, reported: Option<&ReportedTurn>) -> Self {
         let by_content = Usage {
             input: content.tokens().min(model.context_tokens),
@@ -176,8 +176,7 @@ impl InputEstimate {
         };
         let input = reported.map_or(by_content, |turn| turn.next(content, model));
         let room = model.context_tokens.saturating_sub(input.input_total());
-        // What is only assumed to be in a cache stays doubtful: the vendor's report would settle it
-        // for the turns to come.
+        // An assumed cache hit stays doubtful: the vendor's report would settle it for later turns.
         let is_assumed = reported.is_some_and(|turn| turn.assumes_cache(model));
         let cached = if is_assumed { 0 } else { input.cache_read };
         let fresh = input.input_total().saturating_sub(cached);
@@ -195,7 +194,7 @@ impl InputEstimate {
     }
 }
 
-/// `whole` × `part` ÷ `all`, rounded down; 0 where `all` is.
+/// `whole` × `part` ÷ `all`, rounded down; 0 if `all` is 0.
 fn share(whole: u64, part: u64, all: u64) -> u64 {
     let share = u128::from(whole)
         .saturating_mul(part.into())
@@ -222,7 +221,7 @@ mod tests {
         Model::in_test(protocol, Price::new(prices))
     }
 
-    /// A text that comes to so many tokens by the rule.
+    /// A text that the rule estimates at `tokens` tokens.
     fn text(tokens: usize) -> Content {
         let around = r#"{"model":"m","messages":[{"role":"user","content":""}]}"#.len();
         let body = format!(
@@ -254,8 +253,8 @@ mod tests {
         ]
     }
 
-    /// What is assumed of a turn of `now` tokens by the rule, after turns of so many by the rule
-    /// and as reported.
+    /// The estimate for a turn of `now` tokens by the rule, after turns given as tokens by the rule
+    /// and reported input classes.
     fn after(turns: &[(usize, [u64; 4])], now: usize) -> InputEstimate {
         after_of(&model(), turns, now)
     }
@@ -299,7 +298,7 @@ mod tests {
 
     #[test]
     fn a_later_turn_has_the_tokens_for_each_byte_of_the_one_before() {
-        // Four bytes a token where the rule has 3.33.
+        // The vendor counts four bytes per token, the rule 3.33.
         assert_eq!(
             assumed(&[(6_000, [5_000, 0, 0, 0])], 6_000),
             [5_000, 0, 0, 0]
@@ -312,13 +311,14 @@ mod tests {
             assumed(&[(6_000, [5_000, 0, 0, 0])], 3_000),
             [2_500, 0, 0, 0]
         );
-        // A thread that the vendor keeps is not in the bytes: what is added comes to what it is.
+        // A thread stored by the vendor is not in the bytes, so the added content counts by the
+        // rule.
         assert_eq!(assumed(&[(60, [50_000, 0, 0, 0])], 600), [50_540, 0, 0, 0]);
         assert_eq!(
             assumed(&[(60, [50_000, 0, 0, 0])], 600_000),
             [100_000, 0, 0, 0]
         );
-        // The context is the bound of all classes together.
+        // The context limits the sum of all classes.
         assert_eq!(
             assumed(&[(60_000, [0, 90_000, 0, 0])], 120_000),
             [10_000, 90_000, 0, 0]
@@ -327,13 +327,14 @@ mod tests {
 
     #[test]
     fn what_the_turn_before_left_in_the_cache_is_read_from_it() {
-        // A vendor that caches unasked: all of the turn before is found again, and what is new is
-        // not.
+        // A vendor that caches automatically: the next turn finds all of this one in the cache, and
+        // only the new part is not cached.
         assert_eq!(
             assumed(&[(6_000, [1_000, 4_000, 0, 0])], 12_000),
             [5_000, 5_000, 0, 0]
         );
-        // One that is asked to: what it read and what it wrote; new text is written as it was.
+        // A vendor that caches on request: the cache holds what it read and wrote, and new text is
+        // written in the same proportion.
         assert_eq!(
             assumed(&[(6_000, [0, 1_000, 4_000, 0])], 12_000),
             [0, 5_000, 5_000, 0]
@@ -346,7 +347,7 @@ mod tests {
             assumed(&[(6_000, [1_000, 0, 3_000, 1_000])], 12_000),
             [1_200, 4_000, 3_600, 1_200]
         );
-        // One that was seen to find more than the turn before keeps its answers too.
+        // A vendor whose cache held more than the previous turn also caches its responses.
         let answered = |output| {
             let usage = |counts| Usage {
                 output,
@@ -362,7 +363,7 @@ mod tests {
             )
         };
         assert_eq!(answered(2_000), [2_000, 10_000, 0, 0]);
-        // A turn that is shorter than what was cached has nothing else.
+        // A turn shorter than the cached part consists of cached input only.
         assert_eq!(
             assumed(&[(6_000, [0, 1_000, 4_000, 0])], 3_000),
             [0, 2_500, 0, 0]
@@ -432,8 +433,8 @@ mod tests {
             ..model_of(Protocol::Chat)
         };
         assert_eq!(of(&flat, &[first], 7_200), ([6_000, 0, 0, 0], false));
-        // It repeated the first turn, and nothing of it was found: this vendor does not cache,
-        // until it shows that it does.
+        // The turn repeated the first one and did not hit: this vendor does not cache, until a
+        // report shows that it does.
         let missed = (7_200, [6_000, 0, 0, 0]);
         assert_eq!(of(&chat, &[first, missed], 8_400), ([7_000, 0, 0, 0], true));
         assert_eq!(
@@ -445,8 +446,8 @@ mod tests {
             of(&chat, &[first, missed, found], 9_600),
             ([1_000, 7_000, 0, 0], false)
         );
-        // One that is shorter than the first did not repeat it; the first was too short to show
-        // anything.
+        // A turn shorter than the first did not repeat it; a first turn that is too short cannot
+        // reveal a cache.
         assert_eq!(
             of(&chat, &[first, (4_800, [4_000, 0, 0, 0])], 6_000),
             ([1_000, 4_000, 0, 0], true)
@@ -463,21 +464,21 @@ mod tests {
 
     #[test]
     fn no_reported_turn_makes_the_next_one_implausible() {
-        // 6 kB that a vendor counted as 3 tokens: what follows has at least one for 16 bytes.
+        // A vendor counted 6 kB as 3 tokens: the next estimate still has at least one token per 16
+        // bytes.
         let turns = [(1_800, [3, 0, 0, 0])];
         let fewest = text(32_400).tokens_min();
         assert_eq!((fewest, assumed(&turns, 32_400)), (6_750, [6_750, 0, 0, 0]));
         assert_eq!(assumed(&[(1_800, [0, 3, 0, 0])], 32_400), [6_747, 3, 0, 0]);
-        // A template of 8 000 tokens around a word is there once.
+        // A template of 8 000 tokens around one word counts once.
         assert_eq!(assumed(&[(60, [8_000, 0, 0, 0])], 3_060), [11_000, 0, 0, 0]);
     }
 
-    /// How a vendor counts, in a conversation that only grows: the rule's tokens for each of its
-    /// own, in percent, and what it caches.
+    /// How a vendor caches in a conversation that only grows.
     #[derive(Clone, Copy, Debug)]
     enum Caching {
         Nothing,
-        /// Blocks of the input, and of the answer too.
+        /// Blocks of the input, and optionally of the response.
         Unasked {
             block: u64,
             answers: bool,
@@ -485,8 +486,8 @@ mod tests {
         Asked,
     }
 
-    /// The turns of a conversation as a vendor reports them, each with the rule's tokens of its
-    /// content.
+    /// The turns of a conversation as a vendor reports them, each with its content's tokens by the
+    /// rule. `percent` is the vendor's tokens per 100 tokens of the rule.
     fn reported(caching: Caching, percent: u64, turns: &[(usize, u64)]) -> Vec<(usize, Usage)> {
         let (mut content, mut kept, mut reports) = (0, 0, Vec::new());
         for (added, output) in turns {
@@ -517,7 +518,7 @@ mod tests {
                     ..usage
                 },
             ));
-            // The answer is a part of the next request.
+            // The response is part of the next request.
             content += (output * 100 / percent) as usize;
         }
         reports
@@ -544,11 +545,11 @@ mod tests {
                     Caching::Nothing | Caching::Unasked { .. } => model_of(Protocol::Chat),
                 };
                 let estimate = InputEstimate::new(&content, &model, last.as_ref());
-                // Nothing was generated yet: the whole answer costs its output besides.
+                // Nothing was generated yet; the output of the whole response would cost extra.
                 let left = pricing::cost(&estimate.estimator.input(), &model.price).get();
                 let whole = pricing::cost(usage, &model.price).get();
-                // The first turn that finds an answer in the cache is the first to show that
-                // answers are kept there.
+                // The first turn that finds a response in the cache is the first to reveal that
+                // responses are cached.
                 let is_known = last.is_some_and(|last: ReportedTurn| last.caches_output)
                     || !matches!(caching, Caching::Unasked { answers: true, .. });
                 if last.is_some() && !estimate.is_doubtful && is_known {

@@ -1,11 +1,11 @@
-//! What the sidecar does beside a store that many edges share: it carries what happened there into
-//! the ledger, and what the ledger and the accounts' database say back there.
+//! The sidecar's ledger ingest for a shared store: it enters the store's events into the ledger,
+//! and publishes changes from the ledger and the accounts' database to the store.
 //!
-//! One thread, one duty after the other, each to be done again from its beginning after a failure
-//! or a crash: nothing here counts twice, so nothing here remembers how far it was. A duty that
-//! fails is tried again on its own, the others go on. Must not decide who may spend what: the
-//! store's scripts do. Read next: `feeder/follow.rs` (events into entries), `feeder/lineage.rs`
-//! (what a server lost), `feeder/tell.rs` (the other way).
+//! One thread runs one task after another. A task can start over after a failure or a crash:
+//! nothing counts twice, so no task needs to remember its progress. A task that fails is retried on
+//! its own while the others continue. Must not decide who may spend what: the store's scripts do.
+//! Read next: `ledger_ingest/consume.rs` (events into entries), `ledger_ingest/failover.rs`
+//! (recovery after a server lost data), `ledger_ingest/publish.rs` (ledger to store).
 
 mod follow;
 mod lineage;
@@ -32,17 +32,17 @@ use std::time::{Duration, Instant};
 pub use tell::adjustment;
 
 const TICK: Duration = Duration::from_millis(20);
-/// An answer of the store that takes longer is a failure.
+/// A reply of the store that takes longer counts as a failure.
 const PATIENCE: Duration = Duration::from_secs(2);
 const RETRY_LEAST: Duration = Duration::from_millis(50);
-/// How often a server that was not met, or is not fit, is judged again.
+/// How often to recheck a server that was unreachable or unfit.
 const MEET_EVERY: Duration = Duration::from_millis(200);
-/// A store that comes back is followed within a second.
+/// Maximum retry delay. It keeps the delay after an outage below a second.
 const RETRY_MOST: Duration = Duration::from_secs(1);
-/// The last pass without a failure is older than this: the ledger lags behind.
+/// The ledger lags if the last pass without a failure is older than this.
 const LAG_MOST_MS: i64 = 5_000;
 
-/// What is to be done, and how often.
+/// A task of the ledger ingest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Duty {
     Find,
@@ -56,7 +56,7 @@ enum Duty {
     Mark,
 }
 
-/// In this order.
+/// Tasks in the order in which they run, each with its interval.
 const DUTIES: [(Duty, &str, Duration); 9] = [
     (Duty::Find, "find_partitions", Duration::from_millis(200)),
     (Duty::Follow, "follow_events", Duration::ZERO),
@@ -69,44 +69,44 @@ const DUTIES: [(Duty, &str, Duration); 9] = [
     (Duty::Mark, "mark", Duration::from_secs(60)),
 ];
 
-/// A duty's course.
+/// Schedule of one task.
 struct Course {
     duty: Duty,
     name: &'static str,
     every: Duration,
     due: Instant,
-    /// How long it was waited after the last failure; zero where it works.
+    /// Delay after the last failure; zero while the task works.
     pause: Duration,
 }
 
-/// The work itself, step by step; [`Feeder`] is the thread that does it.
+/// The work itself, step by step; [`LedgerIngest`] is the thread that runs it.
 pub struct Feed {
     ledger: Ledger,
     app: AppDb,
     store: SharedStore,
     mirror: HeldMirror,
     place: Place,
-    /// By partition.
+    /// Server and epoch last seen for each partition.
     found: Vec<Option<Found>>,
-    /// The last entry that the store was told of, as far as this process knows.
+    /// The last ledger entry known to be published to the store.
     pushed: i64,
     keys_after: ChangeAt,
-    /// The store was told every key since it last lost them.
+    /// Whether the store has received every key since it last lost them.
     keys_known: bool,
     wanted: BTreeSet<String>,
     mirrored: BTreeMap<String, Parts>,
     backlog: follow::Backlog,
     lapse_clock: LapseClock,
-    /// Events that cannot be entered and have been reported.
+    /// Events that cannot be entered and are already reported.
     reported: HashSet<String>,
     _owner: Owner,
 }
 
 impl Feed {
-    /// Takes the right to feed the ledger in `data_dir`.
+    /// Acquires the right to enter events into the ledger in `data_dir`, and opens the databases.
     ///
     /// # Errors
-    /// Another process has it, or a database cannot be opened.
+    /// Returns an error if another process has the right or a database cannot be opened.
     pub fn begin(data_dir: &Path, store: SharedStore) -> Result<Self, StoreError> {
         let ledger = Ledger::open(data_dir)?;
         let owner = owner::begin(data_dir)?;
@@ -136,10 +136,10 @@ impl Feed {
         })
     }
 
-    /// Every duty once.
+    /// Runs every task once.
     ///
     /// # Errors
-    /// Why the first that failed did; those after it were not done.
+    /// Returns the error of the first task that fails; the tasks after it do not run.
     pub async fn all(&mut self) -> Result<(), StoreError> {
         for (duty, ..) in DUTIES {
             self.perform(duty).await?;
@@ -161,10 +161,10 @@ impl Feed {
         }
     }
 
-    /// Leaves the place among the living: what was mirrored is no longer told.
+    /// Removes this process's journal directory, and its mirrored holds.
     ///
     /// # Errors
-    /// The mirror cannot be written.
+    /// Returns an error if the mirror cannot be written.
     pub fn end(self) -> Result<(), StoreError> {
         self.mirror.forget(&self.place.boot)?;
         self.place.leave();
@@ -172,7 +172,7 @@ impl Feed {
     }
 }
 
-/// The thread that feeds.
+/// Handle of the ledger ingest thread.
 pub struct Feeder {
     state: Arc<State>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -181,25 +181,25 @@ pub struct Feeder {
 #[derive(Default)]
 struct State {
     ending: AtomicBool,
-    /// When all that was due was last done without a failure, and all events were in the ledger.
+    /// When all due tasks last succeeded with all events in the ledger.
     passed_ms: AtomicI64,
     may_forget: bool,
-    /// The server was met, and found fit.
+    /// Whether the server was reached and found fit.
     judged: AtomicBool,
-    /// The last failure.
+    /// Message of the last error.
     trouble: Mutex<String>,
 }
 
 impl Feeder {
-    /// Judges the server's settings, where it can be reached, and starts; else it judges once it is
-    /// reached.
+    /// Checks the server's settings and starts the thread. If the server cannot be reached, the
+    /// thread checks them once it can.
     ///
     /// # Errors
-    /// The store would forget what it is told (unless `may_forget`), another process feeds this
-    /// ledger, or a database cannot be opened.
+    /// Returns an error if the store could lose data (unless `may_forget`), if another process
+    /// feeds this ledger, or if a database cannot be opened.
     pub fn start(data_dir: &Path, address: &Address, may_forget: bool) -> Result<Self, StoreError> {
         let failed = |source| StoreError::io("start the feeder", source);
-        // The connection's own work is done by the runtime that made it.
+        // The runtime that opened the connection also drives it.
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -227,12 +227,12 @@ impl Feeder {
         })
     }
 
-    /// The store answers, and the ledger has all but the last moment of it.
+    /// Whether the store answers and the ledger is up to date within a few seconds.
     pub fn is_healthy(&self) -> bool {
         clock::now_ms().saturating_sub(self.state.passed_ms.load(Ordering::Relaxed)) <= LAG_MOST_MS
     }
 
-    /// Why it is not healthy, as far as that is known.
+    /// Why the ingest is unhealthy, as far as known.
     pub fn trouble(&self) -> String {
         let trouble = self
             .state
@@ -246,7 +246,7 @@ impl Feeder {
         }
     }
 
-    /// Does everything once more and ends.
+    /// Runs every task once more, then stops the thread.
     pub fn finish(&self) {
         self.state.ending.store(true, Ordering::Release);
         if let Some(thread) = self
@@ -261,7 +261,8 @@ impl Feeder {
 }
 
 impl State {
-    /// Whether the server is one to keep money in. What is unfit can be set right while it runs.
+    /// Checks that the server's settings are safe for credits. An operator can correct an unfit
+    /// server while it runs.
     async fn judge(&self, store: &SharedStore) -> Result<(), StoreError> {
         let outcome = store.judge(self.may_forget).await;
         match &outcome {
@@ -279,7 +280,7 @@ impl State {
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = error.to_string();
     }
 
-    /// Nothing is done before the server was judged, whenever it is first met.
+    /// Waits until the server has been checked; no task runs before.
     async fn meet(&self, store: &SharedStore) {
         while !self.judged.load(Ordering::Acquire) && !self.ending.load(Ordering::Acquire) {
             tokio::time::sleep(MEET_EVERY).await;
@@ -319,7 +320,7 @@ async fn run(mut feed: Feed, state: &State) {
                 course.went(outcome);
             }
         }
-        // The first of them asks every partition.
+        // The first task queries every partition.
         METRICS.store_up.set(i64::from(
             courses.first().is_some_and(|course| course.pause.is_zero()),
         ));

@@ -1,7 +1,7 @@
-//! What an account's standing allows: whether it may be served at all, and how much is held for a
-//! request.
+//! Decisions from an account's credit snapshot: whether it may be served at all, and how much to
+//! hold for a request.
 //!
-//! Must not set anything aside.
+//! Must not reserve anything.
 
 use super::holds::{Asker, Refused, Standing};
 use super::pricing::Quote;
@@ -10,12 +10,11 @@ use crate::money::Micro;
 use std::sync::atomic::Ordering;
 
 impl Billing {
-    /// Judges whether an account may be served at all, before anything is known of its request's
-    /// body: its limits, and whether it can pay the `least` that a request costs. Nothing is set
-    /// aside.
+    /// Checks whether an account may be served at all, before the gateway reads the request's body:
+    /// its limits, and whether it can pay `least`, the minimum cost of a request. Reserves nothing.
     ///
     /// # Errors
-    /// [`Refused`].
+    /// Returns the reason as [`ReserveError`].
     pub fn check(
         &self,
         asker: &Asker<'_>,
@@ -34,7 +33,7 @@ impl Billing {
     }
 }
 
-/// What to hold for a request, and the output limit that pays for.
+/// Returns the amount to hold for a request, and the output limit that it covers.
 pub(super) fn decide(
     standing: &Standing,
     quote: &Quote,
@@ -51,8 +50,8 @@ pub(super) fn decide(
             .fit(most)
             .filter(|limit| !exact || *limit == quote.output_limit)
     };
-    // Of two reasons, the account's own is told: without credit, a higher limit of the key helps
-    // nobody.
+    // If both the account and the key fall short, report the account: without credits, a higher
+    // limit of the key does not help.
     match fit(available) {
         Some(limit) => match standing.key_free {
             None => Ok((quote.cost(limit), limit)),
@@ -80,10 +79,10 @@ fn insufficient(standing: &Standing, needed: Micro, now_ms: i64) -> Refused {
     }
 }
 
-/// Credit from which on nobody asks what the cheapest request costs.
+/// From this credit on, skip computing the cost of the cheapest request.
 const PLENTY: Micro = Micro::new(1_000_000);
 
-/// Whether the account may open one more request and could pay for the cheapest one.
+/// Checks that the account may open one more request and can pay for the cheapest one.
 fn check_funds(
     standing: &Standing,
     most_open: u64,

@@ -1,10 +1,11 @@
-//! Taking credit beside the process that admits: a command, or a gateway that has handed over and
-//! finishes its work.
+//! Reserving credit next to the process that admits requests: for a command, or for a gateway that
+//! has handed over and finishes its work.
 //!
-//! The one that admits decides in memory, so a guest cannot look: it claims first, in the ledger,
-//! where every later admission sees it; then has the one that admits tell what it held until then;
-//! then looks whether the account bears both. Of two that race one or both are refused, never is
-//! credit taken twice. Must not be on the path of requests where nothing has been handed over.
+//! The admitting process decides in memory, so another process cannot read its holds. It therefore
+//! works in three steps. It posts a claim in the ledger, where every later admission sees it. It
+//! waits until the admitting process has published its holds. It checks whether the account covers
+//! both. If two processes race, one or both are refused; credit is never taken twice. Must not be
+//! on the path of requests before a hand-over.
 
 use super::holds::{Refused, Standing};
 use super::journal::{self, Place};
@@ -17,19 +18,21 @@ use crate::store::ledger::{self, Account, Change, Claim, Posted};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How long the process that admits may take to tell what it holds: it does so every 20 ms.
+/// How long the admitting process may take to publish its holds; it does so every 20 ms.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(2);
-/// A guest that claimed what was held meanwhile looks again, now knowing it.
+/// Maximum number of claims that a request makes. A retry knows the holds that made the previous
+/// claim fail.
 const TRIES: u32 = 3;
 
 impl Billing {
-    /// Hands admission over to another process: what this one holds becomes claims, and whoever
-    /// waits for the right to serve gets it. What runs is finished and settled as before; new
-    /// requests are admitted as a guest's.
+    /// Hands admission over to another process: this process's holds become claims, and the waiting
+    /// successor gets the right to serve. Running requests finish and settle as before. A new
+    /// request that still arrives here is admitted by a claim.
     ///
     /// # Errors
-    /// No successor waits, or the ledger cannot be written; this process goes on as it was.
+    /// Returns an error if no successor waits or the ledger cannot be written; this process then
+    /// continues as before.
     pub fn hand_over(&self) -> Result<(), StoreError> {
         let Some(serving) = &self.0.serving else {
             return Ok(());
@@ -49,13 +52,13 @@ impl Billing {
         Ok(())
     }
 
-    /// Admission may have to ask another process, and takes its time: not to be done on a thread
-    /// that serves.
+    /// Whether this process has handed over. Admission may then wait for another process, so it
+    /// must not run on a serving thread.
     pub fn is_guest(&self) -> bool {
         self.0.ledger.is_guest()
     }
 
-    /// As [`Billing::reserve`], beside the process that admits. May wait for it.
+    /// Like [`Billing::reserve`], next to the process that admits requests. May wait for it.
     pub(super) fn reserve_as_guest(
         &self,
         serving: &Serving,
@@ -106,7 +109,7 @@ impl Billing {
         ))
     }
 
-    /// Posts a change that takes, from a process that admits nothing.
+    /// Posts a debit from a process that does not admit requests.
     pub(super) fn take_as_guest(&self, change: &Change<'_>) -> Result<Posted, StoreError> {
         let account = change.account;
         let told = || self.told_by_others(account);
@@ -135,8 +138,7 @@ impl Billing {
         posted
     }
 
-    /// Whether the account bears all claims beside what the process that admits held when it is
-    /// asked now.
+    /// Whether the account covers all claims and the current holds of the admitting process.
     fn is_borne(&self, account: &str) -> Result<bool, StoreError> {
         self.ask()?;
         self.0
@@ -153,8 +155,8 @@ impl Billing {
         }
     }
 
-    /// Has the process that admits tell what it holds. Where there is none, what the last one had
-    /// settled is entered before anybody takes it for free.
+    /// Waits until the admitting process has published its holds. If there is none, enters what the
+    /// last one settled, so that nobody can use those credits again.
     fn ask(&self) -> Result<(), StoreError> {
         let (ledger, data_dir) = (&self.0.ledger, &self.0.data_dir);
         let mirror = HeldMirror::open(data_dir)?;
@@ -176,7 +178,7 @@ impl Billing {
         }
     }
 
-    /// What living processes other than this one tell that they hold of the account.
+    /// Claims on the account that other living processes have published.
     pub(super) fn told_by_others(&self, account: &str) -> Result<Vec<Claim>, StoreError> {
         let live = journal::live_boots(&self.0.data_dir)?;
         let told = HeldMirror::open(&self.0.data_dir)?.of(account)?;

@@ -1,6 +1,6 @@
-//! One request's hold: what was set aside for whom, and the one way in which it ends.
+//! One request's hold: the credits reserved for it, and the one way in which it ends.
 //!
-//! Must not decide amounts.
+//! Must not decide amounts. Read `billing/pricing.rs` for those.
 
 use super::bounds::Bounds;
 use super::holds::{Asker, Resolved};
@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Who asks for what: fixed at admission.
+/// A request for a hold: the payer, the model and the limits, fixed at admission.
 #[derive(Debug, Clone)]
 pub struct Opening {
     pub request_id: String,
@@ -32,7 +32,7 @@ pub struct Opening {
     pub model: Arc<Model>,
     pub surface: Protocol,
     pub bounds: Bounds,
-    /// The conversation that it is a turn of, where that can be told.
+    /// The conversation that the request belongs to, if the gateway can tell.
     pub conversation: Option<String>,
 }
 
@@ -46,30 +46,30 @@ impl Opening {
     }
 }
 
-/// Credit set aside for one request. To be ended by [`Hold::settle`] or [`Hold::release`]; one that
-/// is dropped otherwise (its task was cancelled, or panicked) is released as interrupted.
+/// Credits reserved for one request. End it with [`Hold::settle`] or [`Hold::release`]. A hold that
+/// is dropped without either (its task was cancelled or panicked) is released as interrupted.
 pub struct Hold {
     opening: Opening,
     parts: Parts,
-    /// How the vendor was asked to serve it: what is billed goes by it.
+    /// The service terms requested from the vendor, which determine the billed factors.
     service: ServiceTerms,
-    /// None for what was never opened. By the clock that nobody sets.
+    /// When the hold was opened, by the monotonic clock; `None` if it was never opened.
     opened_at: Option<Instant>,
-    /// From then on, in ms.
+    /// Milliseconds from then to the first token.
     first_token_ms: Option<u64>,
     opened_in: Option<Arc<Segment>>,
     ended: bool,
     till: Till,
     meters: Meters,
-    /// A counter of the vendor's was more than the request can use.
+    /// Whether the vendor reported more of something than the request can use.
     implausible: bool,
 }
 
 impl Hold {
-    /// Begins a hold of `parts`, which are set aside already, and journals it.
+    /// Opens a hold of `parts`, which are already reserved, and journals it.
     ///
     /// # Errors
-    /// The journal cannot be written; the parts were given back.
+    /// Returns an error if the journal cannot be written; the credits are released then.
     pub(super) fn open(
         till: Till,
         opening: Opening,
@@ -104,7 +104,7 @@ impl Hold {
             false,
             now_ms,
         );
-        // Where this fails, the hold is dropped, which gives the credit back.
+        // On failure the hold is dropped, which releases the credits.
         let opened_in = journal
             .write(&Record::Open(unfinished))
             .inspect_err(|_| METRICS.ledger_error("journal_write"))?;
@@ -114,7 +114,7 @@ impl Hold {
         Ok(hold)
     }
 
-    /// Of nothing, and ended by nothing: what a program that is measured has in a hold's place.
+    /// An empty hold that needs no ending, for builds that do not bill (benchmarks).
     pub(super) fn unbilled(till: Till, opening: Opening) -> Self {
         let service = ServiceTerms::default();
         let (opened_at, first_token_ms, opened_in, meters) = (None, None, None, Meters::default());
@@ -132,31 +132,31 @@ impl Hold {
         }
     }
 
-    /// The same, with what was set aside for it after it was journalled.
+    /// Sets the credits that were reserved after the hold was journalled.
     pub(super) fn of(mut self, parts: Parts) -> Self {
         self.parts = parts;
         self
     }
 
-    /// The same, with what was left under its limits when it was admitted.
+    /// Sets the rate limit status at admission.
     pub(super) fn metered(mut self, meters: Meters) -> Self {
         self.meters = meters;
         self
     }
 
-    /// What was left under its limits when it was admitted.
+    /// Rate limit status at admission.
     pub fn meters(&self) -> Meters {
         self.meters
     }
 
-    /// Nothing was set aside: there is nothing to end, and nothing to tell the ledger.
+    /// Discards a hold for which nothing was reserved: there is nothing to end and nothing to
+    /// enter.
     pub(super) fn forget(mut self) {
         self.ended = true;
         METRICS.open_holds.dec();
         if let Till::Shared(shared) = &self.till {
             shared.closed();
-            // Else whoever reads the journal of this process, once it is dead, would tell of a
-            // request that was cut.
+            // Otherwise the process that replays this journal would report an interrupted request.
             let forgotten = Record::Forgotten(self.opening.request_id.clone());
             if let Err(error) = shared.counted().0.write(&forgotten) {
                 log::debug!("journal that a request was refused: {error}");
@@ -164,12 +164,13 @@ impl Hold {
         }
     }
 
-    /// What is set aside.
+    /// Credits reserved.
     pub fn amount(&self) -> Micro {
         self.parts.total()
     }
 
-    /// What of `usage` it pays for, at the tier that is billed: all of it, or as much as fits.
+    /// The part of `usage` that the hold pays for, at the billed tier: all of it, or as much as
+    /// fits.
     pub fn bears(&self, usage: Usage) -> Usage {
         pricing::within(
             self.as_served(usage),
@@ -178,13 +179,13 @@ impl Hold {
         )
     }
 
-    /// The receipt names the tier, region and speed that are billed, whatever was told.
+    /// Sets the tier, region and speed that are billed, whichever the vendor reported.
     pub(super) fn as_served(&self, usage: Usage) -> Usage {
         self.service.billed(usage, &self.opening.model.price)
     }
 
-    /// Another model is about to answer instead of the one asked for: what it uses is billed as its
-    /// own.
+    /// Records that another model answers instead of the requested one: its usage is billed at its
+    /// own price.
     pub fn change_model(&mut self, model: &Arc<Model>, service: ServiceTerms) {
         self.opening.model = Arc::clone(model);
         self.service = service;
@@ -194,8 +195,8 @@ impl Hold {
         &self.opening
     }
 
-    /// The answer has a token by now: of many calls the first one counts, and returns the time
-    /// since admission.
+    /// Records the response's first token. The first call returns the time since admission; later
+    /// calls return `None`.
     pub fn note_token(&mut self) -> Option<Duration> {
         if self.first_token_ms.is_some() {
             return None;
@@ -204,8 +205,8 @@ impl Hold {
         self.opened_at.map(|opened| opened.elapsed())
     }
 
-    /// Notes on the receipt, and counts, which of the vendor's counters were more than the request
-    /// can use. Returns whether the usage is an estimate.
+    /// Records on the receipt and in the metrics which of the vendor's counters exceed what the
+    /// request can use. Returns whether the usage is an estimate.
     pub fn note_verdict(&mut self, verdict: UsageVerdict) -> bool {
         if let UsageVerdict::Implausible(excess) = verdict {
             self.implausible = true;
@@ -225,12 +226,12 @@ impl Hold {
             .map(|opened| u64::try_from(opened.elapsed().as_millis()).unwrap_or(u64::MAX))
     }
 
-    /// Ends the request with what it used. Once this returns, the debit outlives the process: the
-    /// client may have the last byte. Returns what is debited.
+    /// Ends the request with its usage. Once this returns, the debit survives the process, so the
+    /// gateway may send the last byte. Returns the amount debited.
     ///
     /// # Errors
-    /// The journal could not be written: nothing is debited, and the client must not get the last
-    /// byte.
+    /// Returns an error if the journal cannot be written; nothing is debited then, and the client
+    /// must not get the last byte.
     pub fn settle(
         mut self,
         usage: Usage,
@@ -240,7 +241,7 @@ impl Hold {
     ) -> Result<Micro, std::io::Error> {
         let price = Arc::clone(&self.opening.model.price);
         let usage = match outcome {
-            // What is free is billed as nothing, so that the receipt adds up.
+            // Usage that is free is billed as zero, so that the receipt adds up.
             Outcome::RefusedFree => Usage::default(),
             // An estimate never exceeds the hold.
             _ if estimated => self.bears(usage),
@@ -255,21 +256,21 @@ impl Hold {
         )
     }
 
-    /// Ends a request that costs nothing, and says why.
+    /// Ends a request that costs nothing; `outcome` says why.
     pub fn release(mut self, outcome: Outcome, now_ms: i64) {
         if let Err(error) = self.end(Usage::default(), Micro::ZERO, outcome, false, now_ms) {
             log::error!("journal a release: {error}; the request is entered as interrupted");
         }
     }
 
-    /// Lets go of it as a process does that is killed: the journal says open, and nothing more. For
-    /// simulations.
+    /// Abandons the hold as a killed process does: the journal has the opening and nothing more.
+    /// For simulations.
     pub fn abandon(mut self) {
         self.ended = true;
     }
 
-    /// The one way a hold ends: the credit is given back but for `cost`, and the ending is
-    /// journalled and on its way to the ledger. One that was never journalled as open (the journal
+    /// Ends the hold, on every path: releases the credits except `cost`, journals the ending and
+    /// queues it for the ledger. A hold that was never journalled as open (because the journal
     /// failed) leaves no trace.
     fn end(
         &mut self,
@@ -342,8 +343,8 @@ impl Hold {
                     serving
                         .holds
                         .unsettle(&billing.0.ledger, &self.opening.asker(), &resolved);
-                // The ledger learns of it without the journal, in which a replay would find the
-                // same: open, and no end.
+                // The ledger receives the ending without the journal. A replay of the journal finds
+                // the same: an opening without an end.
                 let (nothing, interrupted) = (Parts::default(), Outcome::Interrupted);
                 let ending = self.ending(
                     nothing,
@@ -363,7 +364,7 @@ impl Hold {
         }
     }
 
-    /// The shared store has the last word on what of the cost is borne; what this side knows is the
+    /// The shared store decides how much of the cost the account pays; this process knows only the
     /// hold.
     fn end_shared(
         &mut self,

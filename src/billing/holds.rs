@@ -1,13 +1,13 @@
-//! The open holds of this process and what it has settled, in memory, beside the ledger's posted
-//! balances.
+//! This process's open holds and settled amounts, in memory, next to the posted balances in the
+//! ledger.
 //!
-//! The rule of admission: `balance = posted − (settled − applied)`, `available = balance − held`.
-//! `posted` and `applied` come out of the ledger as one snapshot, `settled` and `held` are steady
-//! under the account's lock; so the sum is exact at every moment, whatever the settler is just
-//! committing, and no lock is held across a commit. Holds die with the process; one that hands over
-//! turns them into claims. What other processes have claimed (`billing/guest.rs`) is in the same
-//! snapshot, and counts as held. What a key has spent and holds is counted by the same rule, and
-//! what it and its account asked for lately under the same lock. Must not know prices.
+//! The admission rule: `balance = posted − (settled − applied)`, `available = balance − held`.
+//! `posted` and `applied` come from the ledger as one snapshot; `settled` and `held` do not change
+//! while the account's lock is held. So the sum is exact at every moment, even during a commit of
+//! the ledger writer, and no lock is held across a commit. Holds end with the process; a process
+//! that hands over turns them into claims. The claims of other processes (`billing/handover.rs`)
+//! are in the same snapshot and count as held. The same rule counts what a key has spent and holds.
+//! The same lock protects the rate counters of the key and the account. Must not know prices.
 
 use super::bounds::Bounds;
 use super::rates::{Gauge, Meters, Wait, Whose};
@@ -21,21 +21,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const SHARDS: usize = 64;
 
-/// All accounts that this process has served.
+/// The holds of all accounts that this process has served.
 pub struct Holds {
     boot: String,
     shards: Vec<Mutex<Shard>>,
     hasher: RandomState,
 }
 
-/// Some of the accounts, and their keys.
+/// One shard: some of the accounts, and their keys.
 #[derive(Default)]
 struct Shard {
     accounts: HashMap<Arc<str>, Open>,
     keys: HashMap<Arc<str>, OpenOfKey>,
 }
 
-/// Who asks, and within which bounds.
+/// The account and key that make a request, with its limits.
 #[derive(Debug, Clone, Copy)]
 pub struct Asker<'a> {
     pub account: &'a Arc<str>,
@@ -43,18 +43,18 @@ pub struct Asker<'a> {
     pub bounds: &'a Bounds,
 }
 
-/// One account's part: what is held, and what has been settled since this process began.
+/// One account's holds, and the credits settled since this process began.
 #[derive(Debug, Clone, Copy, Default)]
 struct Open {
     requests: u64,
     held: Parts,
     settled: Parts,
-    /// Changed since the mirror was last written.
+    /// Whether it changed since the mirror was last written.
     unmirrored: bool,
     gauge: Gauge,
 }
 
-/// One key's part, counted whether or not it is limited: a limit may be set at any time.
+/// One key's holds, counted even without a limit: a limit may be set at any time.
 #[derive(Debug, Clone, Copy, Default)]
 struct OpenOfKey {
     requests: u64,
@@ -63,26 +63,25 @@ struct OpenOfKey {
     gauge: Gauge,
 }
 
-/// Requests of an account, and of its key, that have come and hold nothing yet.
+/// Requests of an account, and of its key, that have arrived and hold nothing yet.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Arriving {
     pub of_account: u64,
     pub of_key: u64,
 }
 
-/// How a hold was resolved.
+/// Result of resolving a hold.
 #[derive(Debug, Clone, Copy)]
 pub struct Resolved {
-    /// What the account bears.
+    /// Credits that the account pays.
     pub taken: Parts,
-    /// What it cannot.
+    /// Cost that the account cannot pay.
     pub writeoff: Micro,
-    /// What is no longer claimed once the ledger has the ending, should this process be a guest by
-    /// then.
+    /// Claim to release once the ledger has the ending, if this process has handed over by then.
     pub freed: Parts,
 }
 
-/// Why no credit was set aside.
+/// Why no credits were reserved.
 #[derive(Debug)]
 pub enum Refused {
     Insufficient {
@@ -97,27 +96,27 @@ pub enum Refused {
     TooManyOpen {
         limit: u64,
     },
-    /// A limit on requests, tokens or what runs at one time.
+    /// A limit on requests, tokens or concurrency is reached.
     Limited(Wait),
-    /// The process holds all it may.
+    /// The process has reached its maximum of open requests.
     Busy,
     /// The ledger cannot be read or written, or lags too far behind.
     Unavailable(String),
 }
 
-/// An account at one moment.
+/// An account's credits at one moment.
 #[derive(Debug, Clone, Copy)]
 pub struct Standing {
     pub open_requests: u64,
     pub held: Parts,
-    /// Free to hold: the trial's part is zero once the trial is over.
+    /// Credits free to hold; the trial part is zero once the trial is over.
     pub available: Parts,
     pub balance: Micro,
     pub trial_ends_at_ms: Option<i64>,
     pub trial_left: Micro,
-    /// Credit was bought or granted at some time, the trial apart.
+    /// Whether credit was ever bought or granted, apart from the trial.
     pub ever_credited: bool,
-    /// What the key's own limit leaves; `None` where it has none.
+    /// Credits left under the key's own limit; `None` if it has no limit.
     pub key_free: Option<Micro>,
 }
 
@@ -143,8 +142,8 @@ impl Standing {
             trial: row.claimed_trial,
         });
         let trial_active = row.trial_ends_at_ms.is_some_and(|ends| now_ms < ends);
-        // What an open hold took of the trial stays until the hold resolves; the rest lapses on the
-        // dot.
+        // Trial credit that an open hold reserved remains until the hold resolves; the rest lapses
+        // exactly at the end of the trial.
         let trial_left = if trial_active {
             posted.trial
         } else {
@@ -168,7 +167,7 @@ impl Standing {
         }
     }
 
-    /// As its account's holder sees it.
+    /// The balance that the account holder sees.
     pub fn shown(&self, now_ms: i64) -> Balance {
         Balance {
             balance: self.balance,
@@ -201,13 +200,13 @@ impl Holds {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Judges the account's standing and sets aside what `decide` asks for, as one step. Returns
-    /// the parts that are held, the output limit that `decide` gave with them, and what is left
-    /// under the asker's limits; `None` where this process is no longer the one to decide.
+    /// Checks the account's credits and reserves what `decide` returns, in one step. Returns the
+    /// reserved parts, the output limit from `decide`, and the rate limit status; `None` if this
+    /// process no longer admits requests.
     ///
     /// # Errors
-    /// A limit is reached, `decide` refused, or the ledger does not have the account; nothing is
-    /// counted then.
+    /// Returns an error if a limit is reached, `decide` refuses, or the ledger does not have the
+    /// account; nothing is counted then.
     pub fn reserve(
         &self,
         ledger: &Ledger,
@@ -228,12 +227,13 @@ impl Holds {
         Ok(Some((parts, output_limit, shard.take(asker, now_ms))))
     }
 
-    /// Judges the asker's limits, and by `decide` its account's standing, before anything is known
-    /// of its request's body. Nothing is set aside or counted. A process that is no longer the one
-    /// to decide refuses nothing here.
+    /// Checks the payer's limits, and with `decide` the account's credits, before the gateway reads
+    /// the request's body. Reserves and counts nothing. Always succeeds in a process that no longer
+    /// admits requests.
     ///
     /// # Errors
-    /// A limit is reached, `decide` refused, or the ledger does not have the account.
+    /// Returns an error if a limit is reached, `decide` refuses, or the ledger does not have the
+    /// account.
     pub fn check(
         &self,
         ledger: &Ledger,
@@ -249,12 +249,11 @@ impl Holds {
         decide(&shard.check(ledger, asker, &self.boot, arriving, now_ms)?)
     }
 
-    /// Counts a request of this process, a guest, against the asker's limits as far as this process
-    /// knows: what runs in the one that has taken over is not counted here, nor this there. Returns
-    /// what is left.
+    /// Counts a request of a process that has handed over against the payer's rate limits. The two
+    /// processes do not see each other's running requests. Returns the rate limit status.
     ///
     /// # Errors
-    /// A limit is reached.
+    /// Returns an error if a limit is reached.
     pub fn meter(&self, asker: &Asker<'_>, now_ms: i64) -> Result<Meters, Refused> {
         let mut shard = self.shard(asker.account);
         shard
@@ -263,12 +262,13 @@ impl Holds {
         Ok(shard.take(asker, now_ms))
     }
 
-    /// What the key's own limit leaves; `None` where it has none. Exact in the process that admits.
-    /// During a hand-over each process counts what it holds itself and what both have spent: the
-    /// limit may be passed by what the requests that the other one has open come to.
+    /// Returns the credits left under the key's own limit; `None` if it has no limit. Exact in the
+    /// process that admits requests. During a hand-over, each process counts its own holds and what
+    /// both have spent; so the key may exceed its limit by the cost of the other process's open
+    /// requests.
     ///
     /// # Errors
-    /// The ledger cannot be read.
+    /// Returns an error if the ledger cannot be read.
     pub fn key_free(
         &self,
         ledger: &Ledger,
@@ -280,7 +280,7 @@ impl Holds {
         of_key.free(ledger, asker, &self.boot, now_ms)
     }
 
-    /// Counts what was claimed for a request of this process, a guest.
+    /// Counts the claimed credits of a request of this process, which has handed over.
     pub fn add(&self, asker: &Asker<'_>, parts: Parts) {
         let mut shard = self.shard(asker.account);
         let (open, of_key) = shard.of(asker);
@@ -288,7 +288,7 @@ impl Holds {
         of_key.add(parts);
     }
 
-    /// Requests that the account has open in this process.
+    /// Number of requests that the account has open in this process.
     pub fn open_requests(&self, account: &str) -> u64 {
         self.shard(account)
             .accounts
@@ -296,9 +296,9 @@ impl Holds {
             .map_or(0, |open| open.requests)
     }
 
-    /// Resolves a hold of `held` with a cost, which may pass the hold by what is available at this
-    /// moment, and no further. A guest cannot know what is available: there the hold is all.
-    /// `tokens` were used.
+    /// Resolves a hold of `held` with the request's cost and its `tokens`. The cost may exceed the
+    /// hold by at most the credits available now. A process that has handed over does not know what
+    /// is available, so it takes at most the hold.
     pub fn resolve(
         &self,
         ledger: &Ledger,
@@ -318,8 +318,8 @@ impl Holds {
         let is_guest = ledger.is_guest();
         let mut taken = held.take(cost);
         if taken.total() < cost && !is_guest {
-            // Only here is the balance needed. Unreadable means nothing more is taken: never below
-            // zero.
+            // Only this case needs the balance. If it cannot be read, take nothing more, so that it
+            // never falls below zero.
             let row = ledger.account(account, &self.boot).ok().flatten();
             if let Some(row) = row {
                 let standing = Standing::of(row, open.held, open.settled, open.requests, now_ms);
@@ -330,7 +330,8 @@ impl Holds {
         open.settled = open.settled.plus(taken);
         open.requests = open.requests.saturating_sub(1);
         open.unmirrored = true;
-        // A cost beyond the hold is the key's too, whatever its limit: the account has paid it.
+        // A cost above the hold counts for the key too, even beyond its limit: the account has paid
+        // it.
         of_key.held = of_key.held.minus(held.total());
         of_key.settled = of_key.settled.plus(taken.total());
         of_key.requests = of_key.requests.saturating_sub(1);
@@ -341,8 +342,8 @@ impl Holds {
         }
     }
 
-    /// Takes back what [`Holds::resolve`] settled, where it could not be journalled. Returns what
-    /// is no longer claimed of it, should this process be a guest.
+    /// Undoes what [`HoldRegistry::resolve`] settled, if it could not be journalled. Returns the
+    /// claim to release, if this process has handed over.
     pub fn unsettle(&self, ledger: &Ledger, asker: &Asker<'_>, resolved: &Resolved) -> Parts {
         let mut shard = self.shard(asker.account);
         if let Some(of_key) = shard.keys.get_mut(asker.key) {
@@ -351,7 +352,7 @@ impl Holds {
         if let Some(open) = shard.accounts.get_mut(asker.account) {
             open.settled = open.settled.minus(resolved.taken);
             open.unmirrored = true;
-            // Under the lock: a hand-over that comes later finds nothing of it.
+            // Under the lock, so a later hand-over sees none of it.
             if ledger.is_guest() {
                 return resolved.freed;
             }
@@ -359,10 +360,10 @@ impl Holds {
         Parts::ZERO
     }
 
-    /// The account's standing; `None` where it is not open.
+    /// Returns the account's credits; `None` if it is not open.
     ///
     /// # Errors
-    /// The ledger cannot be read.
+    /// Returns an error if the ledger cannot be read.
     pub fn standing(
         &self,
         ledger: &Ledger,
@@ -375,8 +376,8 @@ impl Holds {
         Ok(row.map(|row| Standing::of(row, open.held, open.settled, open.requests, now_ms)))
     }
 
-    /// True where the account has no request open, in this process or a guest, and nothing settled
-    /// that the ledger lacks: a lapse may be posted.
+    /// Whether the account has no open request, here or in a process that handed over, and nothing
+    /// settled that the ledger lacks. Only then may a lapse be posted.
     pub fn is_quiet(&self, ledger: &Ledger, account: &str) -> Result<bool, StoreError> {
         let shard = self.shard(account);
         let open = shard.accounts.get(account).copied().unwrap_or_default();
@@ -390,8 +391,8 @@ impl Holds {
         Ok(open.requests == 0 && applied == open.settled && !row.claimed_trial.is_positive())
     }
 
-    /// Runs `work` while nothing can be held or settled for the account, with what this process
-    /// claims of it. `None` where it is no longer the one that admits.
+    /// Runs `work` with this process's claim on the account, while nothing can be held or settled
+    /// for it. Returns `None` if this process no longer admits requests.
     pub fn frozen<T>(
         &self,
         ledger: &Ledger,
@@ -412,11 +413,10 @@ impl Holds {
         }
     }
 
-    /// Makes this process a guest: all that it holds becomes claims, while nothing is held or
-    /// resolved.
+    /// Hands over: turns all holds into claims, while nothing is held or resolved.
     ///
     /// # Errors
-    /// The ledger cannot be written; nothing has changed then.
+    /// Returns an error if the ledger cannot be written; nothing changes then.
     pub fn hand_over(&self, ledger: &Ledger) -> Result<(), StoreError> {
         let shards: Vec<_> = self
             .shards
@@ -431,7 +431,8 @@ impl Holds {
         ledger.hand_over(&self.boot, &held)
     }
 
-    /// Accounts whose holds changed since the last call, and what this process claims of them.
+    /// Returns the accounts whose holds changed since the last call, with this process's claims on
+    /// them.
     pub fn changed(&self) -> Vec<(String, Claim)> {
         let mut changed = Vec::new();
         for shard in &self.shards {
@@ -449,7 +450,7 @@ impl Holds {
         changed
     }
 
-    /// What was to be told of `accounts` could not be: it is to be told again.
+    /// Marks `accounts` as changed again, because their claims could not be written.
     pub fn mark_changed(&self, accounts: &[(String, Claim)]) {
         for (account, _) in accounts {
             if let Some(open) = self.shard(account).accounts.get_mut(account.as_str()) {
@@ -465,7 +466,8 @@ impl Shard {
         (open, self.keys.entry(Arc::clone(asker.key)).or_default())
     }
 
-    /// The account's standing beside `arriving` requests, where the asker's limits bear one more.
+    /// Checks the rate limits for one more request besides the `arriving` ones, and returns the
+    /// account's credits.
     fn check(
         &mut self,
         ledger: &Ledger,
@@ -488,7 +490,7 @@ impl Shard {
         Ok(standing)
     }
 
-    /// Whether the asker's limits bear one more request; nothing is counted by asking.
+    /// Checks whether the payer's rate limits allow one more request. Counts nothing.
     fn judge(&mut self, asker: &Asker<'_>, arriving: Arriving, now_ms: i64) -> Result<(), Wait> {
         let bounds = asker.bounds;
         if bounds.key.is_unlimited() && bounds.account.is_unlimited() {
@@ -523,7 +525,7 @@ impl Shard {
         })
     }
 
-    /// Counts a request that was admitted. Returns what is left.
+    /// Counts an admitted request. Returns the rate limit status.
     fn take(&mut self, asker: &Asker<'_>, now_ms: i64) -> Meters {
         let bounds = asker.bounds;
         if bounds.key.is_unlimited() && bounds.account.is_unlimited() {
@@ -545,8 +547,8 @@ impl OpenOfKey {
         self.requests = self.requests.saturating_add(1);
     }
 
-    /// What was settled here and is not in the ledger yet counts as spent now, whichever day it
-    /// will be entered on.
+    /// Credits settled here that the ledger does not have yet count as spent now, whichever day
+    /// they are entered on.
     fn free(
         &self,
         ledger: &Ledger,

@@ -1,17 +1,19 @@
-//! The edge's append-only file of requests that are not yet known to be in the ledger.
+//! The edge's append-only journal of requests that the ledger is not yet known to have.
 //!
-//! A record is one `write(2)` of one line, `<crc32> <number> <json>`: it survives the death of the
-//! process at once, and can be read at night with a pager. A request's `open` is written before the
-//! vendor is called, its `end` before the client gets the last byte; so whoever has a whole answer
-//! has been debited, and whoever was cut off has not. A process owns a folder under `journal/`,
-//! named after its boot and locked while it lives; the next process replays what a dead one left.
+//! A record is one `write(2)` of one line, `<crc32> <number> <json>`. It survives the death of the
+//! process at once, and an operator can read it with a pager. The gateway writes a request's `open`
+//! before it calls the vendor, and its `end` before the client gets the last byte. So a client with
+//! a complete response has been debited, and a client that was cut off has not. Each process owns a
+//! directory under `journal/`, named after its instance id and locked while the process lives; the
+//! next process replays the journal of a dead one.
 //!
-//! Lines are numbered in each file, and a file begins with a line that says how many the one before
-//! it had: so a line or a file that is gone is missed (`journal/read.rs`), but for the last lines
-//! of the last file.
+//! The lines of each file are numbered, and each file begins with a line that records the number of
+//! lines in the file before it. So `journal/read.rs` detects a missing line or file, except for the
+//! last lines of the last file.
 //!
-//! On a full disk whatever runs may still end: a reserve, set aside while there was room, takes
-//! ends and nothing else. Nothing begins until it is whole again. Must not know prices or balances.
+//! On a full disk, running requests can still end: a preallocated reserve file accepts `end`
+//! records and nothing else. No request begins until the reserve is restored. Must not know prices
+//! or balances.
 
 mod line;
 mod read;
@@ -40,26 +42,27 @@ use std::time::Duration;
 
 const LOCK: &str = "lock";
 const RESERVE: &str = "reserve";
-/// Where the lock of a folder that was set aside is kept.
+/// Name of the lock file in a directory that was set aside.
 const OLD_LOCK: &str = "lock.replayed";
-/// What the lock of a folder says whose files are never without a line.
+/// Content of the lock file if every file in the directory has at least one line.
 const NUMBERED: &[u8] = b"numbered\n";
-/// Room for what begins after a disk was full, in bytes: without so much it is full still.
+/// Bytes that must be free for new requests after the disk was full.
 const ROOM: u64 = 65_536;
 
 /// One line of the journal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Record {
-    /// A hold was taken: should nothing follow, the request ended like this.
+    /// A hold was reserved. If no other record follows, the request ended like this.
     Open(Ending),
     /// The request ended.
     End(Ending),
-    /// Nothing was set aside for it: there is nothing to end. By its id.
+    /// Nothing was reserved for the request with this id, so there is nothing to end.
     Forgotten(String),
-    /// The first line of a file: its number, and how many lines the file before it had then.
+    /// The first line of a file: the file's number, and the number of lines that the previous file
+    /// had then.
     Begun { file: u64, lines_before: u64 },
-    /// The last line of a file: there is a next one.
+    /// The last line of a file: another file follows.
     Sealed,
 }
 
@@ -68,31 +71,31 @@ pub struct Journal {
     place: Place,
     segment_bytes: u64,
     reserve_bytes: u64,
-    /// An end is on disk before it counts as written.
+    /// Whether an `end` record is synced to disk before [`Journal::write`] returns.
     is_synced: bool,
     files: Mutex<Files>,
-    /// A write failed, or the reserve is not whole.
+    /// Whether a write failed or the reserve is not complete.
     short: AtomicBool,
 }
 
-/// A process's own folder, and the sign that it lives.
+/// A process's own journal directory, whose lock shows that the process lives.
 pub struct Place {
     dir: PathBuf,
     pub boot: String,
-    /// Held for as long as the process lives: tells others that this folder is in use.
+    /// Held while the process lives: shows other processes that this directory is in use.
     _lock: File,
 }
 
 impl Place {
-    /// Takes a place among the living.
+    /// Creates and locks a directory for this process.
     ///
     /// # Errors
-    /// The folder cannot be made or locked.
+    /// Returns an error if the directory cannot be created or locked.
     pub fn begin(data_dir: &Path) -> Result<Self, StoreError> {
         let failed = |source| StoreError::io("take a place among the journals", source);
         let boot = uuid::Uuid::now_v7().simple().to_string();
         let journals = data_dir.join("journal");
-        // It gets its name once it is locked: nobody ever finds it and takes it for a dead one's.
+        // Rename it after locking, so that nobody takes it for a dead process's directory.
         let unnamed = journals.join(format!(".{boot}"));
         sqlite::create_dir(&unnamed)?;
         let lock = open_lock(&unnamed).map_err(failed)?;
@@ -106,8 +109,8 @@ impl Place {
         })
     }
 
-    /// Makes the first file. On a full disk it is empty, and the folder does not say that its files
-    /// never are.
+    /// Creates the first file. On a full disk it is empty, and the lock file does not state that
+    /// every file has a line.
     fn begin_files(&self) -> io::Result<Segment> {
         match Segment::numbered(&self.dir, 1, 0) {
             Err(error) if is_full(&error) => {
@@ -126,19 +129,19 @@ impl Place {
         }
     }
 
-    /// Leaves, with nothing left behind.
+    /// Removes the directory.
     pub fn leave(self) {
         let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
 
-/// A running process's files. One record is written at a time: so a torn one can be taken back.
+/// A running process's files. One record is written at a time, so a torn record can be undone.
 struct Files {
     active: Arc<Segment>,
     number: u64,
-    /// Full ones, until the ledger covers them.
+    /// Full files that the ledger does not cover yet.
     sealed: Vec<Arc<Segment>>,
-    /// Takes ends where the active one takes nothing more.
+    /// File that accepts `end` records when the active file accepts nothing more.
     reserve: Arc<Segment>,
 }
 
@@ -146,24 +149,24 @@ struct Files {
 pub struct Segment {
     path: PathBuf,
     file: File,
-    /// Its length.
+    /// Length in bytes.
     bytes: AtomicU64,
-    /// The number of its next line.
+    /// Number of the next line.
     next: AtomicU64,
-    /// Holds something that only a replay will bring to the ledger.
+    /// Whether it holds a record that only a replay will bring to the ledger.
     kept: AtomicBool,
-    /// Its name is on disk.
+    /// Whether its directory entry is synced to disk.
     named: AtomicBool,
 }
 
 impl Segment {
-    /// Leaves the file to the next start's replay.
+    /// Keeps the file for a replay at the next start.
     pub fn keep(&self) {
         self.kept.store(true, Ordering::Release);
     }
 }
 
-/// What a dead process left.
+/// The journal of a dead process.
 pub struct Left {
     pub dir: PathBuf,
     pub boot: String,
@@ -171,11 +174,11 @@ pub struct Left {
 }
 
 impl Journal {
-    /// Begins a journal in `data_dir` for this process. Where the reserve finds no room, nothing is
-    /// admitted yet.
+    /// Creates a journal in `data_dir` for this process. If the disk has no room for the reserve,
+    /// nothing is admitted yet.
     ///
     /// # Errors
-    /// The folder or a file cannot be made.
+    /// Returns an error if the directory or a file cannot be created.
     pub fn begin(
         data_dir: &Path,
         segment_bytes: u64,
@@ -205,7 +208,7 @@ impl Journal {
         })
     }
 
-    /// The same, of which each end is on disk before [`Journal::write`] returns, where `is_synced`.
+    /// If `is_synced`, syncs each `end` record to disk before [`Journal::write`] returns.
     #[must_use]
     pub fn synced(self, is_synced: bool) -> Self {
         Self { is_synced, ..self }
@@ -215,22 +218,22 @@ impl Journal {
         &self.place.boot
     }
 
-    /// Appends `record`; once this returns, it outlives the process. The file stays for as long as
-    /// the returned handle is held: let it go once the ledger covers the record.
+    /// Appends `record`, which survives the process once this returns. The file stays while the
+    /// returned handle is held: drop the handle once the ledger covers the record.
     ///
     /// # Errors
-    /// The record is not (wholly) in the file.
+    /// Returns an error if the record is not completely in the file.
     pub fn write(&self, record: &Record) -> io::Result<Arc<Segment>> {
         let segment = self.append(record)?;
-        // Without the lock: requests that end at one time share a sync.
+        // Sync without the lock, so that requests that end at the same time share a sync.
         if self.is_synced && matches!(record, Record::End(_)) {
             self.sync(&segment);
         }
         Ok(segment)
     }
 
-    /// A disk that does not sync admits nothing more. The record outlives the process all the same,
-    /// so it counts.
+    /// Syncs the file. If that fails, nothing more is admitted. The record still survives the
+    /// process, so it counts.
     fn sync(&self, segment: &Segment) {
         failpoint::pass(Point::BeforeJournalSync);
         if let Err(error) = segment.sync() {
@@ -271,13 +274,13 @@ impl Journal {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A write failed, or the reserve is not whole: nothing may begin.
+    /// Whether a write failed or the reserve is not complete; no request may begin then.
     pub fn is_short(&self) -> bool {
         self.short.load(Ordering::Acquire)
     }
 
-    /// After a write that failed: makes the reserve whole again, once the ledger covers what it
-    /// took and there is room.
+    /// Restores the reserve after a failed write, once the ledger covers its records and the disk
+    /// has room.
     pub fn recover(&self) {
         if !self.is_short() {
             return;
@@ -299,9 +302,9 @@ impl Journal {
         }
     }
 
-    /// Removes full files that the ledger covers whole.
+    /// Removes full files that the ledger covers completely.
     pub fn reap(&self) {
-        // Removed without the lock, for which requests wait.
+        // Remove the files without the lock, for which requests wait.
         let covered: Vec<_> = self
             .files()
             .sealed
@@ -332,8 +335,8 @@ impl Journal {
 }
 
 impl Files {
-    /// Begins the next file where the active one is full. One that cannot be made is made later: a
-    /// file too long does no harm.
+    /// Starts the next file when the active one is full. If that fails, a later call retries; a
+    /// file that is too long does no harm.
     fn roll(&mut self, dir: &Path, segment_bytes: u64) {
         if self.active.bytes.load(Ordering::Relaxed) < segment_bytes {
             return;
@@ -342,7 +345,7 @@ impl Files {
         match Segment::numbered(dir, number, self.active.next.load(Ordering::Relaxed)) {
             Ok(next) => {
                 self.number = number;
-                // Where that fails, the file is only less well guarded.
+                // If this fails, only the detection of missing files suffers.
                 let _ =
                     unnumbered(&Record::Sealed).and_then(|mut line| self.active.append(&mut line));
                 self.sealed
@@ -353,7 +356,8 @@ impl Files {
     }
 }
 
-/// Before a folder is removed, which may end half way: none of its files is missed from now on.
+/// Clears the mark that every file has a line. Called before a directory is removed: an interrupted
+/// removal must not look like missing files.
 fn miss_none(dir: &Path) -> io::Result<()> {
     match OpenOptions::new().write(true).open(dir.join(LOCK)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -371,8 +375,8 @@ fn open_lock(dir: &Path) -> io::Result<File> {
 }
 
 impl Segment {
-    /// File `file` of a journal. It gets its name once it has its first line: it is never found
-    /// empty.
+    /// Creates file number `file` of a journal. Its first line is written before it gets its name,
+    /// so it is never found empty.
     fn numbered(dir: &Path, file: u64, lines_before: u64) -> io::Result<Self> {
         let unnamed = dir.join(format!("{file:06}.new"));
         let segment = Self::create(unnamed.clone()).and_then(|segment| {
@@ -404,7 +408,7 @@ impl Segment {
         })
     }
 
-    /// Appends `line`, under the next number, or nothing of it. One caller at a time.
+    /// Appends the complete `line` under the next number, or nothing. One caller at a time.
     fn append(&self, line: &mut [u8]) -> io::Result<()> {
         let next = self.next.load(Ordering::Relaxed);
         number(line, next);
@@ -413,14 +417,14 @@ impl Segment {
 
     fn append_numbered(&self, line: &[u8], next: u64) -> io::Result<()> {
         let before = self.bytes.load(Ordering::Relaxed);
-        // One call: a process that dies has written the record, or not.
+        // A single call: if the process dies, the record is either written or not.
         let (count, outcome) = match (&self.file).write(line) {
             Ok(count) if count == line.len() => (count, Ok(())),
-            // A full disk takes what the last page has room for.
+            // A full disk accepts as much as fits into the last page.
             Ok(count) => (count, Err(io::ErrorKind::StorageFull.into())),
             Err(error) => (0, Err(error)),
         };
-        // What cannot be taken back is closed by the next record's line end.
+        // If the partial line cannot be undone, the next record's leading line end terminates it.
         let is_torn = outcome.is_err() && count > 0 && self.file.set_len(before).is_err();
         if outcome.is_ok() || is_torn {
             self.bytes
@@ -432,7 +436,7 @@ impl Segment {
         outcome
     }
 
-    /// Has what was appended on disk, and the names of the file and its folders.
+    /// Syncs the appended records, and the names of the file and its directories.
     fn sync(&self) -> io::Result<()> {
         self.file.sync_data()?;
         if !self.named.load(Ordering::Acquire) {
@@ -444,8 +448,8 @@ impl Segment {
         Ok(())
     }
 
-    /// Sets `bytes` aside behind the file's end: that much can be appended however full the disk
-    /// becomes.
+    /// Preallocates `bytes` after the end of the file, so that they can be appended even on a full
+    /// disk.
     fn set_aside(&self, bytes: u64) -> io::Result<()> {
         let end = self.bytes.load(Ordering::Relaxed);
         match rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, end, bytes) {
@@ -459,7 +463,7 @@ impl Segment {
         }
     }
 
-    /// Takes everything out of it.
+    /// Empties the file.
     fn empty(&self) -> io::Result<()> {
         self.file.set_len(0)?;
         self.bytes.store(0, Ordering::Relaxed);
@@ -467,7 +471,7 @@ impl Segment {
         Ok(())
     }
 
-    /// Nobody holds a record of this file that the ledger lacks.
+    /// Whether the ledger has every record in this file.
     fn is_covered(self: &Arc<Self>) -> bool {
         Arc::strong_count(self) == 1 && !self.kept.load(Ordering::Acquire)
     }
@@ -484,10 +488,10 @@ fn is_full(error: &io::Error) -> bool {
     )
 }
 
-/// Boots that have a journal: their processes live, or what they left is not replayed.
+/// Lists the instances that have a journal: they live, or their journals are not replayed.
 ///
 /// # Errors
-/// It cannot be told.
+/// Returns an error if the directory cannot be read.
 pub fn boots(data_dir: &Path) -> Result<Vec<String>, StoreError> {
     Ok(folders(data_dir)?
         .into_iter()
@@ -495,10 +499,11 @@ pub fn boots(data_dir: &Path) -> Result<Vec<String>, StoreError> {
         .collect())
 }
 
-/// Boots whose processes live, told by their locks.
+/// Lists the instances whose processes live, judged by their locks.
 ///
 /// # Errors
-/// It cannot be told: nobody is to be taken for dead then.
+/// Returns an error if a directory or lock cannot be read; the caller must not presume any process
+/// dead then.
 pub fn live_boots(data_dir: &Path) -> Result<Vec<String>, StoreError> {
     let mut live = Vec::new();
     for (boot, dir) in folders(data_dir)? {
@@ -509,15 +514,15 @@ pub fn live_boots(data_dir: &Path) -> Result<Vec<String>, StoreError> {
     Ok(live)
 }
 
-/// Claims the journals of dead processes, the oldest first. They stay claimed until dropped.
+/// Claims the journals of dead processes, oldest first. They stay claimed until dropped.
 ///
 /// # Errors
-/// A folder cannot be read or locked.
+/// Returns an error if a directory cannot be read or locked.
 pub fn left_behind(data_dir: &Path) -> Result<Vec<Left>, StoreError> {
     let mut left = Vec::new();
     for (boot, dir) in folders(data_dir)? {
-        // A command that looks for living processes holds a lock for a moment: one refusal is no
-        // proof of life.
+        // A command that checks for living processes holds each lock briefly, so one failed attempt
+        // does not prove that the process lives.
         for _ in 0..3 {
             match try_claim(&dir)? {
                 Claimed::Living => std::thread::sleep(Duration::from_millis(3)),
@@ -556,19 +561,19 @@ fn folders(data_dir: &Path) -> Result<Vec<(String, PathBuf)>, StoreError> {
     Ok(folders)
 }
 
-/// What a look at a folder's lock finds.
+/// State of a directory's lock.
 enum Claimed {
-    /// A process holds it, or another one looks at this moment.
+    /// A process holds the lock, or another process is checking it right now.
     Living,
-    /// Its process is gone: nobody else has it while this is held.
+    /// The owner is dead; this handle holds the lock exclusively.
     Left(File),
-    /// The folder was just removed.
+    /// The directory was just removed.
     Gone,
 }
 
 fn try_claim(dir: &Path) -> Result<Claimed, StoreError> {
     let failed = |source| StoreError::io("look at a journal's lock", source);
-    // Never created here: a folder that is being removed must stay empty.
+    // Never create the file here: a directory that is being removed must stay empty.
     let file = match OpenOptions::new().write(true).open(dir.join(LOCK)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Claimed::Gone),
         file => file.map_err(failed)?,
@@ -581,17 +586,17 @@ fn try_claim(dir: &Path) -> Result<Claimed, StoreError> {
 }
 
 impl Left {
-    /// How every request in it ended, and how many lines and files were damaged or are missing (a
-    /// torn last line is none: its request's client never got the end).
+    /// Returns the ending of every request in the journal, and the number of damaged or missing
+    /// lines and files. A torn last line does not count: the client of that request never got the
+    /// end of its response.
     ///
     /// # Errors
-    /// A file cannot be read.
+    /// Returns an error if a file cannot be read.
     pub fn endings(&self) -> Result<(Vec<Ending>, usize), StoreError> {
         read_endings(&self.dir)
     }
 
-    /// Removes a reserve that was not needed: what is left may have to be entered on a disk that is
-    /// full.
+    /// Removes an unused reserve, because the replay may have to write to a full disk.
     pub fn give_up_reserve(&self) {
         let reserve = self.dir.join(RESERVE);
         if std::fs::metadata(&reserve).is_ok_and(|reserve| reserve.len() == 0)
@@ -604,10 +609,11 @@ impl Left {
         }
     }
 
-    /// Removes it: the ledger covers it whole. Where something was damaged it is set aside instead.
+    /// Removes the journal once the ledger covers it completely. If something was damaged, sets it
+    /// aside instead.
     ///
     /// # Errors
-    /// The folder cannot be removed.
+    /// Returns an error if the directory cannot be removed or renamed.
     pub fn remove(self, damaged: usize) -> Result<(), StoreError> {
         let failed = |source| StoreError::io("remove a replayed journal", source);
         if damaged > 0 {
@@ -623,10 +629,10 @@ impl Left {
     }
 }
 
-/// Claims one folder that was left behind.
+/// Claims the journal directory of one dead process.
 ///
 /// # Errors
-/// A running process owns it, or it cannot be locked.
+/// Returns an error if a running process owns the directory or it cannot be locked.
 pub fn claim_left(dir: &Path) -> Result<Left, StoreError> {
     let unusable = |what: &str| Err(StoreError::Unusable(format!("{} is {what}", dir.display())));
     let lock = match try_claim(dir)? {
@@ -645,11 +651,11 @@ pub fn claim_left(dir: &Path) -> Result<Left, StoreError> {
     })
 }
 
-/// Copies what all journals of `from` hold, the living ones' too, to `to`. Returns the number of
-/// files.
+/// Copies all journals in `from` to `to`, including those of living processes. Returns the number
+/// of files.
 ///
 /// # Errors
-/// A file cannot be read or written.
+/// Returns an error if a file cannot be read or written.
 pub fn copy(from: &Path, to: &Path) -> Result<usize, StoreError> {
     let failed = |source| StoreError::io("copy the journal", source);
     let mut copied = 0;
@@ -657,13 +663,12 @@ pub fn copy(from: &Path, to: &Path) -> Result<usize, StoreError> {
         let target = to.join("journal").join(boot);
         sqlite::create_dir(&target)?;
         open_lock(&target).map_err(failed)?;
-        // In the order of their writing: a record's file is never older than that of the records
-        // before it.
+        // Copy in write order: a record's file is then never older than those of earlier records.
         for file in log_files(&dir).map_err(failed)? {
             let bytes = match std::fs::read(&file) {
                 Ok(bytes) => bytes,
-                // Removed since the folder was listed: the ledger, which is copied after this, has
-                // it all.
+                // The file was removed after the directory was listed: the ledger, which is copied
+                // later, has all its records.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(failed(error)),
             };

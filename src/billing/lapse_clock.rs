@@ -1,28 +1,28 @@
-//! Whether the wall clock may end trials: a lapse is never taken back, and a clock can be days
+//! Decides whether the wall clock may end trials: a lapse is never undone, and a clock can be days
 //! ahead for seconds.
 //!
-//! The wall clock is held beside the monotonic one. Where it is ahead of what both said before, it
-//! is believed once they have agreed for longer than it is ahead: a real jump delays a lapse, a
-//! false one ends no trial. Admission does not ask here: a trial that is over pays for nothing the
-//! moment it is. Must not be asked about anything but lapses.
+//! Compares the wall clock with the monotonic clock. If the wall clock jumps ahead, it is accepted
+//! once both have agreed for longer than the jump. So a real jump delays a lapse, and a false one
+//! ends no trial. Admission does not use this clock: an expired trial pays for nothing from the
+//! moment it ends. Must not be used for anything but lapses.
 
 use std::time::{Duration, Instant};
 
-/// What the clocks may differ by between two looks without a jump, in ms: a clock that is slewed.
+/// Maximum difference in ms between two calls that does not count as a jump: a slewed clock.
 const SLEW_MAX_MS: i64 = 2_000;
 
-/// The wall clock as it is believed.
+/// The wall clock as far as it is accepted.
 pub struct LapseClock {
     base: Instant,
-    /// The believed wall time at `base`, ms since 1970.
+    /// Accepted wall time at `base`, in ms since 1970.
     believed_ms: i64,
-    /// Another wall time at `base`, and since when it stands.
+    /// Another wall time at `base`, and since when the wall clock has shown it.
     doubted: Option<(i64, Instant)>,
 }
 
 impl LapseClock {
-    /// `last_known_ms`: the latest moment at which the data was in use; what the clock is ahead of
-    /// that may be false.
+    /// `last_known_ms` is the latest time at which the data was in use. Time beyond it may be
+    /// false.
     pub fn new(last_known_ms: Option<i64>, now_ms: i64, now: Instant) -> Self {
         Self {
             base: now,
@@ -31,7 +31,7 @@ impl LapseClock {
         }
     }
 
-    /// Whether `now_ms` is to be believed. Asked every second or so.
+    /// Whether to accept `now_ms`. Call it about every second.
     pub fn believes(&mut self, now_ms: i64, now: Instant) -> bool {
         let offset = now_ms.saturating_sub(millis(now.duration_since(self.base)));
         let ahead = offset.saturating_sub(self.believed_ms);
@@ -80,7 +80,7 @@ mod tests {
             assert!(!clock.believes(wall(i64::try_from(second).unwrap()) + 8 * DAY, at(second)));
         }
         assert!(clock.believes(wall(5), at(5)), "back again");
-        // A minute ahead for good: after a minute.
+        // A minute ahead permanently: accepted after a minute.
         for second in 6..=66 {
             assert!(
                 !clock.believes(wall(i64::try_from(second).unwrap()) + 60_000, at(second)),
@@ -89,7 +89,7 @@ mod tests {
         }
         assert!(clock.believes(wall(67) + 60_000, at(67)));
         assert!(clock.believes(wall(68) + 60_000, at(68)));
-        // Another jump begins anew.
+        // Another jump starts the wait again.
         assert!(!clock.believes(wall(69) + 120_000, at(69)));
         assert!(
             !clock.believes(wall(129) + 180_000, at(129)),

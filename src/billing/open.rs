@@ -1,8 +1,9 @@
-//! What is open at this moment, for an operator to look at: how many requests, since when, and what
-//! they hold.
+//! A snapshot of the open holds for operators: number of requests, age of the oldest, and credits
+//! held.
 //!
-//! Read from the journals and the holds' mirror, some 20 ms old, so that admission is not asked.
-//! Reads files: not for a thread that serves. Must not be believed where money is decided.
+//! Reads the journals and the mirror of the holds, which is up to 20 ms old, so that the admission
+//! path is not involved. Reads files, so do not call it on a serving thread. Must not be used to
+//! decide about credits.
 
 use super::{Billing, journal};
 use crate::money::Micro;
@@ -18,11 +19,11 @@ pub struct OpenHolds {
 }
 
 impl Billing {
-    /// What running processes hold of the accounts in this folder; `None` where a store that edges
-    /// share knows it.
+    /// Returns the holds of running processes on accounts in this data directory; `None` if a
+    /// shared store has them.
     ///
     /// # Errors
-    /// A journal or the mirror cannot be read.
+    /// Returns an error if a journal or the mirror cannot be read.
     pub fn open_holds(&self) -> Result<Option<OpenHolds>, StoreError> {
         if self.0.shared.is_some() {
             return Ok(None);

@@ -1,4 +1,5 @@
-//! Which process admits requests on a data folder: one at a time, told by a lock that dies with it.
+//! The lock on a data directory: one process at a time admits requests on it, and the lock ends
+//! with its process.
 //!
 //! Must not know balances.
 
@@ -11,43 +12,45 @@ use std::time::{Duration, Instant};
 
 const FILE: &str = "serving.lock";
 const SUCCESSOR: &str = "successor.lock";
-/// Whoever only looks holds a lock for a moment.
+/// How long to retry while other processes probe a lock; each holds it only briefly.
 const LOOKS_ARE_OVER: Duration = Duration::from_millis(200);
 const LOOK: Duration = Duration::from_millis(5);
-/// How long a start waits for a process that is just ending.
+/// How long a starting process waits for one that is just shutting down.
 const START_PATIENCE: Duration = Duration::from_secs(2);
-/// How long a successor waits until it is handed the right to serve.
+/// How long a successor waits for the hand-over.
 const UPGRADE_PATIENCE: Duration = Duration::from_secs(60);
 
-/// The right to admit; given up when dropped.
+/// The right to admit requests; released when dropped.
 pub struct Owner(#[expect(dead_code, reason = "the lock is what it is for")] File);
 
-/// Takes the right as the successor of whoever has it: waits until that hands over.
+/// Acquires the lock as the successor of the process that holds it: waits until that process hands
+/// over.
 ///
 /// # Errors
-/// As [`take`]; or another successor waits.
+/// Returns the errors of [`acquire_within`], and an error if another successor waits.
 pub fn succeed(data_dir: &Path) -> Result<Owner, StoreError> {
     let announced = announce(data_dir)?;
-    // Not before: whoever reads it sends the signal at once, and that finds nobody who has not
-    // announced itself.
+    // Log only after the announcement: the operator sends the signal on reading this, and the
+    // running gateway refuses without an announced successor.
     log::info!("waiting for the running gateway to hand over: send it SIGQUIT");
     let owner = take(data_dir, UPGRADE_PATIENCE);
     drop(announced);
     owner
 }
 
-/// Takes the right where nobody has it, but for a process that is just ending.
+/// Acquires the lock if no process holds it; waits briefly for one that is just shutting down.
 ///
 /// # Errors
-/// As [`take`].
+/// Returns the errors of [`acquire_within`].
 pub fn begin(data_dir: &Path) -> Result<Owner, StoreError> {
     take(data_dir, START_PATIENCE)
 }
 
-/// Takes the right, waiting for whoever has it.
+/// Acquires the lock, and waits for the process that holds it.
 ///
 /// # Errors
-/// Another process keeps it for longer than `patience`, or the file cannot be opened.
+/// Returns an error if another process keeps the lock longer than `patience`, or if the file cannot
+/// be opened.
 fn take(data_dir: &Path, patience: Duration) -> Result<Owner, StoreError> {
     let failed = |source| StoreError::io("take the right to serve", source);
     let began = Instant::now();
@@ -75,10 +78,10 @@ fn take(data_dir: &Path, patience: Duration) -> Result<Owner, StoreError> {
     Ok(Owner(file))
 }
 
-/// The process that has the right, where one has.
+/// Returns the PID of the process that holds the lock, if any.
 ///
 /// # Errors
-/// It cannot be told.
+/// Returns an error if the lock file cannot be opened or read.
 pub fn served_by(data_dir: &Path) -> Result<Option<i32>, StoreError> {
     if !is_taken(data_dir)? {
         return Ok(None);
@@ -88,18 +91,19 @@ pub fn served_by(data_dir: &Path) -> Result<Option<i32>, StoreError> {
     Ok(pid.trim().parse().ok())
 }
 
-/// Some process has the right. Several may look at once; [`take`] waits for those who do.
+/// Whether some process holds the lock. Several processes may probe at once; [`acquire_within`]
+/// waits for them.
 ///
 /// # Errors
-/// It cannot be told.
+/// Returns an error if the lock file cannot be opened.
 pub fn is_taken(data_dir: &Path) -> Result<bool, StoreError> {
     is_locked(data_dir, FILE)
 }
 
-/// Announces a successor for as long as the file is held.
+/// Announces a successor while the returned file is open.
 ///
 /// # Errors
-/// There is one already, or the file cannot be opened.
+/// Returns an error if another successor is announced or the file cannot be opened.
 fn announce(data_dir: &Path) -> Result<File, StoreError> {
     let failed = |source| StoreError::io("announce a successor", source);
     let file = open(data_dir, SUCCESSOR).map_err(failed)?;
@@ -119,8 +123,10 @@ fn announce(data_dir: &Path) -> Result<File, StoreError> {
     }
 }
 
+/// Checks that a successor waits.
+///
 /// # Errors
-/// No successor waits for the right, or it cannot be told.
+/// Returns an error if no successor waits or the lock file cannot be opened.
 pub fn expect_successor(data_dir: &Path) -> Result<(), StoreError> {
     if is_locked(data_dir, SUCCESSOR)? {
         return Ok(());

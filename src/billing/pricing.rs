@@ -1,23 +1,25 @@
-//! What a response costs, and the most it can cost: pure arithmetic over token counts and prices.
+//! The cost of a response, and the maximum cost of a request: pure arithmetic over token counts and
+//! prices.
 //!
-//! Two choices stand before the sum: the size of the whole input picks the prices of the whole
-//! request, and the service tier multiplies what its tokens cost. Must not know accounts or stores.
+//! Two choices come before the sum: the size of the whole input selects the prices of the whole
+//! request, and the service tier multiplies the cost of its tokens. Must not know accounts or
+//! stores.
 
 use crate::catalog::{Factors, Price, Span, factor_of};
 use crate::money::{self, Factor, Micro, Term};
 use crate::usage::{Pass, ServerTool, ServiceTier, Usage, UsageBounds};
 
-/// One class of what was used, as a receipt lists it.
+/// One class of usage, as a receipt lists it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Line {
     pub class: &'static str,
     pub unit: Unit,
     pub count: u64,
-    /// Per 1 000 000 tokens, or per 1 000 uses.
+    /// Price per 1 000 000 tokens, or per 1 000 uses.
     pub price: Micro,
-    /// The service tier's multiple; 1 for what is not tokens.
+    /// Factor of the service tier; 1 for classes other than tokens.
     pub factor: Factor,
-    /// Of which pass that shortened the conversation, from 1 on; `None`: of the answer itself.
+    /// Number of the compaction pass, from 1; `None` for the response itself.
     pub pass: Option<usize>,
 }
 
@@ -37,7 +39,7 @@ impl Unit {
 }
 
 impl Line {
-    /// What it adds to the sum, exactly, as a decimal of credits.
+    /// The exact amount that this line adds to the sum, as a decimal number of credits.
     pub fn credits(&self) -> String {
         money::exact_line(self.count, self.price, self.term().factor)
     }
@@ -51,11 +53,11 @@ impl Line {
     }
 }
 
-/// Classes of tokens, and server tools.
+/// Number of token classes and server tools.
 const LINES: usize = 7 + ServerTool::ALL.len();
 
-/// Everything that is priced, in the order a receipt lists it: the answer itself, then each pass
-/// that shortened the conversation, at the prices of its own size.
+/// Lists all billable lines in the order of a receipt: first the response itself, then each
+/// compaction pass, priced by the size of its own input.
 pub fn lines(usage: &Usage, price: &Price) -> Vec<Line> {
     each_line(usage, price).collect()
 }
@@ -84,7 +86,7 @@ fn each_line(usage: &Usage, price: &Price) -> impl Iterator<Item = Line> {
         .chain((1..).zip(passes).flat_map(of_pass))
 }
 
-/// Audio without a price of its own is charged as text.
+/// Audio without its own price is charged as text.
 fn own_lines(usage: &Usage, price: &Price) -> [Line; LINES] {
     let rates = price.span_of(usage.input_total()).rates;
     let features = &price.features;
@@ -130,12 +132,12 @@ fn own_lines(usage: &Usage, price: &Price) -> [Line; LINES] {
     lines
 }
 
-/// What `usage` costs: rounded once, up to the next µc.
+/// The cost of `usage`, rounded once, up to the next µc.
 pub fn cost(usage: &Usage, price: &Price) -> Micro {
     money::bounded(wide_cost(usage, price))
 }
 
-/// The least that a request can cost: one token in and one out, at the usual tier.
+/// The minimum cost of a request: one input token and one output token at the standard tier.
 pub fn least_cost(price: &Price) -> Micro {
     cost(
         &Usage {
@@ -147,7 +149,7 @@ pub fn least_cost(price: &Price) -> Micro {
     )
 }
 
-/// What `usage` costs before it is rounded, as a decimal of credits.
+/// The cost of `usage` before rounding, as a decimal number of credits.
 pub fn exact_cost(usage: &Usage, price: &Price) -> String {
     money::exact_sum(each_line(usage, price).map(|line| line.term()))
 }
@@ -156,19 +158,19 @@ fn wide_cost(usage: &Usage, price: &Price) -> i128 {
     money::wide_cost(each_line(usage, price).map(|line| line.term()))
 }
 
-/// Which service tier a request may be served in.
+/// The service tiers in which the vendor may serve a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TierAsked {
-    /// The vendor chooses: asked for by name, or by saying nothing.
+    /// The vendor chooses: the request says so, or names no tier.
     #[default]
     Auto,
-    /// No other than the usual one.
+    /// The standard tier only.
     Usual,
     Named(ServiceTier),
 }
 
 impl TierAsked {
-    /// The dearest multiple that can be billed.
+    /// The largest factor that can be billed.
     pub fn dearest(self, factors: &Factors) -> Factor {
         match self {
             Self::Auto => factors.values().copied().fold(Factor::ONE, Factor::max),
@@ -177,8 +179,8 @@ impl TierAsked {
         }
     }
 
-    /// The tier to bill where the vendor says that it served `told`: that one, or the one asked for
-    /// where the vendor says nothing or served a dearer one. `None`: the usual one.
+    /// The tier to bill if the vendor reports `told`: that tier, or the requested one if the vendor
+    /// reports none or a more expensive one. `None` is the standard tier.
     pub fn billed(self, told: Option<ServiceTier>, factors: &Factors) -> Option<ServiceTier> {
         let asked = match self {
             Self::Named(tier) => Some(tier),
@@ -191,7 +193,7 @@ impl TierAsked {
     }
 }
 
-/// How a request may be served, which multiplies the prices of its tokens. The default is whatever
+/// How the vendor may serve a request, which determines the factors on its token prices. By default
 /// the vendor chooses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ServiceTerms {
@@ -201,14 +203,14 @@ pub struct ServiceTerms {
 }
 
 impl ServiceTerms {
-    /// At the base prices and no others.
+    /// The base prices only.
     pub const USUAL: Self = Self {
         tier: TierAsked::Usual,
         geo: TierAsked::Usual,
         speed: TierAsked::Usual,
     };
 
-    /// The dearest multiple that can be billed.
+    /// The largest factor that can be billed.
     pub fn dearest(&self, price: &Price) -> Factor {
         let asked = [self.tier, self.geo, self.speed];
         let dearest = asked
@@ -218,7 +220,7 @@ impl ServiceTerms {
         dearest.fold(Factor::ONE, Factor::times)
     }
 
-    /// `usage` with the tier, region and speed that are billed.
+    /// Sets the billed tier, region and speed in `usage`.
     pub fn billed(&self, usage: Usage, price: &Price) -> Usage {
         let features = &price.features;
         Usage {
@@ -232,52 +234,52 @@ impl ServiceTerms {
     }
 }
 
-/// The uses of a server tool that a request is held for.
+/// The uses of one server tool that a request is held for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ToolHold {
     pub tool: ServerTool,
     pub uses: u64,
-    /// Per 1 000.
+    /// Price per 1 000 uses.
     pub price: Micro,
 }
 
-/// The largest possible cost of a request, as a function of its output limit.
+/// The maximum cost of a request, as a function of its output limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quote {
-    /// Every size that the input may have by its price tier, each at its largest and dearest. Never
-    /// empty.
+    /// Worst case for each price tier that the input may fall into, at its largest size and highest
+    /// price. Never empty.
     pub reaches: Vec<Reach>,
-    /// Answers asked for at once.
+    /// Number of responses requested at once.
     pub choices: u64,
     /// Server tools that the vendor may use.
     pub tools: Vec<ToolHold>,
     pub service: ServiceTerms,
-    /// The dearest multiple that `service` can come to.
+    /// Largest factor that `service` allows.
     pub factor: Factor,
-    /// Output limit per answer, in tokens: the caller's, or the model's own; the largest of the
+    /// Output limit per response in tokens: the client's or the model's own; the largest among the
     /// models that may answer.
     pub output_limit: u64,
-    /// The least limit worth running the request with.
+    /// The smallest output limit at which the request is worth running.
     pub output_floor: u64,
-    /// What this model is asked for where it may have more.
+    /// Output limit for this model, if another model's limit is higher.
     pub own_limit: u64,
-    /// Of the models that may answer instead: the worst case is the dearest one's.
+    /// Quotes of the models that may answer instead; the worst case is the most expensive one.
     pub others: Vec<Self>,
-    /// The most that it can use, but for its output limit.
+    /// Maximum usage apart from the output limit.
     pub bounds: UsageBounds,
 }
 
 /// The worst case within one price tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reach {
-    /// Upper bound of the input, in tokens, and the dearest price it can be charged at.
+    /// Upper bound of the input in tokens, and the highest price at which it can be charged.
     pub input_tokens: u64,
     pub input_price: Micro,
     pub output_price: Micro,
 }
 
 impl Quote {
-    /// A request for tokens alone, at one price for each side.
+    /// A quote for tokens only, with one input price and one output price.
     pub fn flat(reach: Reach, choices: u64, output_limit: u64, output_floor: u64) -> Self {
         Self {
             reaches: vec![reach],
@@ -293,7 +295,7 @@ impl Quote {
         }
     }
 
-    /// The most that the model can use of it, where `output_limit` can be paid.
+    /// The maximum usage of the model if the hold covers `output_limit`.
     pub fn usage_bounds(&self, output_limit: u64) -> UsageBounds {
         let output = output_limit
             .min(self.own_limit)
@@ -304,7 +306,7 @@ impl Quote {
         }
     }
 
-    /// The same with an output limit of at most `limit`: what the model can write.
+    /// Lowers the output limit to at most `limit`, which the model can write.
     #[must_use]
     pub fn within(mut self, limit: u64) -> Self {
         self.output_limit = self.output_limit.min(limit);
@@ -313,7 +315,7 @@ impl Quote {
         self
     }
 
-    /// The same, where another model may answer instead: both can be paid.
+    /// Adds the quote of another model that may answer instead, so that the hold covers both.
     #[must_use]
     pub fn or(mut self, other: Self) -> Self {
         self.output_limit = self.output_limit.max(other.output_limit);
@@ -352,8 +354,8 @@ impl Quote {
         self.reaches.iter().map(cost).max().unwrap_or(i128::MAX)
     }
 
-    /// The largest output limit, at most the one asked for, whose cost fits into `available`;
-    /// `None` where not even the floor fits.
+    /// The largest output limit, up to the requested one, whose cost fits into `available`; `None`
+    /// if not even the floor fits.
     pub fn fit(&self, available: Micro) -> Option<u64> {
         let fits = |limit| self.wide_cost(limit) <= i128::from(available.get());
         if fits(self.output_limit) {
@@ -363,14 +365,14 @@ impl Quote {
     }
 }
 
-/// The largest number from `least` to `most` that fits. What fits must do so from `least` on
-/// without a gap.
+/// The largest number from `least` to `most` that fits. The fitting numbers must be contiguous from
+/// `least`.
 fn largest(least: u64, most: u64, fits: impl Fn(u64) -> bool) -> Option<u64> {
     if least > most || !fits(least) {
         return None;
     }
     let (mut fitting, mut rest) = (least, most.saturating_sub(least));
-    // `rest` more may fit, none beyond them.
+    // Up to `rest` more may fit, and no more than that.
     while rest > 0 {
         let step = rest.div_ceil(2);
         let tried = fitting.saturating_add(step);
@@ -384,7 +386,8 @@ fn largest(least: u64, most: u64, fits: impl Fn(u64) -> bool) -> Option<u64> {
     Some(fitting)
 }
 
-/// First what a vendor is sure to have told, then the input, the output last.
+/// Classes in the order in which they are kept: first the counts that the vendor surely reported,
+/// then the input, and last the output.
 const KEPT_FIRST: [fn(&mut Usage) -> &mut u64; LINES] = [
     |usage| &mut usage.cache_read,
     |usage| &mut usage.cache_write_5m,
@@ -400,9 +403,9 @@ const KEPT_FIRST: [fn(&mut Usage) -> &mut u64; LINES] = [
     |usage| &mut usage.output,
 ];
 
-/// `usage` lowered until it costs at most `most`: class by class, as much is kept as fits beside
-/// what was kept before. An estimate is billed like any usage, so its receipt must add up to what
-/// was taken.
+/// Lowers `usage` until it costs at most `most`: in each class, keeps as much as fits with the
+/// classes before. An estimate is billed like any usage, so its receipt must add up to the amount
+/// debited.
 pub fn within(usage: Usage, price: &Price, most: Micro) -> Usage {
     let fits = |usage: &Usage| wide_cost(usage, price) <= i128::from(most.get());
     if fits(&usage) {
@@ -428,8 +431,9 @@ pub fn within(usage: Usage, price: &Price, most: Micro) -> Usage {
             usage
         };
         let (given, beside) = (*of(&mut given), kept.input_total());
-        // Within one span more never costs less; from one to the next it may. For what is no input
-        // it makes no difference.
+        // Within one price span, a higher count never costs less; from one span to the next it may.
+        // So try each span, the highest first. For classes other than input the spans make no
+        // difference.
         let fitting = |span: Span| {
             let (least, most) = span.beside(beside)?;
             largest(least, most.min(given), |count| fits(&with(count)))
@@ -476,7 +480,7 @@ mod tests {
         ServiceTier::said(name)
     }
 
-    /// Twice as dear above 1 000 tokens of input.
+    /// Prices that double above 1 000 input tokens.
     fn list() -> Price {
         let tiers = vec![Tier {
             above_input_tokens: 1_000,
@@ -583,7 +587,7 @@ mod tests {
             input_price: credits(input_price),
             output_price: credits(output_price),
         };
-        // 1 000 × 400 + 10 × 100, or 2 000 × 100 + 10 × 500: which is dearer depends on the limit.
+        // 1 000 × 400 + 10 × 100, or 2 000 × 100 + 10 × 500: the limit decides which costs more.
         let reaches = vec![reach(1_000, 400, 100), reach(2_000, 100, 500)];
         let quote = Quote {
             reaches,
@@ -826,13 +830,13 @@ mod tests {
             (lowered.input, lowered.output, lowered.service_tier),
             (1_500, 999, usage.service_tier)
         );
-        // 1 000 tokens cost half of 1 000 × 100; one more makes them all dearer.
+        // 1 000 tokens cost half of 1 000 × 100; one more token raises the price of all of them.
         let lowered = within(usage, &list(), Micro::new(100_000));
         assert_eq!((lowered.input, lowered.output), (1_000, 200));
         assert_eq!(cost(&lowered, &list()), Micro::new(100_000));
         let lowered = within(usage, &list(), Micro::new(100_100));
         assert_eq!((lowered.input, lowered.output), (1_001, 0));
-        // What is no input is not bounded by how near the next threshold is.
+        // The distance to the next threshold does not limit classes other than input.
         let near = Usage {
             input: 999,
             web_searches: 5,

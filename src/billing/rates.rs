@@ -1,14 +1,14 @@
-//! How much was asked for in the last minute: a bucket that fills with what is asked for and
-//! empties by its limit a minute.
+//! Rate limits per minute as leaky buckets: requests fill a bucket, and it drains by its limit per
+//! minute.
 //!
-//! Integers alone: a bucket counts in sixty-thousandths, so that a millisecond empties exactly as
-//! many as the limit has units. The shared store has the same arithmetic
-//! (`store/redis/limits.lua`). Must not know the time by itself.
+//! Integers only: a bucket counts in 1/60 000 of a unit, so that it drains by exactly the limit per
+//! millisecond. The shared store uses the same arithmetic (`store/redis/limits.lua`). Must not read
+//! the clock.
 
-/// Milliseconds in the minute that limits speak of, and parts that one unit is counted in.
+/// Milliseconds per minute, and also the number of parts into which a bucket divides one unit.
 const MINUTE_MS: u64 = 60_000;
 
-/// What may be asked for: in a minute, and at one time. 0 = no limit.
+/// Limits per minute and on concurrency; 0 means no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Rates {
     pub requests_per_minute: u64,
@@ -22,7 +22,7 @@ impl Rates {
     }
 }
 
-/// Which of them a request ran into.
+/// The kind of limit that a request exceeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limited {
     Requests,
@@ -30,14 +30,14 @@ pub enum Limited {
     Concurrent,
 }
 
-/// Whose limit it is.
+/// Owner of a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Whose {
     Key,
     Account,
 }
 
-/// Why a request must wait, and how long at the least.
+/// Why a request must wait, and its minimum wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wait {
     pub limited: Limited,
@@ -47,16 +47,16 @@ pub struct Wait {
     pub meters: Meters,
 }
 
-/// One limit, as a caller is told of it.
+/// State of one limit, as reported to the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Meter {
     pub limit: u64,
     pub remaining: u64,
-    /// Until nothing of it is used, if nothing more is asked for.
+    /// Milliseconds until the limit is unused, if no more requests arrive.
     pub reset_ms: u64,
 }
 
-/// The tighter of a key's limit and its account's; `None` where there is none.
+/// The tighter of the key's and the account's status for each limit; `None` without a limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Meters {
     pub requests: Option<Meter>,
@@ -78,7 +78,7 @@ impl Meters {
     }
 }
 
-/// What was asked for lately under one limit.
+/// Recent use under one limit.
 #[derive(Debug, Clone, Copy, Default)]
 struct Bucket {
     used: u64,
@@ -86,7 +86,8 @@ struct Bucket {
 }
 
 impl Bucket {
-    /// What is in it now. A clock that was set back empties nothing, and counts on from there.
+    /// The level after draining until now. If the clock was set back, nothing drains, and counting
+    /// continues from there.
     fn look(&mut self, limit: u64, now_ms: i64) -> u64 {
         let elapsed = u64::try_from(now_ms.saturating_sub(self.at_ms)).unwrap_or_default();
         self.used = self.used.saturating_sub(limit.saturating_mul(elapsed));
@@ -94,7 +95,7 @@ impl Bucket {
         self.used
     }
 
-    /// How long until `count` more fit; 0 where they do.
+    /// Milliseconds until `count` more units fit; 0 if they fit now.
     fn wait_ms(&mut self, limit: u64, count: u64, now_ms: i64) -> u64 {
         let asked = self
             .look(limit, now_ms)
@@ -123,7 +124,7 @@ impl Bucket {
     }
 }
 
-/// What one key, or one account, has asked for lately.
+/// Recent use by one key or one account.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Gauge {
     requests: Bucket,
@@ -131,11 +132,11 @@ pub struct Gauge {
 }
 
 impl Gauge {
-    /// Whether one more request of so many tokens may run beside `open` others; nothing is counted
-    /// by asking.
+    /// Checks whether one more request of `tokens` tokens may run next to `open` others. Counts
+    /// nothing.
     ///
     /// # Errors
-    /// Which limit it runs into, the one to be waited for longest.
+    /// Returns the limit that the request exceeds; of several, the one with the longest wait.
     pub fn judge(
         &mut self,
         rates: &Rates,
@@ -183,7 +184,7 @@ impl Gauge {
         })
     }
 
-    /// Counts a request that was admitted.
+    /// Counts an admitted request.
     pub fn take(&mut self, rates: &Rates, tokens: u64, now_ms: i64) {
         if rates.requests_per_minute > 0 {
             self.requests.look(rates.requests_per_minute, now_ms);
@@ -195,10 +196,10 @@ impl Gauge {
         }
     }
 
-    /// What a request used in truth, in the place of what was counted for it.
+    /// Replaces the estimated tokens of a request with those it used.
     pub fn correct(&mut self, rates: &Rates, tokens: u64, used: u64) {
         if rates.tokens_per_minute > 0 {
-            // In this order: what is used beyond the estimate counts in full.
+            // Add before subtracting, so that tokens above the estimate count in full.
             self.tokens.add(used);
             self.tokens
                 .subtract(reserved(rates.tokens_per_minute, tokens));
@@ -213,19 +214,19 @@ impl Gauge {
     }
 }
 
-/// A use of the gateway that costs nothing.
+/// A use of the gateway that is free of charge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FreeUse {
-    /// A token count, which a vendor may do.
+    /// A token count, which the vendor may compute.
     Count,
-    /// An answer of the gateway's own.
+    /// A response by the gateway itself.
     Question,
-    /// A request that was refused after its body was read.
+    /// A request refused after its body was read.
     Refused,
 }
 
-/// What one key, or one account, has used lately that costs nothing. Refused requests are counted
-/// apart: else free ones would keep billed ones out.
+/// Recent free uses by one key or one account. Refused requests count separately; otherwise free
+/// uses would block billed requests.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct FreeGauge {
     used: Bucket,
@@ -240,7 +241,7 @@ impl FreeGauge {
         }
     }
 
-    /// Milliseconds until `count` more fit under `limit` in a minute; 0 where they do.
+    /// Milliseconds until `count` more units fit under `limit` per minute; 0 if they fit now.
     pub fn wait_ms(&mut self, what: FreeUse, count: u64, limit: u64, now_ms: i64) -> u64 {
         self.bucket(what).wait_ms(limit, count, now_ms)
     }
@@ -251,8 +252,8 @@ impl FreeGauge {
         bucket.add(count);
     }
 
-    /// Nothing was used within the last minute, so that nothing is left in a bucket that was not
-    /// overfilled.
+    /// Whether nothing was used within the last minute, so that a bucket that was not overfilled is
+    /// empty.
     pub fn is_idle(&self, now_ms: i64) -> bool {
         let minute = MINUTE_MS.cast_signed();
         [self.used, self.refused]
@@ -261,8 +262,8 @@ impl FreeGauge {
     }
 }
 
-/// What is counted for a request before it is known: one that asks for more than a minute's worth
-/// waits for a whole minute, else it could never run.
+/// Tokens to count for a request before its usage is known. A request for more than a minute's
+/// limit counts as one full minute; otherwise it could never run.
 pub fn reserved(tokens_per_minute: u64, tokens: u64) -> u64 {
     tokens.min(tokens_per_minute)
 }

@@ -1,8 +1,8 @@
-//! What bounds a request's cost: from what a body asks for to a quote.
+//! The maximum cost of a request: from the content of a body to a quote.
 //!
-//! A vendor reads at most one token per byte of the body itself. What makes it read or do more (an
-//! image, a fetched file, a stored conversation, a search) has a bound here, or takes the model's
-//! whole context; what has no price is refused. Must not know accounts.
+//! A vendor reads at most one token per byte of the body itself. Content that makes it read or do
+//! more (an image, a fetched file, a stored conversation, a search) has a bound here, or counts as
+//! the model's whole context. A feature without a price is refused. Must not know accounts.
 
 use super::pricing::{Quote, Reach, ServiceTerms, TierAsked, ToolHold};
 use crate::catalog::{Model, Rates};
@@ -12,26 +12,26 @@ use crate::protocol::failure::Failure;
 use crate::protocol::request::{Features, IMAGE_TOKENS_MAX, Outline};
 use crate::usage::{PerTool, ServerTool, ServiceTier, UsageBounds};
 
-/// The least thinking budget a messages vendor accepts.
+/// The smallest thinking budget that a messages vendor accepts.
 pub const THINKING_TOKENS_LEAST: u64 = 1_024;
 
-/// Uses of a server tool that one request is held for, and billed for at most, where it does not
-/// limit them itself: two in each of the ten rounds after which a messages vendor hands the turn
-/// back (`pause_turn`). Source: the vendor's server tools guide, read 2026-11. What a vendor counts
-/// beyond them is the operator's.
+/// Maximum uses of a server tool that one request is held and billed for, if it sets no limit
+/// itself: two in each of the ten rounds after which a messages vendor hands the turn back
+/// (`pause_turn`). Source: the vendor's server tools guide, read 2026-11. The operator pays for
+/// uses that a vendor counts beyond them.
 const MAX_TOOL_USES: u64 = 20;
 
-/// What a vendor can add to a prompt of its own: the rules for tools (up to 530 tokens, as the
-/// messages vendor documents), the system prompt of a chat template or of a hosted model. So much
-/// is believed beyond what is held; more is implausible, and is billed at what is held.
+/// Tokens that a vendor can add to a prompt itself: the rules for tools (up to 530 tokens, as the
+/// messages vendor documents), the system prompt of a chat template or of a hosted model. Usage up
+/// to this far above the hold is plausible; more is implausible, and is billed at the amount held.
 const MAX_TEMPLATE_TOKENS: u64 = 8_192;
 
-/// The largest cost of a request as a function of its output limit. `outline` and `text_bytes` (all
-/// but the base64 of images) are of the body that the vendor gets; `surface` is the caller's, for
-/// the words of a refusal.
+/// Quotes the maximum cost of a request as a function of its output limit. `outline` and
+/// `text_bytes` (all bytes except the base64 of images) describe the body that the vendor gets;
+/// `surface` is the client's, for the wording of a refusal.
 ///
 /// # Errors
-/// It asks for something that has no price.
+/// Returns an error if the request uses a feature that has no price.
 pub fn quote(
     model: &Model,
     surface: Protocol,
@@ -67,7 +67,7 @@ pub fn quote(
     })
 }
 
-/// The first thing asked for that has no price, by the caller's name of it.
+/// Finds the first requested feature without a price, by the client's name for it.
 fn unpriced(model: &Model, surface: Protocol, outline: &Outline) -> Option<&'static str> {
     let (features, priced) = (&outline.features, &model.price.features);
     let is_counted = |tool| is_counted(model.protocol(), tool);
@@ -90,7 +90,7 @@ fn unpriced(model: &Model, surface: Protocol, outline: &Outline) -> Option<&'sta
     let word = unlisted.next();
     let tools = match (surface, model.protocol()) {
         (Protocol::Chat, Protocol::Chat) => features.server_tool_member.unwrap_or("tools"),
-        // Of this surface's members only that one becomes a tool.
+        // Of this surface's members, only this one becomes a tool.
         (Protocol::Chat, _) => "web_search_options",
         _ => features.server_tool_member.unwrap_or("tools"),
     };
@@ -113,8 +113,8 @@ fn unpriced(model: &Model, surface: Protocol, outline: &Outline) -> Option<&'sta
         .map(|(_, param)| param)
 }
 
-/// The most that the vendor can count, but for the output limit. `input`: what is held for the
-/// input.
+/// The maximum usage that the vendor can count, apart from the output limit. `input` is the input
+/// held for.
 fn bounds(model: &Model, outline: &Outline, input: u64) -> UsageBounds {
     let features = &outline.features;
     let mut tool_uses = PerTool::default();
@@ -134,8 +134,8 @@ fn bounds(model: &Model, outline: &Outline, input: u64) -> UsageBounds {
     }
 }
 
-/// A speed that is not asked for is the standard one; a tier and a region are then the vendor's to
-/// choose.
+/// The service terms that a request allows. Without a requested speed, the standard one applies;
+/// without a tier or region, the vendor chooses.
 fn service(features: &Features) -> ServiceTerms {
     let named = |word: Option<ServiceTier>, is_usual| match word {
         Some(word) => TierAsked::Named(word),
@@ -149,7 +149,7 @@ fn service(features: &Features) -> ServiceTerms {
     }
 }
 
-/// Whether a vendor of this protocol says how often it used the tool. A chat vendor does not.
+/// Whether a vendor with this protocol reports how often it used the tool. A chat vendor does not.
 fn is_counted(vendor: Protocol, tool: ServerTool) -> bool {
     match vendor {
         Protocol::Messages => true,
@@ -179,8 +179,8 @@ fn tool_holds(model: &Model, features: &Features) -> Vec<ToolHold> {
     offered(features).map(hold).collect()
 }
 
-/// How often the vendor can use a tool for the request. A responses vendor keeps one limit for all
-/// tools together.
+/// Maximum uses of a tool for the request. A responses vendor applies one limit to all tools
+/// together.
 fn max_tool_uses(model: &Model, features: &Features, tool: ServerTool) -> u64 {
     let own = features
         .tool_offers
@@ -193,7 +193,7 @@ fn max_tool_uses(model: &Model, features: &Features, tool: ServerTool) -> u64 {
     shared.map_or(own, |calls| calls.min(own))
 }
 
-/// By price tier, the most input that it can be and the dearest that its tokens can be.
+/// For each price tier, the maximum input and the highest price of its tokens.
 fn reaches(model: &Model, outline: &Outline, text_bytes: u64) -> Vec<Reach> {
     let (features, priced) = (&outline.features, &model.price.features);
     let tokens = input_tokens(model, outline, text_bytes);
@@ -212,7 +212,7 @@ fn reaches(model: &Model, outline: &Outline, text_bytes: u64) -> Vec<Reach> {
 
 fn input_tokens(model: &Model, outline: &Outline, text_bytes: u64) -> u64 {
     let features = &outline.features;
-    // Chat vendors multiply tiles by model.
+    // Chat vendors multiply an image's tiles by a factor per model.
     let images_unbounded = features.images > 0 && model.protocol() != Protocol::Messages;
     let unbounded = images_unbounded
         || features.documents_or_files
@@ -227,7 +227,7 @@ fn input_tokens(model: &Model, outline: &Outline, text_bytes: u64) -> u64 {
     text_bytes.saturating_add(images).min(model.context_tokens)
 }
 
-/// The dearest class that the input can be charged at: a chat vendor writes its cache unasked.
+/// The highest price class that the input can incur: a chat vendor writes its cache automatically.
 fn dearest_input(vendor: Protocol, outline: &Outline, rates: &Rates) -> Micro {
     let five_minutes = vendor != Protocol::Messages || outline.features.cache_markers;
     let mut dearest = rates.input.max(rates.cache_read);
@@ -524,7 +524,7 @@ mod tests {
             20
         );
         assert_eq!(ask(&messages, r#""messages":[]"#, 700).unwrap().tools, []);
-        // Free of charge, but not without a price.
+        // Free of charge, but it has a price.
         let free = r#""tools":[{"type":"tool_search_tool_bm25_20251119","name":"t"}]"#;
         assert_eq!(
             ask(&messages, free, 700).unwrap().tools,
@@ -650,7 +650,7 @@ mod tests {
             asked(&messages, &here(usual)),
             (TierAsked::Usual, "1".into())
         );
-        // Where no region is named, the vendor's own setting decides.
+        // If the request names no region, the vendor's own setting decides.
         assert_eq!(asked(&messages, usual), (TierAsked::Usual, "1.1".into()));
         let us = format!(r#"{usual},"inference_geo":"us""#);
         assert_eq!(asked(&messages, &us), (TierAsked::Usual, "1.1".into()));

@@ -1,8 +1,8 @@
-//! The thread that carries endings from the journal's side into the ledger, many to a commit.
+//! The ledger writer: the thread that enters journalled endings into the ledger, many per commit.
 //!
-//! Also its quiet duties: mirroring the holds, lapsing trials, removing journal files that the
-//! ledger covers, restoring the journal's reserve. An ending that it has been given is in the
-//! journal already, so nothing here can lose one: a failing ledger is tried again until it works,
+//! It also does background work: it mirrors the holds, lapses trials, removes journal files that
+//! the ledger covers, and restores the journal's reserve. Every queued ending is already in the
+//! journal, so this thread cannot lose one: if the ledger fails, it retries until the ledger works,
 //! and admission stops meanwhile. Must not decide amounts.
 
 use super::holds::Holds;
@@ -23,36 +23,36 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Endings in one commit, at most.
+/// Maximum number of endings in one commit.
 const BATCH: usize = 512;
-/// How long a commit waits for company: one sync then serves many. The journal already outlives the
-/// process; this is the window that a power cut may take.
+/// How long to collect endings before a commit, so that one sync serves many. The journal has
+/// already made them survive the process; only a power failure can lose this window.
 const GATHER: Duration = Duration::from_millis(10);
 const MIRROR_EVERY: Duration = Duration::from_millis(20);
 const HOUSEKEEPING_EVERY: Duration = Duration::from_secs(1);
-/// How often the ledger's anchor says that it is in use.
+/// Interval at which the ledger's anchor records that the ledger is in use.
 const ANCHOR_EVERY: Duration = Duration::from_secs(60);
 const RETRY_LEAST: Duration = Duration::from_millis(20);
 const RETRY_MOST: Duration = Duration::from_secs(2);
 
-/// An ending on its way, and the journal files that stay until it has arrived.
+/// A queued ending, with the journal files that must stay until the ledger has it.
 pub struct Settlement {
     pub ending: Ending,
-    /// What a guest claims no longer, once the ledger has it.
+    /// Claim to release once the ledger has the ending, if this process has handed over.
     pub freed: Parts,
     pub journalled_in: [Arc<Segment>; 2],
 }
 
-/// The way to the settler.
+/// Handle of the ledger writer.
 pub struct Settler {
     queue: Mutex<Option<Sender<Settlement>>>,
-    /// A thread does the work, or whoever calls [`Settler::turn`].
+    /// `None` in a stepwise writer, which works when [`LedgerWriter::step`] is called.
     thread: Mutex<Option<JoinHandle<()>>>,
     by_hand: Option<Mutex<Run>>,
     pub state: Arc<State>,
 }
 
-/// What the settler works on.
+/// Dependencies of the ledger writer.
 pub struct Work {
     pub ledger: Arc<Ledger>,
     pub holds: Arc<Holds>,
@@ -61,16 +61,16 @@ pub struct Work {
     pub data_dir: PathBuf,
 }
 
-/// What the settler tells of itself.
+/// State that the ledger writer publishes.
 #[derive(Default)]
 pub struct State {
-    /// Endings journalled but not in the ledger.
+    /// Number of endings journalled but not in the ledger.
     pub pending: AtomicUsize,
-    /// When the oldest of them was given, ms since 1970; 0 = none.
+    /// When the oldest of them was queued, in ms since 1970; 0 if there is none.
     pub oldest_ms: AtomicI64,
-    /// The ledger refuses to be written.
+    /// Whether the last commit failed.
     pub failing: AtomicBool,
-    /// The process is ending.
+    /// Whether the process is shutting down.
     pub closing: AtomicBool,
 }
 
@@ -78,7 +78,7 @@ impl Settler {
     /// Starts the thread. `capacity` bounds its queue.
     ///
     /// # Errors
-    /// The thread cannot be started.
+    /// Returns an error if the thread cannot start.
     pub fn start(work: Work, capacity: usize) -> Result<Self, StoreError> {
         let (mut settler, mut run) = Self::new(work, capacity);
         let last_known_ms = run.ledger.last_known_ms()?;
@@ -95,10 +95,11 @@ impl Settler {
         Ok(settler)
     }
 
-    /// One that works only when it is told to: for simulations, in which every step is chosen.
+    /// Creates a writer without a thread, which works only when stepped: for simulations, which
+    /// choose every step.
     ///
     /// # Errors
-    /// None; it has the form of [`Settler::start`].
+    /// Never fails; it has the signature of [`LedgerWriter::start`].
     pub fn by_hand(work: Work, capacity: usize) -> Result<Self, StoreError> {
         let (mut settler, run) = Self::new(work, capacity);
         settler.by_hand = Some(Mutex::new(run));
@@ -137,11 +138,11 @@ impl Settler {
         (settler, run)
     }
 
-    /// One turn by hand: a commit of what waits, up to a batch, and the quiet duties. False where
-    /// nothing waited.
+    /// Commits one batch of queued endings, then does the background work. Returns false if nothing
+    /// was queued. Works in a stepwise writer only.
     ///
     /// # Errors
-    /// The ledger refuses; the journal has what was to be entered.
+    /// Returns an error if the ledger rejects the batch; its endings stay in the journal.
     pub fn turn(&self, now_ms: i64) -> Result<bool, StoreError> {
         let Some(run) = &self.by_hand else {
             return Ok(false);
@@ -156,9 +157,9 @@ impl Settler {
         Ok(worked)
     }
 
-    /// Gives an ending to the ledger. The queue is as long as requests and backlog together can be,
-    /// so it is never full; should it be all the same, the journal still has the ending and the
-    /// next start replays it.
+    /// Queues an ending for the ledger. The queue has room for all open requests plus the backlog,
+    /// so it is never full. If it were, the journal still has the ending, and the next start
+    /// replays it.
     pub fn give(&self, settlement: Settlement) {
         let now_ms = settlement.ending.at_ms;
         let _ =
@@ -185,8 +186,8 @@ impl Settler {
         }
     }
 
-    /// Ends the thread once everything given is in the ledger, or left to the next start where that
-    /// refuses.
+    /// Stops the thread once every queued ending is in the ledger. If the ledger fails, the rest
+    /// stays in the journal for the next start.
     pub fn finish(&self) {
         self.state.closing.store(true, Ordering::Release);
         drop(
@@ -213,9 +214,9 @@ struct Run {
     journal: Arc<Journal>,
     mirror: HeldMirror,
     data_dir: PathBuf,
-    /// A guest has taken back what it told as the one that admits.
+    /// Whether this process has withdrawn its mirrored holds after the hand-over.
     told_nothing: bool,
-    /// None where whoever calls says what time it is.
+    /// `None` in a stepwise writer, where the caller supplies the time.
     lapse_clock: Option<LapseClock>,
     anchored: Instant,
     state: Arc<State>,
@@ -237,7 +238,7 @@ impl Run {
                 Err(RecvTimeoutError::Disconnected) => true,
             };
             self.commit(&batch);
-            // Now what it held of the journal may go.
+            // Dropping the batch releases its journal files.
             drop(batch);
             self.mirror();
             if housekeeping.elapsed() >= HOUSEKEEPING_EVERY || ended {
@@ -266,16 +267,17 @@ impl Run {
         self.journal.recover();
     }
 
-    /// Asleep, so that no request has to wake this thread while it waits for company.
+    /// Sleeps instead of waiting on the queue, so that requests need not wake this thread while it
+    /// collects.
     fn gather(&self, batch: &mut Vec<Settlement>) {
-        // Nobody comes any more where the process is ending.
+        // While the process shuts down, no more endings will come.
         if !self.state.closing.load(Ordering::Acquire) {
             std::thread::sleep(GATHER);
         }
         batch.extend(self.receiver.try_iter().take(BATCH - 1));
     }
 
-    /// Enters the batch, trying until it works.
+    /// Enters the batch, retrying until it succeeds.
     fn commit(&self, batch: &[Settlement]) {
         if batch.is_empty() {
             return;
@@ -306,7 +308,7 @@ impl Run {
         self.state.failing.store(false, Ordering::Relaxed);
     }
 
-    /// Enters the batch, or nothing of it.
+    /// Enters the whole batch, or nothing.
     fn enter(&self, batch: &[Settlement]) -> Result<(), StoreError> {
         let endings: Vec<_> = batch
             .iter()
@@ -323,8 +325,9 @@ impl Run {
         Ok(())
     }
 
-    /// Tells what is held, and answers who asked. The question is read first: whoever had claimed
-    /// before asking is seen by every hold that is not told by then.
+    /// Publishes the holds and answers requests for them. It reads the request number first: a
+    /// process that claimed before it asked is seen by every hold that this publication does not
+    /// include.
     fn mirror(&mut self) {
         if let Err(error) = self.tell() {
             METRICS.ledger_error("mirror");
@@ -341,8 +344,8 @@ impl Run {
         }
         let (answered, asked) = self.mirror.questions()?;
         if asked > answered {
-            // What was claimed before the question counts at every hold that is taken after what is
-            // told here.
+            // A claim made before the request must count in every hold that is taken after this
+            // publication.
             self.ledger.forget_accounts();
         }
         let changed = self.holds.changed();
@@ -357,7 +360,8 @@ impl Run {
         Ok(())
     }
 
-    /// Enters what guests left that died: their journals, then the end of their claims.
+    /// Cleans up after processes that handed over and died: enters their journals, then deletes
+    /// their claims.
     fn clear_dead_guests(&self) {
         let outcome = self
             .ledger
@@ -381,8 +385,7 @@ impl Run {
         }
     }
 
-    /// Posts the lapse of what is left of trials that are over, where no open request may still
-    /// spend it.
+    /// Posts the lapse of expired trials, unless an open request may still spend the rest.
     fn lapse(&self, now_ms: i64) {
         let lapse = |(account, _): (String, Micro)| -> Result<(), StoreError> {
             if !self.holds.is_quiet(&self.ledger, &account)? {

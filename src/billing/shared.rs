@@ -1,10 +1,11 @@
-//! The till of an edge among many: credit is set aside in the shared store, and what was used is
-//! told to it.
+//! The billing backend of an edge with a shared store: it reserves credits in the store, and
+//! reports usage to it.
 //!
-//! The order is the embedded one: a hold before the vendor is called, the ending in this edge's
-//! journal before the client gets the last byte. From there `billing/courier.rs` carries it to the
-//! shared store, and keeps it in the journal until the ledger is known to have it. Without the
-//! store nothing new is admitted, and what runs is finished. Must not know HTTP.
+//! The order is the one of a single process: reserve a hold before calling the vendor; journal the
+//! ending in this edge's journal before the client gets the last byte. `billing/outbox.rs` then
+//! sends the ending to the shared store, and keeps it in the journal until the ledger is known to
+//! have it. Without the store the edge admits nothing new and finishes its running requests. Must
+//! not know HTTP.
 
 use super::courier::{Courier, Parcel};
 use super::holds::{Asker, Refused, Standing};
@@ -29,17 +30,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long an admission may wait for the store, connecting and seeding included.
+/// How long an admission may wait for the store, including connecting and seeding.
 const ADMIT_WITHIN: Duration = Duration::from_millis(250);
-/// How often it is looked whether an account that the store did not know was seeded.
+/// How often to check whether an account unknown to the store has been seeded.
 const SEED_LOOK: Duration = Duration::from_millis(10);
-/// How often it is looked again whether what has ended here was only on its way, where too much
-/// seems to run.
+/// Maximum number of retries when the store reports too many concurrent requests while endings are
+/// still on their way to it.
 const ENDED_LOOKS: u32 = 5;
-/// What a lease has beyond the longest time that a request may take.
+/// Time added to a request's maximum duration for its lease.
 const LEASE_SPARE: Duration = Duration::from_secs(60);
 
-/// Cheap to clone.
+/// Billing against a shared store; cheap to clone.
 #[derive(Clone)]
 pub struct SharedBilling(Arc<Inner>);
 
@@ -52,20 +53,20 @@ struct Inner {
     most_open: i64,
     most_open_per_account: AtomicU64,
     most_pending: usize,
-    /// The longest time that a request may take, in seconds.
+    /// Maximum duration of a request, in seconds.
     total_seconds: AtomicU64,
-    /// Until it hands over.
+    /// Lock on the data directory; `None` after the hand-over.
     owner: Mutex<Option<Owner>>,
     handed_over: AtomicBool,
 }
 
 impl SharedBilling {
-    /// Begins this edge's journal in `data_dir`, and sets out with what dead processes left in
-    /// theirs. `stores`: for admissions, and for the courier. `models`: what those processes are
-    /// likely to have billed by.
+    /// Starts this edge's journal in `data_dir`, and relays the journals of dead processes.
+    /// `stores` are the connections for admissions and for the outbox relay. `models` supply the
+    /// prices that those processes probably billed at.
     ///
     /// # Errors
-    /// The journal cannot be read or begun.
+    /// Returns an error if a journal cannot be read or created.
     pub fn serve(
         data_dir: &Path,
         stores: (SharedStore, SharedStore),
@@ -76,11 +77,12 @@ impl SharedBilling {
         Self::serve_with(data_dir, stores, models, limits, owner::begin(data_dir)?)
     }
 
-    /// As [`SharedBilling::serve`], for the successor of an edge that serves from that folder:
-    /// waits until that hands over.
+    /// Like [`SharedBilling::serve`], for the successor of an edge that serves from this directory:
+    /// waits until that edge hands over.
     ///
     /// # Errors
-    /// As [`SharedBilling::serve`]; the predecessor did not hand over.
+    /// Returns the errors of [`SharedBilling::serve`], and an error if the predecessor does not
+    /// hand over.
     pub fn succeed(
         data_dir: &Path,
         stores: (SharedStore, SharedStore),
@@ -125,7 +127,7 @@ impl SharedBilling {
         })))
     }
 
-    /// As [`super::Billing::take_limits`].
+    /// See [`super::Billing::apply_limits`].
     pub(super) fn take_limits(&self, limits: &Limits) {
         self.0
             .most_open_per_account
@@ -135,7 +137,7 @@ impl SharedBilling {
             .store(limits.total_seconds, Ordering::Relaxed);
     }
 
-    /// As [`Till::reserve`].
+    /// See [`BillingBackend::reserve`].
     pub(super) async fn reserve(
         &self,
         opening: Opening,
@@ -147,7 +149,8 @@ impl SharedBilling {
         if inner.journal.is_short() {
             return Err(Refused::Unavailable("the journal has no room".into()));
         }
-        // Before the journal: what is not asked for is not to be given back either.
+        // Check this before journalling: without a request to the store, there is nothing to
+        // release later.
         if inner.store.is_away() {
             return Err(Refused::Unavailable(
                 "the shared store does not answer".into(),
@@ -176,8 +179,8 @@ impl SharedBilling {
             most_open,
             within: (!opening.bounds.is_unbounded()).then_some((&*opening.key_id, &opening.bounds)),
         };
-        // Journalled before anything is held there: so whatever is, this edge knows of, even where
-        // it is killed meanwhile.
+        // Journal before the store reserves anything. So this edge knows of every hold in the
+        // store, even if it is killed meanwhile.
         let hold = Hold::open(
             Till::Shared(self.clone()),
             opening.clone(),
@@ -193,8 +196,8 @@ impl SharedBilling {
                 return Ok((hold.of(parts).metered(meters), fitted(parts)));
             }
             Ok(other) => refused(other, floor, most_open),
-            // It may be held all the same: ended as nothing, it is given back as soon as the store
-            // can be asked.
+            // The store may have reserved the credits anyway. An ending without cost releases them
+            // as soon as the store is reachable.
             Err(why) => {
                 hold.release(Outcome::Interrupted, now_ms);
                 return Err(Refused::Unavailable(why));
@@ -204,8 +207,8 @@ impl SharedBilling {
         Err(refusal)
     }
 
-    /// As [`super::Billing::check`]. What of the account is arriving here, other edges and the
-    /// store do not know.
+    /// See [`super::Billing::authorize`]. Other edges and the store do not know the account's
+    /// requests that arrive here.
     pub(super) async fn check(&self, asker: &Asker<'_>, least: Micro) -> Result<(), Refused> {
         let inner = &self.0;
         if inner.store.is_away() {
@@ -229,9 +232,9 @@ impl SharedBilling {
         }
     }
 
-    /// Asks until the store knows the account, for as long as an admission may take. A client's
-    /// next request must not be counted beside its last one, whose end is still on its way to the
-    /// store.
+    /// Retries until the store knows the account, within the admission timeout. Also retries if the
+    /// concurrency limit may be reached only because the ending of the client's last request is
+    /// still on its way to the store.
     async fn held(&self, asked: &Reserve<'_>) -> Result<Reserved, String> {
         let store = &self.0.store;
         let until = Instant::now() + ADMIT_WITHIN;
@@ -266,7 +269,7 @@ impl SharedBilling {
         }
     }
 
-    /// As [`Till::balance`].
+    /// See [`BillingBackend::balance`].
     pub(super) async fn balance(&self, account: &str, now_ms: i64) -> Result<Balance, StoreError> {
         let store = &self.0.store;
         let until = Instant::now() + ADMIT_WITHIN;
@@ -292,7 +295,8 @@ impl SharedBilling {
         }
     }
 
-    /// Journals an ending and sends it on its way. Returns it once it outlives the process.
+    /// Journals an ending and queues it for the store. Returns the ending once it survives the
+    /// process.
     pub(super) fn end(
         &self,
         ending: Ending,
@@ -315,7 +319,7 @@ impl SharedBilling {
             }
             Err(error) => {
                 opened_in.keep();
-                // Whoever does not get the last byte pays nothing.
+                // A client that does not get the last byte pays nothing.
                 let nothing = Ending {
                     paid: crate::money::Micro::ZERO,
                     trial: crate::money::Micro::ZERO,
@@ -332,7 +336,7 @@ impl SharedBilling {
         }
     }
 
-    /// Gives a hold back that no journal knows.
+    /// Releases a hold that is in no journal.
     pub(super) fn end_unjournalled(&self, ending: Ending, price: &Price) {
         self.0
             .courier
@@ -347,12 +351,12 @@ impl SharedBilling {
         (&self.0.journal, &self.0.open)
     }
 
-    /// The connection of requests, which wait for it no longer than an admission does.
+    /// The connection for requests, with the timeout of an admission.
     pub fn serving_store(&self) -> SharedStore {
         self.0.store.clone()
     }
 
-    /// Another connection to the same store, for another runtime or other patience.
+    /// Opens another connection to the same store, for another runtime or timeout.
     pub fn store(&self, patience: Duration) -> SharedStore {
         self.0.store.another(patience)
     }
@@ -362,13 +366,14 @@ impl SharedBilling {
         self.0.courier.taken_over()
     }
 
-    /// Whether a request of those was debited, where their journals still know of it.
+    /// Whether a request of an adopted instance was debited; `None` if the journals no longer
+    /// contain it.
     pub fn was_debited(&self, request_id: &str) -> Option<bool> {
         self.0.courier.was_debited_before(request_id)
     }
 
-    /// Gives this folder up to a successor; among many edges each admits by itself, before and
-    /// after.
+    /// Hands this data directory over to a successor. Each edge with a shared store admits on its
+    /// own, before and after.
     pub(super) fn hand_over(&self) -> Result<(), StoreError> {
         if self.has_handed_over() {
             return Ok(());
@@ -407,7 +412,7 @@ impl SharedBilling {
     }
 }
 
-/// What the store's refusal means.
+/// Converts a refusal of the store.
 fn refused(said: Reserved, needed: Micro, most_open: u64) -> Refused {
     match said {
         Reserved::Insufficient { available } => Refused::Insufficient { available, needed },

@@ -1,4 +1,4 @@
-//! Balances and receipts as account holders read them: JSON, the same whichever process answers.
+//! Balances and receipts as JSON for account holders, the same from every process.
 //!
 //! Must not change anything.
 
@@ -10,18 +10,18 @@ use crate::store::StoreError;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// How long a receipt is waited for, and how often it is looked for meanwhile.
+/// How long to wait for a receipt, and how often to check for it meanwhile.
 const RECEIPT_WAIT: Duration = Duration::from_secs(2);
 const RECEIPT_LOOK: Duration = Duration::from_millis(5);
 
-/// What is said where [`awaited`] finds nothing.
+/// Message when [`wait_for_receipt`] finds nothing.
 pub const NO_RECEIPT: &str = "There is no such receipt, or not yet.";
 
-/// The receipt: the client may ask the moment it has the last byte, a few milliseconds before the
-/// ledger knows.
+/// Returns the receipt, and waits for it briefly: a client may ask as soon as it has the last byte,
+/// a few milliseconds before the ledger has the entry.
 ///
 /// # Errors
-/// The ledger cannot be read.
+/// Returns an error if the ledger cannot be read.
 pub async fn awaited(
     look: impl Fn() -> Result<Option<Receipt>, StoreError>,
     request_id: &str,
@@ -29,7 +29,7 @@ pub async fn awaited(
     let until = tokio::time::Instant::now() + RECEIPT_WAIT;
     loop {
         let receipt = look()?;
-        // Only a request that is being answered or settled can still get one.
+        // Only a request that is still being answered or settled can get a receipt later.
         if receipt.is_some() || tokio::time::Instant::now() >= until || !is_request_id(request_id) {
             return Ok(receipt);
         }
@@ -102,7 +102,7 @@ fn line(line: pricing::Line) -> Value {
     value
 }
 
-/// The prices that the response was billed at, of all that its list has.
+/// The prices at which the response was billed, among those of its price list.
 fn price_in_force(receipt: &Receipt) -> Value {
     let (usage, price) = (&receipt.detail.usage, &receipt.price);
     let Span {

@@ -1,4 +1,4 @@
-//! Money's rules on a real ledger in a folder of the test's own.
+//! Tests of the billing rules on a real ledger, each in its own directory.
 //!
 //! Read next: `tests/corrections.rs` (refunds, adjustments), `tests/audit.rs` (what `verify`
 //! finds), `tests/copies.rs`, `tests/several.rs` (several processes).
@@ -103,7 +103,7 @@ fn assert_sound(billing: &Billing, debits: u64) {
     assert_eq!(verdict.debits, debits);
 }
 
-/// Sound, but for one journal with a line that cannot be read.
+/// Asserts that the only finding is one journal with an unreadable line.
 fn assert_damaged(billing: &Billing, debits: u64) {
     let verdict = billing.verify(NOW).unwrap();
     let rules: Vec<_> = verdict
@@ -188,8 +188,8 @@ fn credit_for_ten_admits_exactly_ten_of_sixty_four() {
     assert_sound(&billing, 0);
 }
 
-/// The race that a balance kept in two places invites: while debits are being committed, credit
-/// must neither be seen twice (an overdraft) nor be missing for a moment (a false refusal).
+/// A balance kept in two places invites this race. While debits are being committed, credit must
+/// neither be counted twice (an overdraft) nor be missing for a moment (a false refusal).
 #[test]
 fn under_load_the_last_credit_is_spent_and_no_more() {
     let dir = tempfile::tempdir().unwrap();
@@ -211,8 +211,8 @@ fn under_load_the_last_credit_is_spent_and_no_more() {
                             spent.fetch_add(1, Ordering::Relaxed);
                         }
                         Err(Refused::Insufficient { available, .. }) => {
-                            // Others may hold the last credits for a moment; with nothing left for
-                            // anyone, stop.
+                            // Other requests may hold the last credits for a moment; stop when
+                            // nothing is left for any of them.
                             if available == Micro::ZERO {
                                 return;
                             }
@@ -261,7 +261,7 @@ fn a_cost_beyond_hold_and_balance_is_written_off() {
     assert_sound(&billing, 1);
 }
 
-/// Writes what a process that dies would leave, and returns its folder.
+/// Writes the journal that a dying process would leave, and returns its directory.
 fn die_with(dir: &Path, records: &[Record]) -> std::path::PathBuf {
     let journal = Journal::begin(dir, 1 << 20, 1 << 16).unwrap();
     for record in records {
@@ -418,7 +418,8 @@ fn a_damaged_journal_is_replayed_as_far_as_it_can_be_read_and_set_aside() {
 fn a_trial_is_spent_first_and_lapses_on_the_dot() {
     let dir = tempfile::tempdir().unwrap();
     let billing = serving(dir.path());
-    // The settler's own clock is years before NOW's trial end: it posts no lapse meanwhile.
+    // The ledger writer's own clock is years before the trial's end at NOW, so it posts no lapse
+    // meanwhile.
     let ends_at_ms = clock::now_ms() + 3_600_000;
     billing
         .open_account(

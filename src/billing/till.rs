@@ -1,7 +1,8 @@
-//! Where an edge's requests are paid: in this process's own books, or in the store that many edges
+//! The billing backend of an edge: this process's own ledger, or the store that several edges
 //! share.
 //!
-//! How a request ends is the same for both, and stands in `billing/hold.rs`. Must not know HTTP.
+//! Must not decide how a request ends, which is the same for both: see `billing/hold.rs`. Must not
+//! know HTTP.
 
 use super::holds::Asker;
 use super::journal::Journal;
@@ -12,7 +13,7 @@ use crate::money::Micro;
 use crate::store::StoreError;
 use std::sync::atomic::AtomicI64;
 
-/// Cheap to clone.
+/// Where an edge reserves and settles credits; cheap to clone.
 #[derive(Clone)]
 pub enum Till {
     Here(Billing),
@@ -20,11 +21,11 @@ pub enum Till {
 }
 
 impl Till {
-    /// Sets aside the worst case of a request, lowering its output limit to what the account can
-    /// pay unless `exact`. Returns the hold and the output limit it pays for.
+    /// Reserves credits for the worst case of a request. Lowers the output limit to what the
+    /// account can pay, unless `exact`. Returns the hold and the output limit that it covers.
     ///
     /// # Errors
-    /// [`Refused`]; nothing is held then.
+    /// Returns the reason as [`ReserveError`]; nothing is held then.
     pub async fn reserve(
         &self,
         opening: Opening,
@@ -33,7 +34,7 @@ impl Till {
         now_ms: i64,
     ) -> Result<(Hold, u64), Refused> {
         match self {
-            // It may have to wait for another process: not on a thread that serves.
+            // This may wait for another process, so it must not block a serving thread.
             Self::Here(billing) if billing.is_guest() => {
                 tokio::task::block_in_place(|| billing.reserve(opening, quote, exact, now_ms))
             }
@@ -42,10 +43,10 @@ impl Till {
         }
     }
 
-    /// As [`Billing::check`].
+    /// Checks whether an account may be served at all: see [`Billing::authorize`].
     ///
     /// # Errors
-    /// [`Refused`].
+    /// Returns the reason as [`ReserveError`].
     pub async fn check(
         &self,
         asker: &Asker<'_>,
@@ -60,7 +61,7 @@ impl Till {
     }
 
     /// # Errors
-    /// The store cannot be read, or the account is not known.
+    /// Returns an error if the store cannot be read or does not know the account.
     pub async fn balance(&self, account: &str, now_ms: i64) -> Result<Balance, StoreError> {
         match self {
             Self::Here(billing) => billing.balance(account, now_ms),
@@ -68,11 +69,11 @@ impl Till {
         }
     }
 
-    /// How a request was billed, where this process has the ledger; `None` also where it has not
-    /// ended, or is another account's.
+    /// Returns how a request was billed, if this process has the ledger; `None` otherwise, or if
+    /// the request has not ended or belongs to another account.
     ///
     /// # Errors
-    /// The ledger cannot be read.
+    /// Returns an error if the ledger cannot be read.
     pub fn receipt(&self, account: &str, request_id: &str) -> Result<Option<Receipt>, StoreError> {
         match self {
             Self::Here(billing) => billing.receipt(account, request_id),
@@ -80,32 +81,33 @@ impl Till {
         }
     }
 
-    /// Receipts are the sidecar's to give: it has the ledger.
+    /// Whether the sidecar serves the receipts, because it has the ledger.
     pub fn asks_sidecar(&self) -> bool {
         matches!(self, Self::Shared(_))
     }
 
-    /// Makes the prices of new settings durable, before the first request under them, and takes
-    /// their limits.
+    /// Stores the prices of new settings durably, before the first request that uses them, and
+    /// applies their limits.
     ///
     /// # Errors
-    /// The prices cannot be written; nothing is taken then.
+    /// Returns an error if the prices cannot be written; nothing is applied then.
     pub fn take_settings(&self, new: &Settings, now_ms: i64) -> Result<(), StoreError> {
         match self {
             Self::Here(billing) => {
                 billing.keep_prices(new.catalog.models(), now_ms)?;
                 billing.take_limits(&new.limits);
             }
-            // The ledger is the sidecar's: every ending takes its price along.
+            // The sidecar has the ledger; every ending carries its price there.
             Self::Shared(shared) => shared.take_limits(&new.limits),
         }
         Ok(())
     }
 
-    /// Gives up the right to admit to a successor; among many edges each has its own.
+    /// Hands the right to admit over to a successor. An edge with a shared store hands over its
+    /// data directory only: each edge admits on its own.
     ///
     /// # Errors
-    /// This process goes on as it was.
+    /// Returns an error if the hand-over fails; this process then continues as before.
     pub fn hand_over(&self) -> Result<(), StoreError> {
         match self {
             Self::Here(billing) => billing.hand_over(),
@@ -113,7 +115,7 @@ impl Till {
         }
     }
 
-    /// A successor has taken over, or is about to.
+    /// Whether a successor has taken over, or is about to.
     pub fn is_guest(&self) -> bool {
         match self {
             Self::Here(billing) => billing.is_guest(),
@@ -121,7 +123,7 @@ impl Till {
         }
     }
 
-    /// The name of this process's journal.
+    /// The instance id, which names this process's journal.
     pub fn boot(&self) -> &str {
         match self {
             Self::Here(billing) => billing.boot(),
@@ -129,7 +131,7 @@ impl Till {
         }
     }
 
-    /// Refreshes the gauges that are read rather than kept.
+    /// Updates the gauges that are computed on demand.
     pub fn observe(&self, now_ms: i64) {
         match self {
             Self::Here(billing) => billing.observe(now_ms),
@@ -137,7 +139,7 @@ impl Till {
         }
     }
 
-    /// What is settled arrives.
+    /// Whether settled requests reach the ledger or the shared store.
     pub fn is_healthy(&self) -> bool {
         match self {
             Self::Here(billing) => billing.is_healthy(),
@@ -145,7 +147,7 @@ impl Till {
         }
     }
 
-    /// Brings everything settled to where it belongs, and ends.
+    /// Sends everything settled to the ledger or the shared store, then stops.
     pub fn finish(&self) {
         match self {
             Self::Here(billing) => billing.finish(),
@@ -153,7 +155,7 @@ impl Till {
         }
     }
 
-    /// The journal and the count of open requests, where this process serves.
+    /// The journal and the number of open requests, if this process serves.
     pub(super) fn counted(&self) -> Option<(&Journal, &AtomicI64)> {
         match self {
             Self::Here(billing) => billing

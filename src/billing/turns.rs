@@ -1,24 +1,23 @@
-//! The turns of conversations that vendors reported last: what an unreported turn of the same
-//! conversation is estimated by.
+//! The last turns of conversations that vendors reported, from which an unreported turn of the same
+//! conversation is estimated.
 //!
-//! In memory alone, and bounded: a process that starts anew, or another edge, begins without. Kept
-//! are counts and hashes, never text. A turn is found under its account, its conversation and its
-//! model together, so that no account learns anything of another's, and no model is billed by
-//! another's tokenizer.
+//! In memory only, and bounded: a restarted process or another edge begins without them. Stores
+//! counts and hashes, never text. The key combines account, conversation and model, so that no
+//! account learns anything about another's, and no model is billed by another's tokenizer.
 
 use super::estimate::ReportedTurn;
 use crate::protocol::request::ConversationKey;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Conversations that are remembered at most: some 5 MB.
+/// Maximum number of conversations to remember: about 5 MB.
 pub const CONVERSATIONS_MAX: usize = 8_192;
 
-/// Turns of one conversation that are remembered at most. An agent and its subagents run several
+/// Maximum number of turns to remember per conversation. An agent and its subagents run several
 /// threads under one name.
 pub const THREADS_MAX: usize = 4;
 
-/// Whose turn it is, and of which model.
+/// The account, conversation and model of a turn.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct TurnKey {
     pub account: Arc<str>,
@@ -26,14 +25,14 @@ pub struct TurnKey {
     pub model: String,
 }
 
-/// The last reported turns of each conversation. Cheap to clone.
+/// The last reported turns of each conversation; cheap to clone.
 #[derive(Clone, Default)]
 pub struct ReportedTurns(Arc<Mutex<Generations>>);
 
 /// The last turn of each thread, oldest first.
 type Threads = Vec<ReportedTurn>;
 
-/// What was written or read since the older half was last dropped, and that half.
+/// Two generations: entries used since the old one was last dropped, and the old one.
 #[derive(Default)]
 struct Generations {
     young: HashMap<TurnKey, Threads>,
@@ -41,8 +40,8 @@ struct Generations {
 }
 
 impl ReportedTurns {
-    /// The turn that a request of `estimate` tokens by its content goes on with: the longest that
-    /// is not longer, or else the shortest.
+    /// Finds the turn that a request continues, given `estimate`, the request's tokens by content:
+    /// the longest turn that is not longer than the request, or else the shortest.
     pub fn find(&self, key: &TurnKey, estimate: u64) -> Option<ReportedTurn> {
         let mut turns = self.lock();
         let threads = turns.threads(key)?;
@@ -53,7 +52,7 @@ impl ReportedTurns {
             .copied()
     }
 
-    /// `turn` takes the place of the one `before` it, or of the oldest.
+    /// Stores `turn` in place of `before`, or of the oldest turn.
     pub fn remember(&self, key: &TurnKey, turn: ReportedTurn, before: Option<&ReportedTurn>) {
         let mut turns = self.lock();
         let Some(threads) = turns.threads(key) else {
@@ -73,7 +72,7 @@ impl ReportedTurns {
 }
 
 impl Generations {
-    /// What is kept of a conversation, which is in use again.
+    /// Returns a conversation's threads, and moves them to the young generation.
     fn threads(&mut self, key: &TurnKey) -> Option<&mut Threads> {
         if let Some((key, threads)) = self.old.remove_entry(key) {
             self.insert(key, threads);
@@ -111,7 +110,7 @@ mod tests {
         }
     }
 
-    /// A turn whose vendor counted so many tokens.
+    /// A turn for which the vendor counted `input` tokens.
     fn turn(input: u64) -> ReportedTurn {
         ReportedTurn::new(
             &Content::default(),
@@ -124,7 +123,7 @@ mod tests {
         )
     }
 
-    /// The same of a request of so many letters.
+    /// A turn whose request has `letters` letters and for which the vendor counted `input` tokens.
     fn long_turn(letters: usize, input: u64) -> ReportedTurn {
         let body = format!(r#"{{"model":"m","user":"{}"}}"#, "x".repeat(letters));
         let content = request::read(Protocol::Chat, body.as_bytes())
@@ -154,7 +153,7 @@ mod tests {
         ] {
             assert_eq!(turns.find(&other, ANY), None, "{other:?}");
         }
-        // Even where two accounts' conversations had the same key.
+        // This holds even if two accounts' conversations had the same key.
         let stolen = TurnKey {
             account: "acct_2".into(),
             ..key("acct_1", 1, "m")

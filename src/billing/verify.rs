@@ -1,33 +1,32 @@
-//! The ledger's audit: every debit recomputed, every invariant checked, nothing repaired.
+//! The ledger audit: recomputes every debit, checks every invariant, repairs nothing.
 //!
-//! The invariants, and the rule under which a breach is found:
+//! The invariants, and the rule that a finding names:
 //!
-//! * an account is the sum of its entries, and each entry says the balance it left: `balance`,
+//! * an account is the sum of its entries, and each entry records the balance after it: `balance`,
 //!   `running balance`;
-//! * a completed request has exactly one debit, in the journal and in the ledger alike, and no void
-//!   beside it: `one ending per request`, `once per reference`, `journal`;
+//! * a completed request has exactly one debit, in the journal and in the ledger, and no void as
+//!   well: `one ending per request`, `once per reference`, `journal`;
 //! * no balance is below zero: `never below zero`;
-//! * what running processes hold is covered by balances, and no hold outlives its process: `holds`;
-//! * a debit is what its usage costs at the price it was admitted under: `cost`, `price version`,
+//! * balances cover the holds of running processes, and no hold outlives its process: `holds`;
+//! * a debit equals the cost of its usage at the price of its admission: `cost`, `price version`,
 //!   `detail`;
-//! * entries follow one another and are as they were written: `hash chain`;
-//! * credit comes from somewhere and goes somewhere: `direction`, `trial balance`, `credited`,
-//!   `a void costs nothing`;
-//! * refunds of a debit never pass it: `refund`; an adjustment says why: `detail`; a trial lapses
-//!   once it is over: `lapse`;
-//! * the journal has nothing old that the ledger lacks: `journal`; no line of one is damaged:
+//! * the entries form an unbroken chain and are unchanged: `hash chain`;
+//! * credit comes from a source and goes to a destination: `direction`, `trial balance`,
+//!   `credited`, `a void costs nothing`;
+//! * the refunds of a debit never exceed it: `refund`; an adjustment has a reason: `detail`; a
+//!   trial lapses only after its end: `lapse`;
+//! * the journal has nothing old that the ledger lacks: `journal`; no journal line is damaged:
 //!   `damaged journal`;
-//! * the ledger is the one that was written last, and there: `anchor` (`store/ledger/anchor.rs`);
-//! * the accounts of the ledger are in `app.db`: `accounts`;
-//! * a trial ends when its grant and its sign-up say: `trial end`; every account that was granted
-//!   is there: `balance`;
-//! * what keeps entries from being changed is in place: `schema`;
-//! * nobody but processes that live, or left a journal, has anything applied or set aside:
-//!   `claims`;
-//! * what pages and limits read added up is what the entries add up to: `sums`
-//!   (`store/ledger/sums.rs`);
-//! * a store that edges share has every balance as the ledger has it: `shared balance`
-//!   (`billing/shared.rs`).
+//! * the ledger exists and is the one written last: `anchor` (`store/ledger/anchor.rs`);
+//! * the ledger's accounts are in `app.db`: `accounts`;
+//! * a trial ends when its grant and its sign-up say: `trial end`; every account with a grant
+//!   exists: `balance`;
+//! * the schema objects that protect entries from changes are in place: `schema`;
+//! * only processes that live, or have a journal, have applied amounts or claims: `claims`;
+//! * the aggregates that pages and limits read equal the sums of the entries: `sums`
+//!   (`store/ledger/aggregates.rs`);
+//! * a shared store has the same balances as the ledger: `shared balance`
+//!   (`billing/shared_store_admin.rs`).
 //!
 //! Must not write.
 
@@ -46,7 +45,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::time::Duration;
 
-/// What an audit found.
+/// Result of an audit.
 #[derive(Debug, Default, Serialize)]
 pub struct Verdict {
     pub findings: Vec<Finding>,
@@ -57,35 +56,35 @@ pub struct Verdict {
     pub entries: u64,
 }
 
-/// One thing that is wrong.
+/// One violation of an invariant.
 #[derive(Debug, Serialize)]
 pub struct Finding {
-    /// Which rule is broken.
+    /// Name of the violated rule.
     pub rule: &'static str,
-    /// Ledger position, 0 for what is no entry.
+    /// Position in the ledger; 0 if the finding is not about an entry.
     pub seq: i64,
     pub message: String,
 }
 
-/// At most this many findings are listed: a broken chain would list every entry.
+/// Maximum number of findings: a broken chain would list every entry.
 const FINDINGS_MAX: usize = 1_000;
 
-/// Sums of one table that are looked at.
+/// Maximum number of aggregates to check per table.
 pub(super) const SUMS_MAX: u32 = 1_000;
 
-/// An ending reaches the ledger within milliseconds; one that is older than this and has not is
-/// stuck.
+/// Age above which an ending that has not reached the ledger is stuck; normally it takes
+/// milliseconds.
 const JOURNAL_AGE_MS: i64 = 60_000;
 
-/// Holds are mirrored some 20 ms late: what looks wrong is looked at again before it is called so.
+/// The mirror lags by about 20 ms, so an apparent violation is rechecked before it is reported.
 const LOOKS: u32 = 4;
 const LOOK_AGAIN: Duration = Duration::from_millis(60);
 
-/// The verdict where there are accounts and no ledger; `None` where there is one, or nothing was
-/// ever in it.
+/// Returns the report if there are accounts but no ledger; `None` if there is a ledger, or if it
+/// never had an entry.
 ///
 /// # Errors
-/// The accounts cannot be read.
+/// Returns an error if the accounts cannot be read.
 pub fn verify_missing(data_dir: &Path) -> Result<Option<Verdict>, StoreError> {
     Ok(missing::ledger(data_dir)?.map(|message| {
         let finding = Finding {
@@ -100,11 +99,11 @@ pub fn verify_missing(data_dir: &Path) -> Result<Option<Verdict>, StoreError> {
     }))
 }
 
-/// Accounts that the ledger in `data_dir` has and `app.db` lacks: nobody's key opens them, and
-/// their people can sign up again.
+/// Finds accounts that the ledger in `data_dir` has and `app.db` lacks: no key opens them, and
+/// their holders can sign up again.
 ///
 /// # Errors
-/// One of the two cannot be read.
+/// Returns an error if the ledger or `app.db` cannot be read.
 pub fn verify_accounts(data_dir: &Path) -> Result<Vec<Finding>, StoreError> {
     let find = |message| Finding {
         rule: "accounts",
@@ -125,8 +124,8 @@ pub fn verify_accounts(data_dir: &Path) -> Result<Vec<Finding>, StoreError> {
 }
 
 pub fn verify(ledger: &Ledger, data_dir: &Path, now_ms: i64) -> Result<Verdict, StoreError> {
-    // Before the ledger: what the journal has by now, the ledger must have by then, but for the
-    // youngest.
+    // Read the journal before the ledger: the ledger must then have all its endings, except the
+    // most recent ones.
     let kept = journal::kept(data_dir)?;
     let granted = app::granted_accounts(data_dir)?;
     let mut audit = Audit {
@@ -157,7 +156,7 @@ pub fn verify(ledger: &Ledger, data_dir: &Path, now_ms: i64) -> Result<Verdict, 
     Ok(audit.verdict)
 }
 
-/// One account's entries, added up without bounds.
+/// Totals of one account's entries, in integers that cannot overflow.
 #[derive(Debug, Clone, Copy, Default)]
 struct Sums {
     paid: i128,
@@ -171,15 +170,15 @@ struct Audit<'a> {
     prev: (i64, Vec<u8>),
     sums: HashMap<String, Sums>,
     lapsed_at: HashMap<String, (i64, i64)>,
-    /// When each trial ends as its grant says, ms since 1970.
+    /// End of each trial according to its grant, in ms since 1970.
     trial_ends: HashMap<String, i64>,
-    /// What was taken from whom, for the requests that were refunded.
+    /// Account and amount of each debit, to check refunds.
     debits: HashMap<String, (String, Micro)>,
     refunds: Vec<(i64, String, String, Micro)>,
     ended: HashSet<String>,
     posted: HashSet<(String, String)>,
     prices: HashMap<String, Option<Price>>,
-    /// Requests of the journal: account, kind and cost in the ledger.
+    /// Requests in the journal, each with its account, kind and cost in the ledger.
     journalled: HashMap<String, Option<(String, String, Micro)>>,
 }
 
@@ -266,8 +265,8 @@ impl Audit<'_> {
         self.prev = (entry.seq, entry.hash.clone());
     }
 
-    /// Each kind has its counter-account (promotion, sales, revenue, …), and moves credit from it
-    /// or to it.
+    /// Checks the sign of an entry. Each kind has its counter-account (promotion, sales, revenue,
+    /// …) and moves credit from it or to it.
     fn direction(&mut self, entry: &Entry) {
         let zero = Micro::ZERO;
         let (paid, trial) = (entry.d_paid, entry.d_trial);
@@ -381,8 +380,8 @@ impl Audit<'_> {
         }
     }
 
-    /// Accounts are as their sign-ups and their trials' grants have them. `granted`: the former,
-    /// where there are any.
+    /// Checks the accounts against their sign-ups and the grants of their trials. `granted` has the
+    /// sign-ups, if there is an `app.db`.
     fn sign_ups(
         &mut self,
         accounts: &[ledger::AccountRow],
@@ -424,7 +423,7 @@ impl Audit<'_> {
         }
     }
 
-    /// The ledger's anchor and schema, damaged journals, and what is kept of processes.
+    /// Checks the ledger's anchor and schema, damaged journals, and the records of processes.
     fn files(&mut self, data_dir: &Path) -> Result<(), StoreError> {
         if let Some(fault) = self.ledger.anchor_fault(data_dir)? {
             self.find("anchor", 0, fault.to_string());
@@ -442,7 +441,7 @@ impl Audit<'_> {
                 .first()
                 .cloned())
         };
-        // A process that ends removes its journal a moment before its rows.
+        // A process that shuts down removes its journal slightly before its rows.
         if at_every_look(strange)?.is_some() {
             for row in self.ledger.strange_boots(&journal::boots(data_dir)?)? {
                 self.find("claims", 0, row);
@@ -521,7 +520,7 @@ impl Audit<'_> {
         }
     }
 
-    /// What the journals say ended is in the ledger, as they say it.
+    /// Checks that the ledger has every request that ended in a journal, with the same amounts.
     fn journal(&mut self, kept: &[Kept], somebody_serves: bool, now_ms: i64) {
         for Kept {
             boot,
@@ -547,8 +546,8 @@ impl Audit<'_> {
                 None if *ended && old => {
                     format!("{request} ended in boot {boot} and never reached the ledger")
                 }
-                // A start voids what the dead left open. What a living process has open may run for
-                // long.
+                // A start voids the requests that dead processes left open. A request of a living
+                // process may stay open for long.
                 None if !*ended && old && !*is_living && somebody_serves => {
                     format!("{request} was left open by boot {boot} and never voided")
                 }
@@ -558,7 +557,7 @@ impl Audit<'_> {
         }
     }
 
-    /// What is kept added up, to be read without walking over the entries.
+    /// Checks the stored aggregates, which spare readers a walk over the entries.
     fn kept_sums(&mut self) -> Result<(), StoreError> {
         for wrong in self.ledger.wrong_sums(SUMS_MAX)? {
             self.find(
@@ -573,7 +572,8 @@ impl Audit<'_> {
         Ok(())
     }
 
-    /// What living processes hold is covered, and the dead hold nothing beside the living.
+    /// Checks that balances cover the holds of living processes, and that dead processes hold
+    /// nothing while others live.
     fn holds(&mut self, data_dir: &Path) -> Result<(), StoreError> {
         if let Some(damage) = HeldMirror::damage(data_dir)? {
             self.find(
@@ -609,8 +609,8 @@ impl Audit<'_> {
         Ok(())
     }
 
-    /// Why the account's holds cannot be right, if so. The mirror is read first: it is the older of
-    /// the two, and what was held then is either held or applied by now.
+    /// Describes why the account's holds cannot be right, if so. Reads the mirror before the
+    /// ledger: amounts held in the older mirror are still held or applied by now.
     fn uncovered(
         &self,
         mirror: &HeldMirror,
@@ -653,7 +653,8 @@ impl Audit<'_> {
     }
 }
 
-/// What is wrong at each of some looks: what is only on its way is right at one of them.
+/// Returns a violation only if it is present at every check: data that is merely late is right at
+/// one of them.
 fn at_every_look(
     look: impl Fn() -> Result<Option<String>, StoreError>,
 ) -> Result<Option<String>, StoreError> {

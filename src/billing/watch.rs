@@ -1,9 +1,8 @@
-//! What an edge knows of the shared store without being asked: whether it is fit to admit by, and
-//! whether it answers.
+//! Monitors the shared store for an edge: whether its settings are fit, and whether it answers.
 //!
-//! One thread, one probe at a time: seldom while requests hear from the store anyway, often while
-//! it fails. Nothing is admitted before the server was judged, whenever it is first met. Must not
-//! hold up what runs, nor what has ended: the courier asks by itself.
+//! One thread sends one probe at a time: rarely while requests hear from the store anyway, often
+//! while it fails. The edge admits nothing until the server was reached and checked. Must not delay
+//! running requests or their endings: the outbox relay contacts the store itself.
 
 use crate::store::StoreError;
 use crate::store::redis::breaker::Breaker;
@@ -12,18 +11,18 @@ use crate::telemetry::METRICS;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// How long a probe waits.
+/// Timeout of a probe.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// How long the start waits for a store to judge.
+/// How long the start waits for the store's fitness check.
 const JUDGE_WITHIN: Duration = Duration::from_secs(2);
-/// After how long without an answer an idle edge probes.
+/// How long an idle edge goes without a reply before it probes.
 const IDLE: Duration = Duration::from_millis(500);
-/// How soon a probe that failed is followed by another.
+/// Interval between probes while they fail.
 const PROBE_EVERY: Duration = Duration::from_millis(100);
-/// How long the store may have been silent where it is said to answer.
+/// Maximum silence of a store that counts as answering.
 const SILENT_MOST: Duration = Duration::from_secs(2);
 
-/// Probes until it is dropped.
+/// Probes the store until dropped.
 pub struct StoreWatch(Arc<State>);
 
 struct State {
@@ -34,18 +33,20 @@ struct State {
 
 #[derive(Clone, PartialEq, Eq)]
 enum Judgement {
-    /// It was not met yet.
+    /// The server has not been reached yet.
     Pending,
     Fit,
-    /// Why not.
+    /// The server is unfit; holds the reason.
     Unfit(String),
 }
 
 impl StoreWatch {
-    /// Judges the store, where it can be reached, and starts. `breaker` is closed once it is fit.
+    /// Checks the store if it can be reached, and starts the thread. Closes `breaker` once the
+    /// store is fit.
     ///
     /// # Errors
-    /// It would lose money (unless `may_forget`), or the thread cannot be started.
+    /// Returns an error if the store could lose data (unless `may_forget`), or if the thread cannot
+    /// start.
     pub fn start(
         address: &Address,
         breaker: Arc<Breaker>,
@@ -81,7 +82,7 @@ impl StoreWatch {
         Ok(Self(state))
     }
 
-    /// Why nothing is admitted; `None` where that is not so.
+    /// Why nothing is admitted; `None` if the edge admits requests.
     pub fn trouble(&self) -> Option<String> {
         let breaker = &self.0.breaker;
         match self.0.judged() {
@@ -133,8 +134,8 @@ impl State {
         outcome
     }
 
-    /// Judges one that was met late. What is unfit is judged again: it can be set right while it
-    /// runs.
+    /// Checks a server that was unreachable or unfit before. An operator can correct an unfit
+    /// server while it runs.
     async fn meet(&self, store: &SharedStore) {
         let before = self.judged();
         let Err(error) = self.judge(store).await else {

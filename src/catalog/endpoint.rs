@@ -12,39 +12,40 @@ pub struct Endpoint {
     pub tls: bool,
     pub host: String,
     pub port: u16,
-    /// Value of the `host` header: the port is left out where it is the scheme's own.
+    /// Value of the `host` header, without the port if it is the default of the scheme.
     pub authority: String,
     /// Path of the base address, without its final `/v1` and without a trailing slash.
     pub prefix: String,
-    /// `/v1` is added to the prefix. False if the base address already names an API version.
+    /// Whether to add `/v1` to the prefix. False if the base address already contains an API
+    /// version.
     pub adds_v1: bool,
     /// Overrides the whole path of generation requests.
     pub path: Option<String>,
-    /// Query parameters of every request, not yet percent-encoded.
+    /// Query parameters added to every request, not yet percent-encoded.
     pub query: Vec<(String, Secret)>,
-    /// Header fields of every request; names in lower case.
+    /// Header fields added to every request; names in lower case.
     pub headers: Vec<(String, Secret)>,
     pub auth: Auth,
     pub http_version: HttpVersion,
     pub weight: u32,
-    /// Requests that may run there at one time; `None`: any number.
+    /// Maximum number of concurrent requests; `None`: no limit.
     pub max_concurrent: Option<u32>,
     pub health_check: Option<HealthCheck>,
 }
 
-/// How the vendor's key is sent.
+/// How the gateway sends the vendor's key.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Auth {
     /// `authorization: Bearer KEY`
     Bearer,
     /// A header field with this lower-case name, whose value is the key alone.
     Header(String),
-    /// No key is sent.
+    /// No key.
     None,
 }
 
 impl Auth {
-    /// How the SDKs of this protocol send it.
+    /// How the SDKs of this protocol send the key.
     pub fn default_for(protocol: Protocol) -> Self {
         match protocol {
             Protocol::Messages => Self::Header("x-api-key".into()),
@@ -73,13 +74,13 @@ pub enum HttpVersion {
     Http2,
 }
 
-/// The usual ends of generation paths, after `/v1`.
+/// The standard ends of generation paths, after `/v1`.
 const CHAT: &str = "/chat/completions";
 const MESSAGES: &str = "/messages";
 const RESPONSES: &str = "/responses";
 
 impl Endpoint {
-    /// Its name in metrics and logs.
+    /// The endpoint's name in metrics and logs.
     pub fn label(&self) -> String {
         format!(
             "{}{}",
@@ -102,7 +103,7 @@ impl Endpoint {
         Some(target)
     }
 
-    /// The paths of calls other than generation are known.
+    /// True if the paths of calls other than generation are known.
     pub fn has_other_paths(&self) -> bool {
         self.path_of("/v1/models").is_some()
     }
@@ -125,8 +126,8 @@ impl Endpoint {
         }
     }
 
-    /// The URL of a call for display. Values of query parameters may be secrets and are hidden,
-    /// except `api-version`.
+    /// The URL of a call, for display. It hides the values of query parameters, which may be
+    /// secrets, except `api-version`.
     pub fn shown_url(&self, usual: &str) -> Option<String> {
         let path = self.path_of(usual)?;
         let scheme = if self.tls { "https" } else { "http" };
@@ -155,14 +156,14 @@ fn push_escaped(target: &mut String, text: &str) {
     }
 }
 
-/// How an endpoint is asked, without a request of a client, whether it is well.
+/// How the gateway probes an endpoint, independently of clients' requests.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct HealthCheck {
-    /// The whole path: the endpoint's prefix is not put before it.
+    /// The whole path: the endpoint's prefix is not prepended.
     pub path: String,
     pub interval: Duration,
     pub timeout: Duration,
-    /// Answers below 400 in a row.
+    /// Number of consecutive responses with a status below 400.
     pub passes_after: u32,
     pub fails_after: u32,
 }

@@ -1,5 +1,5 @@
-//! The model, vendor and endpoint that tests begin with. What a test counts on it says itself: here
-//! is only what must be there.
+//! The model, vendor and endpoint that tests start from. They hold only required values; each test
+//! sets the values that it depends on.
 
 use super::{Auth, Endpoint, HttpVersion, Model, Price, Secret, Vendor};
 use crate::protocol::Protocol;

@@ -10,7 +10,7 @@ pub struct AliasPattern {
 }
 
 impl AliasPattern {
-    /// `None` if the text has no `*` or more than one.
+    /// Parses an alias; `None` if the text has no `*` or more than one.
     pub fn parse(text: &str) -> Option<Self> {
         let (before, after) = text.split_once('*')?;
         (!after.contains('*')).then(|| Self {
@@ -24,7 +24,7 @@ impl AliasPattern {
             .is_some_and(|rest| rest.ends_with(&*self.after))
     }
 
-    /// Length in bytes without the `*`.
+    /// Length in bytes, without the `*`.
     pub fn length(&self) -> usize {
         self.before.len() + self.after.len()
     }

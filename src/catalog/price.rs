@@ -1,7 +1,7 @@
-//! One model's price list: by class, by size of the input, by feature, by service tier.
+//! The price list of one model: by token class, input size, feature and service tier.
 //!
-//! Immutable: a list's version is the hash of what it says. Must not know how much of anything was
-//! used beyond what chooses a price; `billing/pricing.rs` multiplies.
+//! Immutable: the version of a list is the hash of its contents. Must not know any usage beyond
+//! what selects a price; `billing/pricing.rs` multiplies prices by usage.
 
 use crate::money::{Factor, Micro};
 use crate::usage::{ServerTool, ServiceTier, Usage};
@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// µc per 1 000 000 tokens of each class.
+/// Prices in µc per 1 000 000 tokens of each class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rates {
     pub input: Micro,
@@ -20,8 +20,8 @@ pub struct Rates {
     pub output: Micro,
 }
 
-/// The rates of a whole request whose input, of all classes together, is larger than
-/// `above_input_tokens`.
+/// Prices for requests whose input, of all classes together, exceeds `above_input_tokens`. They
+/// apply to the whole request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tier {
     pub above_input_tokens: u64,
@@ -29,7 +29,7 @@ pub struct Tier {
     pub rates: Rates,
 }
 
-/// What else has a price. A member that is left out has none of its own.
+/// Prices other than those per token class. A member that is left out has no price.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Features {
@@ -54,23 +54,22 @@ pub struct Features {
     /// µc per 1 000 uses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mcp: Option<Micro>,
-    /// What the tokens of a request cost that was served in another tier than the usual one, as a
-    /// multiple.
+    /// Factor on the token prices, by the service tier that served the request.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub service_tier: Factors,
-    /// The same, by where it ran.
+    /// Factor on the token prices, by the region that served the request.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub inference_geo: Factors,
-    /// The same, by how fast it ran.
+    /// Factor on the token prices, by the speed at which the vendor served the request.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub speed: Factors,
 }
 
-/// Multiples of the prices of tokens, by the vendor's word.
+/// Factors on token prices, by the vendor's name of the tier, region or speed.
 pub type Factors = BTreeMap<ServiceTier, Factor>;
 
 impl Features {
-    /// µc per 1 000 uses; 0 is a price too.
+    /// Price in µc per 1 000 uses; 0 is a valid price.
     pub fn of_tool(&self, tool: ServerTool) -> Option<Micro> {
         match tool {
             ServerTool::WebSearch => self.web_search,
@@ -81,7 +80,7 @@ impl Features {
         }
     }
 
-    /// The multiples of tokens' prices, each by its key.
+    /// The factors on token prices, each with its key.
     pub fn factors(&self) -> [(&'static str, &Factors); 3] {
         [
             ("service_tier", &self.service_tier),
@@ -91,7 +90,7 @@ impl Features {
     }
 }
 
-/// A price list. Without tiers and features it reads and writes as it did before there were any.
+/// A price list. Without tiers and features it serialises to the same form as before those existed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Price {
     pub version: String,
@@ -107,19 +106,19 @@ pub struct Price {
     pub features: Features,
 }
 
-/// The rates of every input from `least` to `most` tokens, both included.
+/// The prices for every input from `least` to `most` tokens, both inclusive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
     pub least: u64,
     pub most: u64,
-    /// The tier's own threshold; `None`: the base prices.
+    /// Threshold of the tier; `None` for the base prices.
     pub above_input_tokens: Option<u64>,
     pub rates: Rates,
 }
 
 impl Span {
-    /// How many tokens more, at least and at most, an input within this span has than `tokens`;
-    /// `None` where it has fewer.
+    /// Fewest and most tokens that an input within this band has beyond `tokens`; `None` if every
+    /// input in the band has fewer.
     pub fn beside(&self, tokens: u64) -> Option<(u64, u64)> {
         let most = if self.most == u64::MAX {
             u64::MAX
@@ -131,7 +130,8 @@ impl Span {
 }
 
 impl Price {
-    /// A flat list, in the order input, cache read, 5-minute and 1-hour cache write, output.
+    /// Creates a flat list from its prices, in the order input, cache read, 5-minute and 1-hour
+    /// cache write, output.
     pub fn new([input, cache_read, cache_write_5m, cache_write_1h, output]: [Micro; 5]) -> Self {
         let base = Rates {
             input,
@@ -143,7 +143,7 @@ impl Price {
         Self::list(base, Vec::new(), Features::default())
     }
 
-    /// `tiers` are strictly ascending.
+    /// Creates a list with tiers; `tiers` must be strictly ascending.
     pub fn list(base: Rates, tiers: Vec<Tier>, features: Features) -> Self {
         let Rates {
             input,
@@ -165,7 +165,7 @@ impl Price {
         }
     }
 
-    /// `version` is the hash of these prices.
+    /// Whether `version` is the version of these prices.
     pub fn is_version(&self, version: &str) -> bool {
         self.version == version
             && self::version(&self.base(), &self.tiers, &self.features) == version
@@ -189,7 +189,7 @@ impl Price {
         }
     }
 
-    /// Every input there can be, ascending, without a gap.
+    /// The price bands in ascending order. They cover every possible input without a gap.
     pub fn spans(&self) -> impl DoubleEndedIterator<Item = Span> + '_ {
         let ends = |index: usize| {
             self.tiers
@@ -215,7 +215,7 @@ impl Price {
         std::iter::once(base).chain(tiers)
     }
 
-    /// What an input of so many tokens, all classes together, is charged at.
+    /// The price band for an input of this many tokens, all classes together.
     pub fn span_of(&self, input_tokens: u64) -> Span {
         let base = Span {
             least: 0,
@@ -228,7 +228,7 @@ impl Price {
             .unwrap_or(base)
     }
 
-    /// The multiple of tokens' prices for how `usage` was served.
+    /// The factor on token prices for the tier, region and speed that served `usage`.
     pub fn factor(&self, usage: &Usage) -> Factor {
         let words = [usage.service_tier, usage.inference_geo, usage.speed];
         let factors = self.features.factors().into_iter().zip(words);
@@ -238,15 +238,16 @@ impl Price {
     }
 }
 
-/// The multiple for a word; that of the usual one, and of one without a price of its own, is 1.
+/// The factor for a vendor's name. 1 for the standard tier, and for a name without a price of its
+/// own.
 pub fn factor_of(factors: &Factors, word: Option<ServiceTier>) -> Factor {
     word.and_then(|word| factors.get(&word))
         .copied()
         .unwrap_or(Factor::ONE)
 }
 
-/// The hash of a list. What a list does not have is not in its text: so a flat one keeps the
-/// version it always had.
+/// The hash of a price list. Members that are left out are not part of the hashed text, so a flat
+/// list keeps the version it always had.
 fn version(base: &Rates, tiers: &[Tier], features: &Features) -> String {
     let mut text = rates_text(base);
     // Writing to a string cannot fail.

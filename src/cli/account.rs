@@ -1,7 +1,7 @@
 //! `model-gateway account …` and `model-gateway key …`: accounts and keys from the command line.
 //!
-//! Works while the gateway runs, and before it first ran. Must not read the config file: it is
-//! handed what it needs. A key in the clear is printed once, by `key create`.
+//! Works while the gateway runs, and before its first start. Must not read the config file: the
+//! caller passes what it needs. Plaintext keys are printed once, at creation.
 
 use super::settings::{self, KeyArgs, RateArgs, Span};
 use crate::account::{
@@ -20,26 +20,26 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 
-/// The longest password that is read from stdin, in bytes.
+/// Maximum length of a password read from stdin, in bytes.
 const PASSWORD_BYTES_MAX: u64 = 4_096;
 
 #[derive(Debug, Subcommand)]
 pub enum AccountCommand {
-    /// Open an account, with the trial that `signup` in the config gives.
+    /// Create an account, with the trial credits that `signup` in the config file grants.
     Create {
         #[arg(long)]
         email: String,
-        /// Read a password for the dashboard from stdin (one line). Without it the account has no
-        /// sign-in.
+        /// Read a dashboard password from stdin (one line). Without it the account cannot sign in
+        /// to the dashboard.
         #[arg(long)]
         password_stdin: bool,
-        /// Make it an administrator's account.
+        /// Make it an administrator account.
         #[arg(long, conflicts_with = "viewer")]
         admin: bool,
-        /// Let it look at the operator's view, and not act there.
+        /// Give read-only access to the operator pages.
         #[arg(long)]
         viewer: bool,
-        /// Give no trial credits.
+        /// Grant no trial credits.
         #[arg(long)]
         no_trial: bool,
     },
@@ -47,117 +47,121 @@ pub enum AccountCommand {
     List,
     /// Show an account and its balance.
     Show {
-        /// Its id or its e-mail.
+        /// Account id or e-mail.
         account: String,
     },
-    /// Add credits that do not lapse.
+    /// Add credits that do not expire.
     Grant {
-        /// Its id or its e-mail.
+        /// Account id or e-mail.
         account: String,
-        /// A decimal number of credits, as in 25.5.
+        /// Number of credits, a decimal such as 25.5.
         credits: Micro,
-        /// What the credits are for, as in an invoice's number. The same reference never counts
-        /// twice.
+        /// What the credits are for, such as an invoice number. A reference is posted only once,
+        /// even if the command is repeated.
         #[arg(long = "ref")]
         reference: String,
     },
-    /// Add credits that were bought. As `grant`, but the books tell the two apart.
+    /// Add credits that the account holder bought. Like `grant`, but recorded as a purchase in the
+    /// ledger.
     TopUp {
-        /// Its id or its e-mail.
+        /// Account id or e-mail.
         account: String,
-        /// A decimal number of credits, as in 25.5.
+        /// Number of credits, a decimal such as 25.5.
         credits: Micro,
-        /// The payment, as in an invoice's number. The same reference never counts twice.
+        /// Reference of the payment, such as an invoice number. A reference is posted only once,
+        /// even if the command is repeated.
         #[arg(long = "ref")]
         reference: String,
     },
-    /// Show what an account's requests are limited to, or set it, for all its keys together.
+    /// Show or set the rate limits of an account, which apply to all its keys together.
     Limit {
-        /// Its id or its e-mail.
+        /// Account id or e-mail.
         account: String,
         #[command(flatten)]
         rates: RateArgs,
     },
-    /// Make invite codes, and print them this once: each opens one account where `signup.mode` is
-    /// `invite`.
+    /// Create invite codes and print them; they cannot be shown again. Each code opens one account
+    /// if `signup.mode` is `invite`.
     Invite {
-        /// Codes to make, 1 to 100.
+        /// Number of codes, 1 to 100.
         #[arg(long, default_value_t = 1)]
         count: u32,
-        /// How long they are good, as in 24h or 7d.
+        /// Time until the codes expire, such as 24h or 7d.
         #[arg(long, default_value = "7d")]
         expires_in: Span,
     },
     /// List the latest invitations, without their codes.
     Invites,
-    /// Take an invitation back that nobody has used.
+    /// Revoke an unused invitation.
     WithdrawInvite {
-        /// Its id, as `account invites` shows it, or its code.
+        /// Invitation id, as `account invites` shows it, or the code.
         invite: String,
     },
-    /// Set the password that the account signs in to the dashboard with, and end all its sessions.
-    /// Use it for an account without a password, or whose holder forgot it.
+    /// Set an account's dashboard password and end all its sessions. Use it for an account without
+    /// a password, or if the account holder forgot it.
     SetPassword {
-        /// Its id or its e-mail.
+        /// Account id or e-mail.
         account: String,
-        /// Read the password from stdin (one line). Without it a random one is made, and printed
-        /// this once.
+        /// Read the password from stdin (one line). Without it a random password is generated and
+        /// printed once.
         #[arg(long)]
         password_stdin: bool,
     },
-    /// Refuse an account's keys until it is resumed.
+    /// Refuse all keys of an account until it is resumed.
     Suspend {
-        /// Its id or its e-mail.
+        /// Account id or e-mail.
         account: String,
     },
-    /// Let a suspended account's keys work again.
+    /// Accept the keys of a suspended account again.
     Resume {
-        /// Its id or its e-mail.
+        /// Account id or e-mail.
         account: String,
     },
 }
 
 #[derive(Debug, Subcommand)]
 pub enum KeyCommand {
-    /// Make a key, and print it this once.
+    /// Create a key and print it; it cannot be shown again.
     Create {
-        /// The account's id or e-mail.
+        /// Account id or e-mail.
         #[arg(long)]
         account: String,
-        /// 1 to 64 characters, to tell keys apart.
+        /// Name that distinguishes the key from others, 1 to 64 characters.
         #[arg(long)]
         name: String,
         #[command(flatten)]
         settings: KeyArgs,
     },
-    /// Change what is set for a key, from the next request on. What is not named stays as it is.
+    /// Change the settings of a key from the next request on. Settings that are not named stay
+    /// unchanged.
     Set {
         key_id: String,
         #[command(flatten)]
         settings: KeyArgs,
     },
-    /// Make a key like this one, and print it this once; the old one works on for a while.
+    /// Create a new key with the same settings and print it; it cannot be shown again. The old key
+    /// works for a while longer. Use it to replace a key without downtime.
     Rotate {
         key_id: String,
-        /// How long the old one works on, as in 90m, 24h or 7d.
+        /// Time that the old key continues to work, such as 90m, 24h or 7d.
         #[arg(long, default_value = "24h")]
         overlap: Span,
     },
-    /// List an account's keys.
+    /// List the keys of an account.
     List {
-        /// The account's id or e-mail.
+        /// Account id or e-mail.
         #[arg(long)]
         account: String,
     },
-    /// Refuse a key, from the next request on, until it is enabled.
+    /// Refuse a key from the next request on, until it is enabled again.
     Disable { key_id: String },
-    /// Let a disabled key work again.
+    /// Accept a disabled key again.
     Enable { key_id: String },
-    /// Revoke a key for ever; it is refused from the next request on.
+    /// Revoke a key permanently; it is refused from the next request on.
     Revoke { key_id: String },
 }
 
-/// What the commands work with.
+/// The dependencies of the commands.
 pub struct Context<'a> {
     pub accounts: &'a Accounts,
     pub billing: &'a Billing,
@@ -168,7 +172,7 @@ pub struct Context<'a> {
 }
 
 /// # Errors
-/// What could not be done, and why.
+/// Returns an error that says what could not be done, and why.
 pub fn run_account(command: AccountCommand, context: &Context<'_>) -> anyhow::Result<()> {
     match command {
         AccountCommand::Create {
@@ -252,7 +256,7 @@ pub fn run_account(command: AccountCommand, context: &Context<'_>) -> anyhow::Re
 }
 
 /// # Errors
-/// What could not be done, and why.
+/// Returns an error that says what could not be done, and why.
 pub fn run_key(command: KeyCommand, context: &Context<'_>) -> anyhow::Result<()> {
     match command {
         KeyCommand::Create {
@@ -310,7 +314,7 @@ pub fn run_key(command: KeyCommand, context: &Context<'_>) -> anyhow::Result<()>
         KeyCommand::List { account } => {
             let (mut text, mut values) = (String::new(), Vec::new());
             for key in context.accounts.keys(&find(context, &account)?.id)? {
-                // Of a key without a limit, all that it has spent.
+                // For a key without a limit, show its total spend.
                 let period = key
                     .settings
                     .spend_limit
@@ -341,8 +345,8 @@ pub fn run_key(command: KeyCommand, context: &Context<'_>) -> anyhow::Result<()>
     }
 }
 
-/// Tells of an act before it is done; the audit log may so have one that then failed, and never
-/// lacks one.
+/// Records an action in the audit log before it is done. The log may therefore contain an action
+/// that then failed, but it never lacks one.
 fn tell(
     context: &Context<'_>,
     act: &'static str,
@@ -364,7 +368,7 @@ fn show_new(context: &Context<'_>, new: &NewKey) -> anyhow::Result<()> {
     )
 }
 
-/// Whom the audit log names: the user of this machine who runs the command.
+/// The actor for the audit log: the user of this machine who runs the command.
 pub fn command_line() -> By {
     By {
         actor: format!("uid {}", rustix::process::getuid().as_raw()),
@@ -488,7 +492,7 @@ fn list(context: &Context<'_>) -> anyhow::Result<()> {
     print(context.json, &Value::Array(value), &text)
 }
 
-/// Of the latest.
+/// Maximum number of invitations that `account invites` lists, the latest first.
 const INVITES_LISTED: u32 = 100;
 
 fn invites(context: &Context<'_>) -> anyhow::Result<()> {
@@ -662,7 +666,7 @@ fn key_json(key: &Key, spend: &KeySpend) -> Value {
     value
 }
 
-/// One JSON document, or the text; nothing else goes to stdout.
+/// Prints one JSON document or the text; nothing else goes to stdout.
 pub fn print(json: bool, value: &Value, text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     if json {

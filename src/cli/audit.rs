@@ -1,7 +1,6 @@
-//! `model-gateway audit …`: what was done in an administrator's name, and whether the log of it is
-//! whole.
+//! `model-gateway audit …`: shows and verifies the log of administrators' actions.
 //!
-//! Works while the gateway runs, and before it first ran. Must not write.
+//! Works while the gateway runs, and before its first start. Must not write.
 
 use super::account::print;
 use crate::account::Accounts;
@@ -15,22 +14,23 @@ use std::process::ExitCode;
 
 #[derive(Debug, Subcommand)]
 pub enum AuditCommand {
-    /// Show the latest lines, the newest first.
+    /// Show the latest lines, newest first.
     Show {
-        /// At most so many lines.
+        /// Maximum number of lines.
         #[arg(long, default_value_t = 50)]
         last: u32,
     },
-    /// Recompute every line; exit 0 only with no finding. A line's hash is the SHA-256 of the hash
-    /// before it (32 bytes, zeroes before the first) and of the text
-    /// SEQ␟AT_MS␟ACTOR␟ADDRESS␟ACT␟OBJECT␟BEFORE␟AFTER, where ␟ is the byte 1F. It does not show
-    /// that the whole end of the log is missing: keep the last hash elsewhere for that.
+    /// Recompute the hash of every line; exit with 0 only if there is no finding. The hash of a
+    /// line is the SHA-256 of the previous line's hash (32 bytes, zeroes for the first) and of the
+    /// text SEQ␟AT_MS␟ACTOR␟ADDRESS␟ACT␟OBJECT␟BEFORE␟AFTER, where ␟ is the byte 1F. This does not
+    /// detect that lines were removed from the end of the log: to detect that, store the last hash
+    /// elsewhere.
     #[command(verbatim_doc_comment)]
     Verify,
 }
 
 /// # Errors
-/// The log cannot be read.
+/// Returns an error if the log cannot be read.
 pub fn run(
     command: AuditCommand,
     settings: &CommandSettings,

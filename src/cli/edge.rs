@@ -1,7 +1,7 @@
-//! `model-gateway edge drain`: ends an edge for good, with nothing left on its machine that the
-//! ledger lacks.
+//! `model-gateway edge drain`: shuts an edge down for good, so that its machine holds nothing that
+//! the ledger lacks.
 //!
-//! Must not end a process in another way than its operator would: by SIGTERM.
+//! Must not stop a process in any way other than an operator would: by SIGTERM.
 
 use crate::billing::courier::{self, Carried};
 use crate::billing::{journal, owner};
@@ -20,21 +20,23 @@ const LOOK: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Subcommand)]
 pub enum EdgeCommand {
-    /// End the edge that serves from this data_dir and wait until the ledger has every request that
-    /// it ended: then the machine may go. Where none runs, what dead ones left is brought there.
-    /// Keep its supervisor from starting it again.
+    /// Stop the edge that uses this data_dir, and wait until the ledger has every request that the
+    /// edge completed. Use it before you remove the machine. If no edge runs, it delivers the
+    /// journals that stopped edges left behind. First keep the supervisor from restarting the edge.
     Drain {
-        /// It always waits for that; the flag says so.
+        /// Has no effect: the command always waits for the ledger.
         #[arg(long)]
         wait_watermark: bool,
-        /// How long all of it may take, in seconds; exit 1 with what is left after that.
+        /// Time limit for the whole command, in seconds. After it, the command reports what is left
+        /// and exits with 1.
         #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=86_400))]
         within_seconds: u64,
     },
 }
 
 /// # Errors
-/// The edge cannot be told, its journals cannot be read, or there is no shared store.
+/// Returns an error if the edge cannot be signalled, its journals cannot be read, or there is no
+/// shared store.
 pub fn run(
     command: &EdgeCommand,
     settings: &CommandSettings,
@@ -70,8 +72,8 @@ pub fn run(
     })
 }
 
-/// Tells whoever serves from `data_dir` to end, and waits until nobody does. Returns how many still
-/// do in the end.
+/// Sends SIGTERM to the process that serves from `data_dir`, and waits until none does. Returns the
+/// number of processes that still run at the end.
 fn end(data_dir: &Path, until: Instant) -> anyhow::Result<usize> {
     let mut told = None;
     loop {
@@ -90,7 +92,7 @@ fn end(data_dir: &Path, until: Instant) -> anyhow::Result<usize> {
                 }
             }
         }
-        // One that has handed over to a successor still has its journal.
+        // A process that has handed over to a successor still holds its journal.
         let living = journal::live_boots(data_dir)?.len();
         if living == 0 || Instant::now() >= until {
             return Ok(living);

@@ -1,7 +1,8 @@
-//! `model-gateway ledger …`: the audit, the entries, an operator's corrections, copies, and
-//! journals left behind.
+//! `model-gateway ledger …`: verifies and exports the ledger, posts corrections, makes backups, and
+//! replays journals that were left behind.
 //!
-//! Works while the gateway runs, and before it first ran. Must not decide what the rules allow.
+//! Works while the gateway runs, and before its first start. Must not decide what the ledger's
+//! rules allow.
 
 use super::account::command_line;
 use crate::account::Accounts;
@@ -26,79 +27,83 @@ use std::time::Duration;
 
 #[derive(Debug, Subcommand)]
 pub enum LedgerCommand {
-    /// Recompute every debit and check every invariant; exit 0 only with no finding.
+    /// Recompute every debit and check every invariant; exit with 0 only if there is no finding.
     Verify {
-        /// Before that, make the sums anew from the entries that pages and keys' spend limits read:
-        /// what finds of the rule `sums` ask for. Entries and balances stay as they are. A running
-        /// gateway enters debits when it is done, and one whose edges share a store limits keys by
-        /// that store's own counts.
+        /// First rebuild the cached totals that pages and keys' spend limits read. Use it when
+        /// `verify` reports `sums`. Entries and balances do not change. A running gateway posts its
+        /// debits after the rebuild is done. With a shared store, edges enforce spend limits by the
+        /// store's own counts.
         #[arg(long)]
         rebuild_sums: bool,
     },
-    /// Show an account's latest entries, the newest first.
+    /// Show the latest entries of an account, newest first.
     Show {
-        /// Its id or its e-mail.
+        /// Account id or e-mail.
         account: String,
-        /// At most so many lines.
+        /// Maximum number of entries.
         #[arg(long, default_value_t = 50)]
         last: u32,
     },
-    /// Write entries to stdout, the oldest first. A whole export proves itself: an entry's hash is
-    /// the SHA-256 of the hash before it (32 bytes, zeroes before the first) and of the text
-    /// SEQ␟KIND␟REF␟ACCOUNT␟AT_MS␟[D_PAID, D_TRIAL, BAL_PAID, BAL_TRIAL, WRITEOFF]␟DETAIL, where ␟
-    /// is the byte 1F and amounts are whole millionths of a credit.
+    /// Write entries to stdout, oldest first. A complete export can be verified without the ledger:
+    /// the hash of an entry is the SHA-256 of the previous entry's hash (32 bytes, zeroes for the
+    /// first) and of the text SEQ␟KIND␟REF␟ACCOUNT␟AT_MS␟[D_PAID, D_TRIAL, BAL_PAID, BAL_TRIAL,
+    /// WRITEOFF]␟DETAIL, where ␟ is the byte 1F and amounts are whole millionths of a credit.
     #[command(verbatim_doc_comment)]
     Export {
-        /// `--json` means json.
+        /// Output format. `--json` implies json.
         #[arg(long, value_enum, default_value_t = Format::Csv)]
         format: Format,
-        /// Only this account's: its id or its e-mail.
+        /// Export only the entries of this account (id or e-mail).
         #[arg(long)]
         account: Option<String>,
-        /// From this moment on: 2026-11-21 or 2026-11-21T12:00:00Z.
+        /// Export entries from this time on: 2026-11-21 or 2026-11-21T12:00:00Z.
         #[arg(long, value_parser = moment)]
         from: Option<i64>,
-        /// Up to this moment and without it.
+        /// Export entries before this time.
         #[arg(long, value_parser = moment)]
         to: Option<i64>,
     },
-    /// Give back what a response cost, or a part of it. All refunds of a debit together never pass
-    /// it.
+    /// Refund the cost of a response, or a part of it. The refunds of a debit can never exceed the
+    /// debit.
     Refund {
-        /// As in a receipt and in `x-request-id`.
+        /// Request id, as in the receipt and in `x-request-id`.
         request_id: String,
-        /// A decimal number of credits; all that is left of the debit where none is given.
+        /// Number of credits, a decimal. Default: all of the debit that has not been refunded yet.
         credits: Option<Micro>,
-        /// What the refund is for, as in a ticket's number. The same reference never counts twice.
+        /// What the refund is for, such as a ticket number. A reference is posted only once, even
+        /// if the command is repeated.
         #[arg(long = "ref")]
         reference: String,
     },
-    /// Correct a balance by hand. What is taken is never held by a running request, and never leads
-    /// below zero.
+    /// Correct a balance by hand. A deduction cannot use credits that running requests hold, and
+    /// cannot make the balance negative.
     Adjust {
-        /// Its id or its e-mail.
+        /// Account id or e-mail.
         account: String,
-        /// A decimal number of credits; a negative one takes.
+        /// Number of credits, a decimal. A negative number deducts credits.
         #[arg(allow_hyphen_values = true)]
         credits: Micro,
-        /// The same reference never counts twice.
+        /// Reference of the correction. A reference is posted only once, even if the command is
+        /// repeated.
         #[arg(long = "ref")]
         reference: String,
-        /// For whoever reads the books later.
+        /// Reason for the correction, recorded in the ledger.
         #[arg(long)]
         reason: String,
     },
-    /// Copy accounts, ledger and journal into a new folder, while the gateway runs or not. It is a
-    /// data_dir: to restore it, start a gateway with a copy of it as `data_dir`.
+    /// Copy accounts, ledger and journal into a new directory. Works whether or not the gateway
+    /// runs. To restore the backup, start a gateway with a copy of that directory as its
+    /// `data_dir`.
     Backup { dir: PathBuf },
-    /// Bring a journal folder that was left behind into the ledger; doing it twice changes nothing.
-    /// With a shared store from any machine that reaches it, the folder copied there: the store is
-    /// told, and the sidecar enters it.
+    /// Enter the requests from a journal directory that was left behind into the ledger. Repeating
+    /// it has no effect. With a shared store, run it on any machine that reaches the store, with
+    /// the directory copied there: the command publishes the entries to the store, and the sidecar
+    /// posts them.
     Replay { dir: PathBuf },
 }
 
 impl LedgerCommand {
-    /// Adds entries, which an older ledger must not get.
+    /// True for commands that add entries, which must not be added to an older ledger.
     fn posts(&self) -> bool {
         matches!(
             self,
@@ -107,7 +112,7 @@ impl LedgerCommand {
     }
 }
 
-/// How long a replay waits for the sidecar to enter it all.
+/// Time that a replay waits for the sidecar to post all entries.
 const REPLAY_WITHIN: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -117,7 +122,7 @@ pub enum Format {
 }
 
 /// # Errors
-/// The ledger cannot be read, or its rules forbid what was asked for.
+/// Returns an error if the ledger cannot be read, or if its rules forbid the operation.
 pub fn run(
     command: LedgerCommand,
     settings: &CommandSettings,
@@ -219,7 +224,7 @@ pub fn run(
     Ok(code)
 }
 
-/// Computes the cached totals again from the ledger's entries, and reports on stderr how many were
+/// Recomputes the cached totals from the ledger's entries, and reports on stderr how many were
 /// wrong.
 fn rebuild_cached_totals(billing: &Billing, settings: &CommandSettings) -> anyhow::Result<()> {
     let (by, now_ms) = (command_line(), clock::now_ms());
@@ -227,7 +232,7 @@ fn rebuild_cached_totals(billing: &Billing, settings: &CommandSettings) -> anyho
     let rebuild = || billing.rebuild_sums();
     let acting = accounts.acting(&by, now_ms);
     let wrong = acting.order("ledger.rebuild-sums", "ledger", &json!({}), rebuild)?;
-    // Stdout is the verdict's.
+    // Stdout is for the verdict.
     eprintln!("{wrong} sums were not what their entries add up to, and are now");
     Ok(())
 }
@@ -291,7 +296,8 @@ fn backup(billing: &Billing, dir: &Path, json: bool, out: &mut impl Write) -> an
     Ok(())
 }
 
-/// Tells the shared store what a journal holds, until the sidecar's ledger has it.
+/// Publishes the entries of a journal to the shared store, and waits until the sidecar's ledger has
+/// them.
 fn replay(
     dir: &Path,
     address: Address,
@@ -327,7 +333,7 @@ fn replay(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Milliseconds since 1970 of a day (its first moment, UTC) or of a time with its offset.
+/// Parses a date (its start, UTC) or a time with offset, into milliseconds since 1970.
 fn moment(text: &str) -> Result<i64, String> {
     let midnight = format!("{text}T00:00:00Z");
     let text = if text.contains('T') { text } else { &midnight };
@@ -389,7 +395,7 @@ fn show(entries: &[Entry], json: bool, out: &mut impl Write) -> anyhow::Result<(
         let about = about
             .into_iter()
             .filter(|text| !text.is_empty() && *text != entry.reference);
-        // A reason may have line ends: an entry is one line all the same.
+        // A reason may contain line breaks, but an entry is always one line.
         let about = about
             .fold(String::new(), |all, text| all + " " + text)
             .replace(char::is_control, " ");
@@ -407,7 +413,7 @@ fn show(entries: &[Entry], json: bool, out: &mut impl Write) -> anyhow::Result<(
     Ok(())
 }
 
-/// An entry as it is exported: everything that its hash covers, and the hash.
+/// An exported entry: everything that its hash covers, and the hash.
 #[derive(Serialize)]
 struct Line {
     seq: i64,
@@ -422,7 +428,8 @@ struct Line {
     bal_paid: Micro,
     bal_trial: Micro,
     writeoff: Micro,
-    /// As stored, byte for byte: a text, because a parsed document would not give its bytes back.
+    /// Detail as stored, byte for byte. It is text, because a parsed document would not reproduce
+    /// the same bytes.
     detail: String,
     prev: String,
     hash: String,
@@ -471,7 +478,7 @@ fn line(entry: Entry) -> Line {
     }
 }
 
-/// RFC 4180: what may hold a comma, a quote or a line end is quoted.
+/// RFC 4180: quote fields that may contain a comma, a quote or a line break.
 fn csv(out: &mut impl Write, line: &Line) -> io::Result<()> {
     let Line {
         seq,

@@ -13,8 +13,8 @@ use std::path::Path;
 
 #[derive(Debug, Subcommand)]
 pub enum ModelsCommand {
-    /// Print a vendor's known models with limits and prices as YAML. Check the prices, then copy it
-    /// into the config file.
+    /// Print a vendor's known models with limits and prices as YAML. Use it to fill the config
+    /// file: check the prices, then copy the output.
     Import {
         /// Preset: openai, anthropic, azure-openai, gemini, xai, mistral, deepseek, groq,
         /// openrouter, together, fireworks, vllm, ollama, llama-cpp or lm-studio.
@@ -26,7 +26,7 @@ pub enum ModelsCommand {
 }
 
 /// # Errors
-/// There is no such preset.
+/// Returns an error if there is no such preset.
 pub fn run(command: &ModelsCommand, file: &Path, json: bool) -> anyhow::Result<()> {
     let ModelsCommand::Import {
         preset: name,

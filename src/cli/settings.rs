@@ -1,6 +1,7 @@
-//! What `key create`, `key set` and `account limit` can set, as arguments; and how it is shown.
+//! The arguments of `key create`, `key set` and `account limit`, and how their values are
+//! displayed.
 //!
-//! Each has a word that takes it back. Must not touch a store.
+//! Each argument has a word that resets it. Must not access a store.
 
 use crate::account::{KeySettings, RateSettings};
 use crate::billing::bounds::SpendLimit;
@@ -11,7 +12,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use std::str::FromStr;
 
-/// A length of time: a number and `s`, `m`, `h`, `d` or `w`.
+/// A duration: a number followed by `s`, `m`, `h`, `d` or `w`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
     pub ms: i64,
@@ -39,7 +40,7 @@ impl FromStr for Span {
     }
 }
 
-/// What is to be set, or taken back.
+/// A value to set, or `None` to reset the setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Setting<T>(pub Option<T>);
 
@@ -57,15 +58,15 @@ fn setting<T: FromStr<Err = E>, E: std::fmt::Display>(
 
 #[derive(Debug, Default, Args)]
 pub struct KeyArgs {
-    /// Refuse the key after so long, as in 90m, 24h or 30d; `never` takes it back.
+    /// Time until the key expires, such as 90m, 24h or 30d; `never` removes the expiry.
     #[arg(long, value_name = "TIME", value_parser = |text: &str| setting::<Span, _>(text, "never"))]
     expires_in: Option<Setting<Span>>,
-    /// What the key may spend by day, week, month (in UTC) or in total, as in 100/day; `none` takes
-    /// it back.
+    /// Spend limit of the key per day, week, month (UTC) or in total, such as 100/day; `none`
+    /// removes the limit.
     #[arg(long, value_name = "CREDITS/PERIOD", value_parser = |text: &str| setting::<SpendLimit, _>(text, "none"))]
     spend_limit: Option<Setting<SpendLimit>>,
-    /// The only models that the key may use, by their catalog ids, separated by commas; `all` takes
-    /// it back.
+    /// Models that the key may use, as catalog ids separated by commas; `all` removes the
+    /// restriction.
     #[arg(long, value_name = "MODEL,...", value_delimiter = ',')]
     models: Option<Vec<String>>,
     #[command(flatten)]
@@ -74,20 +75,21 @@ pub struct KeyArgs {
 
 #[derive(Debug, Default, Args)]
 pub struct RateArgs {
-    /// Requests in a minute; 0: no limit; `default`: as the config file says.
+    /// Requests per minute; 0: no limit; `default`: the value of the config file.
     #[arg(long, value_name = "N", value_parser = |text: &str| setting::<u64, _>(text, "default"))]
     requests_per_minute: Option<Setting<u64>>,
-    /// Tokens in a minute, in and out together; 0: no limit; `default`: as the config file says.
+    /// Tokens per minute, input and output together; 0: no limit; `default`: the value of the
+    /// config file.
     #[arg(long, value_name = "N", value_parser = |text: &str| setting::<u64, _>(text, "default"))]
     tokens_per_minute: Option<Setting<u64>>,
-    /// Requests that run at one time; 0: no limit; `default`: as the config file says.
+    /// Concurrent requests; 0: no limit; `default`: the value of the config file.
     #[arg(long, value_name = "N", value_parser = |text: &str| setting::<u64, _>(text, "default"))]
     concurrent: Option<Setting<u64>>,
 }
 
 impl KeyArgs {
     /// # Errors
-    /// The catalog has no such model, or cannot be read.
+    /// Returns an error if the catalog has no such model, or cannot be read.
     pub fn check(&self, settings: &CommandSettings) -> anyhow::Result<()> {
         if self.models.is_none() {
             return Ok(());
@@ -110,7 +112,7 @@ impl KeyArgs {
         Ok(())
     }
 
-    /// Changes what is asked for, and nothing else.
+    /// Applies the given arguments, and changes nothing else.
     pub fn apply(&self, settings: &mut KeySettings, now_ms: i64) {
         if let Some(Setting(span)) = self.expires_in {
             settings.expires_at_ms = span.map(|span| now_ms.saturating_add(span.ms));
@@ -130,7 +132,7 @@ impl KeyArgs {
 }
 
 impl RateArgs {
-    /// Changes what is asked for, and nothing else.
+    /// Applies the given arguments, and changes nothing else.
     pub fn apply(&self, rates: &mut RateSettings) {
         let set = |asked: &Option<Setting<u64>>, rate: &mut Option<u64>| {
             if let Some(Setting(value)) = asked {
@@ -143,7 +145,7 @@ impl RateArgs {
     }
 }
 
-/// What is set, as members of a key's document.
+/// The settings as members of a key's JSON document.
 pub fn key_json(settings: &KeySettings) -> Value {
     json!({
         "expires_at": settings.expires_at_ms.map(rfc3339),
@@ -155,7 +157,7 @@ pub fn key_json(settings: &KeySettings) -> Value {
     })
 }
 
-/// `null` is as the config file says.
+/// The rate limits as JSON. `null` means the value of the config file.
 pub fn rates_json(rates: &RateSettings) -> Value {
     json!({
         "requests_per_minute": rates.requests_per_minute,
@@ -164,7 +166,7 @@ pub fn rates_json(rates: &RateSettings) -> Value {
     })
 }
 
-/// What is set, in words, each with a space before it; nothing where nothing is.
+/// Describes the settings in text, each with a leading space; empty if nothing is set.
 pub fn key_words(settings: &KeySettings) -> String {
     let mut text = String::new();
     if let Some(at) = settings.expires_at_ms {

@@ -17,9 +17,9 @@ use tokio::task::JoinSet;
 
 #[derive(Debug, Subcommand)]
 pub enum VendorsCommand {
-    /// Test each endpoint: DNS, TLS, HTTP version, key, list of models, and one small request,
-    /// which the vendor bills. Run it after a change of `vendors`. Exits with 1 if an endpoint has
-    /// a fault.
+    /// Test each endpoint: DNS, TLS, HTTP version, key, list of models, and one small request, for
+    /// which the vendor charges. Use it after a change to `vendors`. Exits with 1 if an endpoint
+    /// has a fault.
     Test {
         /// Name of one vendor. Default: all vendors that have models.
         name: Option<String>,
@@ -36,7 +36,7 @@ pub struct UpstreamCall {
     http: &'static str,
 }
 
-/// The vendors that have models, in the order of the models.
+/// The vendors that have models, in the order in which the models are configured.
 fn vendors(catalog: &Catalog) -> Vec<(&Arc<Vendor>, Vec<Arc<Model>>)> {
     let mut vendors: Vec<(&Arc<Vendor>, Vec<Arc<Model>>)> = Vec::new();
     for model in catalog.models() {
@@ -51,7 +51,7 @@ fn vendors(catalog: &Catalog) -> Vec<(&Arc<Vendor>, Vec<Arc<Model>>)> {
     vendors
 }
 
-/// The URLs of generation requests, per vendor, endpoint and protocol.
+/// The URLs of generation requests, by vendor, endpoint and protocol.
 pub fn calls(catalog: &Catalog) -> Vec<UpstreamCall> {
     let mut calls = Vec::new();
     for (vendor, models) in vendors(catalog) {
@@ -88,7 +88,7 @@ pub fn calls(catalog: &Catalog) -> Vec<UpstreamCall> {
 }
 
 /// # Errors
-/// The output cannot be written.
+/// Returns an error if the output cannot be written.
 pub fn print_calls(out: &mut impl Write, catalog: &Catalog) -> io::Result<()> {
     for UpstreamCall {
         vendor,
@@ -104,7 +104,7 @@ pub fn print_calls(out: &mut impl Write, catalog: &Catalog) -> io::Result<()> {
 }
 
 /// # Errors
-/// No vendor in use has this name.
+/// Returns an error if no vendor in use has this name.
 pub fn run(command: &VendorsCommand, settings: &Settings, json: bool) -> anyhow::Result<ExitCode> {
     let VendorsCommand::Test { name } = command;
     let all = vendors(&settings.catalog);

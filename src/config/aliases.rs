@@ -1,14 +1,16 @@
-//! Validates the aliases of models: each leads to one model, and none matches the id of another.
+//! Validates the aliases of models: each alias leads to exactly one model, and none matches the id
+//! of another.
 //!
-//! Must not look models up at run time: that is `catalog.rs`.
+//! Must not look up models at run time: that is `catalog.rs`.
 
 use super::{Judge, raw};
 use crate::catalog::AliasPattern;
 use std::collections::HashMap;
 
-/// Most aliases of one model. A lookup compares a name with every alias that has a `*`.
+/// Maximum number of aliases of one model. A lookup compares a name with every alias that has a
+/// `*`.
 const ALIASES_MAX: usize = 32;
-/// The same limit as for ids.
+/// Maximum length of an alias, the same as for ids.
 const NAME_BYTES_MAX: usize = 128;
 
 impl Judge {

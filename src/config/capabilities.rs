@@ -1,7 +1,8 @@
-//! What a model accepts: the config's keys over the defaults of the shipped catalog.
+//! Determines the capabilities of a model: keys from the config file take precedence over the
+//! defaults of the shipped catalog.
 //!
-//! The defaults are data about five catalog ids, true in November 2026; a model of any other id
-//! starts from what every model of its protocol bears. Must not know how translation uses them.
+//! The defaults describe five catalog ids as of November 2026. A model with any other id starts
+//! from the common subset of its protocol. Must not know how translation uses the values.
 
 use super::raw::{
     Capabilities, EffortKey, OnOff, OutputLimitField, ParallelToolCallsKey, ReasoningReplayKey,
@@ -15,7 +16,7 @@ use crate::protocol::rules::{
     Sampling, ThinkingType, ToolCallIds, ToolsWithReasoning,
 };
 
-/// The descriptor of the model with this catalog id.
+/// Capabilities of the model with this catalog id.
 pub fn read(id: &str, protocol: Protocol, written: &Capabilities) -> Accepts {
     match protocol {
         Protocol::Messages => Accepts::Messages(messages(shipped_messages(id), written)),
@@ -24,8 +25,8 @@ pub fn read(id: &str, protocol: Protocol, written: &Capabilities) -> Accepts {
     }
 }
 
-/// Ids of the shipped catalog, of which everything is known, by the protocols that its values are
-/// about.
+/// Ids of the shipped catalog whose capabilities are all known, by the protocol that the values
+/// describe.
 const SHIPPED_MESSAGES: [&str; 3] = [
     "alpha-opus-4-7",
     "alpha-sonnet-4-6",
@@ -33,8 +34,8 @@ const SHIPPED_MESSAGES: [&str; 3] = [
 ];
 const SHIPPED_CHAT: [&str; 2] = ["beta-5.2", "beta-5.5"];
 
-/// Which capabilities somebody has said something about: requests that keep their protocol are
-/// repaired by those alone.
+/// Capabilities that the config file, the preset or the shipped catalog states explicitly. Repair
+/// of requests that need no translation uses only these.
 pub fn known(id: &str, protocol: Protocol, written: &Capabilities) -> KnownCapabilities {
     let is_shipped = match protocol {
         Protocol::Messages => SHIPPED_MESSAGES.contains(&id),
@@ -68,7 +69,7 @@ pub fn known(id: &str, protocol: Protocol, written: &Capabilities) -> KnownCapab
     }
 }
 
-/// The keys that say nothing about a model that is spoken to in these protocols.
+/// Keys that have no effect on a model with these upstream protocols.
 pub fn misplaced(spoken: [Option<Protocol>; 2], written: &Capabilities) -> Vec<&'static str> {
     use Protocol::{Chat, Messages, Responses};
     let is_spoken = |by: &[Protocol]| {
@@ -156,7 +157,7 @@ pub fn misplaced(spoken: [Option<Protocol>; 2], written: &Capabilities) -> Vec<&
         .collect()
 }
 
-/// The same model by its vendor's newer protocol.
+/// Capabilities of the model over its vendor's responses API.
 fn responses(base: ChatModel, written: &Capabilities) -> ResponsesModel {
     let model = chat(base, written);
     ResponsesModel {
@@ -253,7 +254,7 @@ fn chat(base: ChatModel, written: &Capabilities) -> ChatModel {
     }
 }
 
-/// Sorted, each once.
+/// The efforts, sorted and without duplicates.
 fn efforts(keys: &[EffortKey]) -> Vec<Effort> {
     let mut efforts: Vec<_> = keys
         .iter()
@@ -281,8 +282,9 @@ fn thinking_type(key: ThinkingTypeKey) -> ThinkingType {
     }
 }
 
-/// Manual thinking works up to the 4.6 generation, effort and adaptive thinking from it on; a final
-/// assistant turn is refused from 4.6 on, sampling parameters from 4.7 on.
+/// Capabilities of the shipped messages models. Manual thinking works up to the 4.6 generation;
+/// effort and adaptive thinking work from it on. From 4.6 on the vendor refuses a final assistant
+/// turn, from 4.7 on sampling parameters.
 fn shipped_messages(id: &str) -> MessagesModel {
     use Effort::{High, Low, Max, Medium, Xhigh};
     use ThinkingType::{Adaptive, Disabled, Enabled};
@@ -313,8 +315,8 @@ fn shipped_messages(id: &str) -> MessagesModel {
     }
 }
 
-/// Both reason and take neither sampling parameters nor stop sequences; the newer one refuses
-/// function tools while it reasons on this protocol.
+/// Capabilities of the shipped chat models. Both reason, and accept neither sampling parameters nor
+/// stop sequences. On this protocol the newer one refuses function tools while it reasons.
 fn shipped_chat(id: &str) -> ChatModel {
     use Effort::{High, Low, Medium, None, Xhigh};
     let base = ChatModel {
@@ -505,7 +507,7 @@ mod tests {
             };
             assert_eq!(repairs(&[name, (line, &off)], id), KnownCapabilities::NONE);
         }
-        // An id of the catalog behind a vendor of another protocol is another model.
+        // The same id behind a vendor of another protocol is a different model.
         let moved = (
             "    vendor: alpha\n    upstream_model: claude-opus-4-7",
             "    vendor: beta\n    upstream_model: x",

@@ -1,19 +1,20 @@
-//! What the commands for accounts, keys, the ledger and the audit log need of the config file:
-//! `data_dir` and `store`, and for money the sign-up grant and the price lists.
+//! The part of the config file that the commands for accounts, keys, the ledger and the audit log
+//! need: `data_dir` and `store`, and, for commands that post credits, the sign-up grant and the
+//! price lists.
 //!
-//! An operator's shell lacks the vendors' keys: the documented installations give them to the
-//! service alone. So those are not read here, and faults elsewhere in the file do not stop a
-//! command. Must not serve `run`, `edge`, `sidecar` and `check`, which need all of the file.
+//! An operator's shell lacks the vendors' keys: the documented installations give them only to the
+//! service. Therefore the commands do not read the keys, and faults elsewhere in the file do not
+//! stop a command. Must not serve `run`, `edge`, `sidecar` and `check`, which need the whole file.
 
 use super::{Catalog, Fault, Faults, Judge, Signup, Store, environment, raw, read};
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
 
-/// Stands for a variable that is not set and for a vendor's key. It has the form of an address, so
-/// that a vendor whose address is in the environment keeps its models.
+/// Placeholder for an unset variable and for a vendor's key. It is a valid address, so that a
+/// vendor whose address comes from the environment keeps its models.
 pub(super) const PLACEHOLDER: &str = "http://unset.invalid";
 
-/// Every command needs these.
+/// Sections that every command needs.
 const NEEDED: [&str; 2] = ["data_dir", "store"];
 
 #[derive(Debug)]
@@ -23,13 +24,13 @@ pub struct CommandSettings {
     signup: Option<Signup>,
     catalog: Catalog,
     file: PathBuf,
-    /// What is wrong in the rest of the file.
+    /// Faults in the rest of the file.
     faults: Vec<Fault>,
 }
 
 impl CommandSettings {
     /// # Errors
-    /// The section `signup` has faults.
+    /// Returns the faults of the section `signup`, if it has any.
     pub fn signup(&self) -> Result<&Signup, Faults> {
         self.without_faults(&["signup"])?;
         self.signup
@@ -40,7 +41,7 @@ impl CommandSettings {
     /// Models and prices. The vendors' keys in it are placeholders.
     ///
     /// # Errors
-    /// The sections `models` and `vendors` have faults.
+    /// Returns the faults of the sections `models` and `vendors`, if they have any.
     pub fn catalog(&self) -> Result<&Catalog, Faults> {
         self.without_faults(&["models", "vendors"])?;
         Ok(&self.catalog)
@@ -70,7 +71,7 @@ impl CommandSettings {
     }
 }
 
-/// The key is in one of these sections, or the fault is about the file as a whole.
+/// Whether the key is in one of these sections, or the fault is about the file as a whole.
 fn is_in(key: &str, sections: &[&str]) -> bool {
     let section = key.split(['.', '[']).next().unwrap_or_default();
     section.is_empty() || sections.contains(&section)
@@ -79,7 +80,7 @@ fn is_in(key: &str, sections: &[&str]) -> bool {
 /// Reads the part of the file that commands need.
 ///
 /// # Errors
-/// The file cannot be read, or `data_dir` or `store` have faults.
+/// Returns an error if the file cannot be read, or if `data_dir` or `store` has faults.
 pub fn load_for_command(file: &Path) -> Result<CommandSettings, Faults> {
     let failed = |faults| Faults {
         file: file.to_owned(),
@@ -161,8 +162,8 @@ fn parse(
     }
 }
 
-/// A section in its type; `None` where it is missing or has faults of form, which are in the list
-/// of faults.
+/// Deserializes a section. `None` if it is missing, or if it has faults of form, which are already
+/// in the list of faults.
 fn section<T: DeserializeOwned>(tree: &read::Node, name: &str) -> Option<T> {
     serde_json::from_value(tree.section(name)?).ok()
 }

@@ -1,18 +1,18 @@
-//! Which web pages may call the API from a browser: the `cors` section.
+//! The `cors` section: which web pages may call the API from a browser.
 
 use super::{Judge, raw};
 
-/// The most origins: each request of a browser is compared with all of them.
+/// Maximum number of origins: each request of a browser is compared with all of them.
 const MAX_ORIGINS: usize = 256;
 
 /// Origins whose pages may call the API.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum CorsOrigins {
-    /// Of no other site: browsers are told nothing.
+    /// No other site: responses carry no CORS headers.
     #[default]
     None,
     Any,
-    /// Exactly these, `scheme://host[:port]` in lower case.
+    /// Only these origins, `scheme://host[:port]` in lower case.
     Listed(Vec<String>),
 }
 
@@ -47,7 +47,7 @@ impl Judge {
     }
 }
 
-/// Whether a browser can send this text as its `origin`.
+/// Checks that a browser can send this text as its `origin`.
 fn validate_origin(origin: &str) -> Result<(), &'static str> {
     let (scheme, authority) = origin
         .split_once("://")

@@ -55,7 +55,7 @@ pub struct Preset {
 #[serde(deny_unknown_fields)]
 pub struct KnownModel {
     pub upstream_model: String,
-    /// Other names at the vendor, such as dated ones, with one `*` each.
+    /// Other names at the vendor, such as dated ones, each with one `*`.
     #[serde(default)]
     also: Vec<String>,
     pub context_tokens: u64,
@@ -94,7 +94,7 @@ fn table() -> Option<&'static PresetTable> {
     let read =
         || match serde_saphyr::from_str::<serde_json::Value>(TABLE).map(serde_json::from_value) {
             Ok(Ok(table)) => Some(table),
-            // A test parses the table, so a release never gets here.
+            // A test parses the table, so a release never reaches this.
             Ok(Err(error)) => {
                 log::error!("the table of presets cannot be read: {error}");
                 None
@@ -155,7 +155,7 @@ impl Preset {
 }
 
 impl raw::Capabilities {
-    /// Fills each key that is not set from `other`.
+    /// Fills each unset key from `other`.
     pub fn or(self, other: &Self) -> Self {
         let other = other.clone();
         Self {
@@ -234,7 +234,7 @@ mod tests {
         assert!(unsupported("bedrock").is_some() && find("bedrock").is_none());
     }
 
-    /// What `import` prints is a config that loads, whichever the preset.
+    /// `import` prints a config that loads without faults, for every preset.
     #[test]
     fn what_a_preset_knows_is_a_config_without_faults() {
         for name in names() {

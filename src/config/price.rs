@@ -1,4 +1,5 @@
-//! A model's price list: the config's keys judged, and what they leave out filled in.
+//! A model's price list: validates the keys of the config file and fills in those that are left
+//! out.
 //!
 //! Must not know how prices are applied.
 
@@ -9,7 +10,7 @@ use crate::protocol::Protocol;
 use crate::usage::ServiceTier;
 use std::collections::BTreeMap;
 
-/// The keys whose use a vendor that is spoken to in these protocols never counts.
+/// Price keys whose usage a vendor with these protocols never reports.
 pub fn misplaced(spoken: [Option<Protocol>; 2], price: &raw::Price) -> Vec<&'static str> {
     use Protocol::{Chat, Messages, Responses};
     let keys: [(_, _, &[Protocol]); 9] = [
@@ -47,11 +48,11 @@ pub fn misplaced(spoken: [Option<Protocol>; 2], price: &raw::Price) -> Vec<&'sta
         .collect()
 }
 
-/// What requests for the usual tier call it, and what its vendors do: it has the base prices.
+/// Names of the base-price tier, as requests and vendors' responses use them.
 const USUAL_TIERS: [&str; 4] = ["auto", "default", "standard", "standard_only"];
 
-/// The region and the speed that have the base prices; and what vendors report where neither
-/// applies.
+/// Names of the region and of the speed with base prices, and the value that vendors report if
+/// neither applies.
 const USUAL_GEOS: [&str; 2] = ["global", "not_available"];
 const USUAL_SPEEDS: [&str; 1] = ["standard"];
 
@@ -187,7 +188,7 @@ impl Judge {
         })
     }
 
-    /// `usual`: the words that have the base prices.
+    /// Parses price factors. `usual`: names that have the base prices.
     fn factors(
         &mut self,
         key: &str,
@@ -215,7 +216,7 @@ impl Judge {
     }
 }
 
-/// In the order of a price list.
+/// The token prices, in the order of a price list.
 fn rates(
     [input, cache_read, cache_write_5m, cache_write_1h, output]: [Option<Micro>; 5],
 ) -> Option<Rates> {

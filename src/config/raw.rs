@@ -1,21 +1,22 @@
-//! What may be written in the config file, key for key, with each key's default: the one definition
-//! that the reader, the JSON Schema (`model-gateway schema`) and the documentation share.
+//! The keys that the config file may contain, each with its default. The reader, the JSON Schema
+//! (`model-gateway schema`) and the documentation all derive from this one definition.
 //!
-//! Must not judge what keys mean together: that is `config.rs`.
+//! Must not check how keys combine: that is `config.rs`.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Deserialize;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-/// The whole file.
+/// The whole config file.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
     pub listen: Listen,
-    /// What the catalog, the dashboard and the snippets print. No trailing slash.
+    /// Public URL of the gateway, as the catalog, the dashboard and the snippets print it. No
+    /// trailing slash.
     pub base_url: String,
-    /// Folder of the databases, the journal and the upgrade socket. Created with mode 0700.
+    /// Directory of the databases, the journal and the upgrade socket. Created with mode 0700.
     pub data_dir: String,
     #[serde(default)]
     pub store: Store,
@@ -27,17 +28,18 @@ pub struct Config {
     pub rate_limits: RateLimits,
     #[serde(default)]
     pub limits: Limits,
-    /// Where a line of JSON goes for each request: `off` (default), `stdout`, or the path of a
-    /// file, which is opened anew on SIGHUP. No bodies, no headers, no secrets.
+    /// Destination of the access log, one line of JSON per request: `off` (default), `stdout`, or
+    /// the path of a file. SIGHUP reopens the file. The log holds no bodies, headers or secrets.
     #[serde(default)]
     pub access_log: Option<String>,
     #[serde(default)]
     pub telemetry: Telemetry,
     #[serde(default)]
     pub cors: Cors,
-    /// Whether this file, the certificate's files and those that `file:` names are read anew when
-    /// they have been changed and have looked the same for a second (default). False: on SIGHUP
-    /// alone. A file that is no good changes nothing.
+    /// Reload settings automatically (default: true). The gateway watches this file, the
+    /// certificate's files and the files that `file:` values name. It reloads them once a change
+    /// has been stable for one second. False: it reloads on SIGHUP only. If a changed file has
+    /// faults, the gateway keeps the current settings.
     #[serde(default = "yes")]
     pub watch: bool,
 }
@@ -45,7 +47,7 @@ pub struct Config {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Listen {
-    /// Public addresses, `ip:port`: HTTP/1.1 and h2c; with `tls`, HTTP/1.1 and h2.
+    /// Public addresses, `ip:port`. They accept HTTP/1.1 and h2c; with `tls`, HTTP/1.1 and h2.
     pub edge: Vec<String>,
     /// Private address of the dashboard, the catalog and the account API; the edge forwards to it.
     pub sidecar: String,
@@ -53,11 +55,12 @@ pub struct Listen {
     pub admin: String,
     #[serde(default)]
     pub tls: Option<Tls>,
-    /// Proxies in front, as addresses or networks (`10.0.0.0/8`), up to 256: of a request that one
-    /// of them sends, the client's address is the last in `X-Forwarded-For` (without one: in
-    /// `Forwarded`) that is no proxy's, and `X-Forwarded-Proto: https` makes cookies Secure. From
-    /// everybody else these headers count for nothing. Of the limits on connections
-    /// `limits.connections` alone holds for such a proxy.
+    /// Trusted proxies in front of the gateway, as addresses or networks (`10.0.0.0/8`), up to 256.
+    /// For a request from one of them, the client's address is the last address in
+    /// `X-Forwarded-For` that is not a trusted proxy (in `Forwarded`, if the request has no
+    /// `X-Forwarded-For`), and `X-Forwarded-Proto: https` makes cookies Secure. The gateway ignores
+    /// these headers from any other sender. Of the connection limits, only `limits.connections`
+    /// applies to a trusted proxy.
     #[serde(default)]
     pub trust_proxy: Vec<String>,
 }
@@ -68,30 +71,31 @@ pub struct Telemetry {
     pub traces: Option<Traces>,
 }
 
-/// Web pages of other origins that may call the API from a browser. Dashboard pages and cookies
-/// take no part. Left out: none.
+/// Web pages of other origins that may call the API from a browser. Does not apply to dashboard
+/// pages or cookies. Default: none.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Cors {
     /// Origins as browsers send them, `https://app.example.com` or `http://localhost:3000`, up to
-    /// 256; or `*` alone for every one. A key in a page can be read by everybody who opens it: give
-    /// it a spend limit and an expiry.
+    /// 256; or `*` alone for every origin. Anyone who opens a page can read a key that it contains,
+    /// so give such a key a spend limit and an expiry.
     pub origins: Vec<String>,
 }
 
-/// Spans of requests and of the attempts at vendors, in OTLP over HTTP (JSON). No bodies, no
-/// headers, no secrets. Left out: none. Taken at a start or upgrade.
+/// Export of traces, with one span per request and one per upstream attempt, in OTLP over HTTP
+/// (JSON). Spans hold no bodies, headers or secrets. Default: no export. A change takes effect at
+/// the next start or upgrade.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Traces {
-    /// A collector beside the gateway, `http://127.0.0.1:4318/v1/traces`.
+    /// URL of a collector next to the gateway, `http://127.0.0.1:4318/v1/traces`.
     pub endpoint: String,
-    /// The share of the requests that are traced, from 0 to 1. A caller's `traceparent` names the
-    /// trace, and decides nothing.
+    /// Share of requests to trace, from 0 to 1. A client's `traceparent` sets the trace ID, but
+    /// does not influence whether the gateway samples the request.
     #[serde(default = "one_in_a_hundred")]
     pub sample: Decimal,
-    /// Vendors get a `traceparent` too: of the attempt's span, or the caller's own where the
-    /// request is not traced.
+    /// Send a `traceparent` to vendors too. It names the span of the attempt, or, for a request
+    /// that is not traced, repeats the client's own `traceparent`.
     #[serde(default)]
     pub to_vendors: bool,
 }
@@ -100,11 +104,11 @@ fn one_in_a_hundred() -> Decimal {
     Decimal("0.01".into())
 }
 
-/// The most that a rate may be, per minute or at one time.
+/// Highest rate limit that can be set, per minute or concurrent.
 pub const RATE_MAX: u64 = 1_000_000_000;
 
-/// How much may be asked for, by each key and by all keys of an account together. What is set for
-/// one key or account (`key set`, `account limit`) goes before this.
+/// Default rate limits for each key, and for all keys of an account together. A limit set for a
+/// single key or account (`key set`, `account limit`) takes precedence.
 #[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RateLimits {
@@ -112,25 +116,25 @@ pub struct RateLimits {
     pub account: Rates,
 }
 
-/// 0 = no limit; at most 1 000 000 000.
+/// Rate limits. 0 = no limit; at most 1 000 000 000.
 #[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Rates {
-    /// Requests in a minute; past it, 429.
+    /// Requests per minute. Over the limit: 429.
     pub requests_per_minute: u64,
-    /// Tokens in a minute: input as estimated and the output limit at first, what was used in truth
-    /// at the end; past it, 429.
+    /// Tokens per minute. At admission a request counts its estimated input and its output limit;
+    /// at its end the gateway corrects this to the actual usage. Over the limit: 429.
     pub tokens_per_minute: u64,
-    /// Requests that run at one time; past it, 429.
+    /// Concurrent requests. Over the limit: 429.
     pub concurrent: u64,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Tls {
-    /// Certificate chain, PEM file.
+    /// Path of the certificate chain, PEM.
     pub cert: String,
-    /// Private key, PEM file.
+    /// Path of the private key, PEM.
     pub key: String,
 }
 
@@ -138,19 +142,19 @@ pub struct Tls {
 #[serde(deny_unknown_fields)]
 pub struct Store {
     pub kind: StoreKind,
-    /// Of `redis`: one server, `redis://[user:password@]host:port[/database]`. `${ENV}` keeps a
-    /// password out of the file.
+    /// For `redis`: address of a single server, `redis://[user:password@]host:port[/database]`. Use
+    /// `${ENV}` to keep a password out of the file.
     #[serde(default)]
     pub url: Option<String>,
-    /// Of `redis`, instead of `url`: some nodes of a Redis Cluster, each an address as above.
+    /// For `redis`, instead of `url`: addresses of some nodes of a Redis Cluster, in the same form.
     #[serde(default)]
     pub cluster: Vec<String>,
-    /// Of `redis`, instead of `url`: Sentinels that know which server is the primary.
+    /// For `redis`, instead of `url`: Sentinels that know which server is the primary.
     #[serde(default)]
     pub sentinel: Option<Sentinel>,
-    /// Of `redis`: start although the server's settings let it forget (`maxmemory-policy` other
-    /// than noeviction, no `appendonly`). A restart of such a server loses all open holds, and
-    /// requests that run then may be a write-off.
+    /// For `redis`: start even if the server is configured so that it can lose data (a
+    /// `maxmemory-policy` other than noeviction, or no `appendonly`). If such a server restarts,
+    /// all open holds are lost, and requests that run at that time may end as write-offs.
     #[serde(default)]
     pub allow_volatile: bool,
 }
@@ -170,12 +174,12 @@ impl Default for Store {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Sentinel {
-    /// What the Sentinels call the primary (`sentinel monitor NAME …`).
+    /// Name of the primary in the Sentinels' configuration (`sentinel monitor NAME …`).
     pub master: String,
-    /// Up to 16 of them: `redis://[user:password@]host:port`, where user and password are a
-    /// Sentinel's own; all `rediss://` where the servers are spoken to over TLS.
+    /// Up to 16 Sentinels: `redis://[user:password@]host:port`. User and password are those of the
+    /// Sentinel itself. Use `rediss://` for all of them if the servers use TLS.
     pub nodes: Vec<String>,
-    /// The servers' own user, password (`${ENV}` or `file:/path`) and database.
+    /// User, password (`${ENV}` or `file:/path`) and database of the Redis servers themselves.
     #[serde(default)]
     pub user: Option<String>,
     #[serde(default)]
@@ -187,9 +191,9 @@ pub struct Sentinel {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum StoreKind {
-    /// One machine: everything is in `data_dir`.
+    /// One machine: all data is in `data_dir`.
     Embedded,
-    /// Many edges: keys, balances and holds are in Redis; the ledger is in the sidecar's
+    /// Several edges: keys, balances and holds are in Redis; the ledger is in the sidecar's
     /// `data_dir`.
     Redis,
 }
@@ -202,11 +206,11 @@ pub struct Signup {
     pub trial_credits: Decimal,
     /// Length of the trial in days; may be a fraction; 0 = no trial.
     pub trial_days: Decimal,
-    /// Credits that all trials of one day (UTC) may promise together; past it nobody signs up until
-    /// the next. 0 = no limit.
+    /// Total credits that the trials of one day (UTC) may grant. Once it is used up, sign-up is
+    /// refused until the next day. 0 = no limit.
     pub trial_budget_per_day: Decimal,
-    /// Refuse an e-mail that reaches a mailbox with an account under another spelling (dots and
-    /// +tags of Gmail).
+    /// Refuse a sign-up whose e-mail address reaches the same mailbox as an existing account under
+    /// another spelling (dots and +tags of Gmail).
     pub one_account_per_mailbox: bool,
 }
 
@@ -222,26 +226,26 @@ impl Default for Signup {
     }
 }
 
-/// Who may sign up on the dashboard.
+/// Who can sign up on the dashboard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum SignupMode {
-    /// Everybody.
+    /// Anyone.
     Open,
-    /// Who has an invitation's code, which opens one account (`model-gateway account invite`, or
-    /// the operator's view).
+    /// Anyone with an invitation code. Each code opens one account. Create codes with
+    /// `model-gateway account invite` or on the operator pages.
     Invite,
-    /// Nobody: accounts are made with `model-gateway account create`.
+    /// No one. Create accounts with `model-gateway account create`.
     Closed,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Vendor {
-    /// Defaults of a well-known vendor: `openai`, `anthropic`, `azure-openai`, `gemini`, `xai`,
+    /// Defaults for a well-known vendor: `openai`, `anthropic`, `azure-openai`, `gemini`, `xai`,
     /// `mistral`, `deepseek`, `groq`, `openrouter`, `together`, `fireworks`, `vllm`, `ollama`,
     /// `llama-cpp` or `lm-studio`. Sets `protocol`, `official`, `endpoints`, `path`, `auth`,
-    /// `version_header` and the `capabilities` of the vendor's known models. Keys that are written
+    /// `version_header` and the `capabilities` of the vendor's known models. Keys set in this file
     /// take precedence. `model-gateway models import PRESET` prints the models with their prices.
     #[serde(default)]
     pub preset: Option<String>,
@@ -251,35 +255,35 @@ pub struct Vendor {
     /// True for the vendor that defined the protocol; false (default) for a compatible server.
     #[serde(default)]
     pub official: Option<bool>,
-    /// Required without a `preset` that has an address.
+    /// Required unless the `preset` defines an address.
     #[serde(default)]
     pub endpoints: Vec<Endpoint>,
-    /// The vendor's key: literal, `${ENV}` or `file:/path`. Empty switches the vendor off. Never
-    /// printed or logged. Required unless `auth` is `none`.
+    /// The vendor's key: literal, `${ENV}` or `file:/path`. An empty value disables the vendor. The
+    /// gateway never prints or logs it. Required unless `auth` is `none`.
     #[serde(default)]
     pub api_key: Option<String>,
     #[serde(default)]
     pub version_header: Option<VersionHeader>,
-    /// The turns of a conversation go to one endpoint for as long as that is well, so that the
-    /// vendor's prompt cache serves (default). False: every request goes to the endpoint whose turn
-    /// it is.
+    /// Send all turns of a conversation to the same endpoint while that endpoint is healthy, so
+    /// that the vendor's prompt cache can be used (default: true). False: balance every request
+    /// separately.
     #[serde(default = "yes")]
     pub sticky: bool,
-    /// `path` of all endpoints that have none of their own.
+    /// Default `path` of the endpoints.
     #[serde(default)]
     pub path: Option<String>,
-    /// `query` of all endpoints, merged with their own; the endpoint's value of a name takes
-    /// precedence.
+    /// Default `query` of the endpoints, merged with each endpoint's own; if both set a name, the
+    /// endpoint's value wins.
     #[serde(default)]
     pub query: BTreeMap<String, String>,
-    /// `headers` of all endpoints, merged with their own; the endpoint's value of a name takes
-    /// precedence.
+    /// Default `headers` of the endpoints, merged with each endpoint's own; if both set a name, the
+    /// endpoint's value wins.
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
-    /// `auth` of all endpoints that have none of their own.
+    /// Default `auth` of the endpoints.
     #[serde(default)]
     pub auth: Option<AuthKey>,
-    /// `http_version` of all endpoints that have none of their own.
+    /// Default `http_version` of the endpoints.
     #[serde(default)]
     pub http_version: Option<HttpVersionKey>,
 }
@@ -310,36 +314,36 @@ pub struct Endpoint {
     /// available.
     #[serde(default)]
     pub path: Option<String>,
-    /// Query parameters of every request, such as `api-version`. Do not put secrets here: servers
-    /// log URLs.
+    /// Query parameters added to every request, such as `api-version`. Do not put secrets here:
+    /// servers log URLs.
     #[serde(default)]
     pub query: BTreeMap<String, String>,
-    /// Header fields of every request: literal, `${ENV}` or `file:/path`. Never printed or logged.
-    /// Fields that the gateway sets itself, hop-by-hop fields and fields that carry a key are
-    /// refused.
+    /// Header fields added to every request: literal, `${ENV}` or `file:/path`. The gateway never
+    /// prints or logs the values. It refuses fields that it sets itself, hop-by-hop fields and
+    /// fields that carry a key.
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
-    /// How the key is sent: `bearer` (`authorization: Bearer KEY`; the default of chat and
-    /// responses vendors), `x-api-key` (of messages vendors), `api-key`, `none`, or
-    /// `{header: NAME}` for another field whose value is the key.
+    /// How to send the key: `bearer` (`authorization: Bearer KEY`; default for chat and responses
+    /// vendors), `x-api-key` (default for messages vendors), `api-key`, `none`, or `{header: NAME}`
+    /// for another field that holds the bare key.
     #[serde(default)]
     pub auth: Option<AuthKey>,
-    /// `auto` (default): with TLS HTTP/2 or HTTP/1.1, negotiated by ALPN, without TLS HTTP/1.1.
-    /// `1`: HTTP/1.1 only. `2`: HTTP/2 only; without TLS by prior knowledge (h2c).
+    /// `auto` (default): HTTP/2 or HTTP/1.1, negotiated by ALPN, with TLS; HTTP/1.1 without TLS.
+    /// `1`: HTTP/1.1 only. `2`: HTTP/2 only, with prior knowledge (h2c) if there is no TLS.
     #[serde(default)]
     pub http_version: Option<HttpVersionKey>,
-    /// Share of the requests, 1 to 1000.
+    /// Weight in load balancing, 1 to 1000.
     #[serde(default = "one")]
     pub weight: u32,
-    /// Requests that may run there at one time, 1 to 65536; past it the next endpoint is taken, at
-    /// last 503. Default: any number.
+    /// Concurrent requests allowed at this endpoint, 1 to 65536. Over the limit, the gateway uses
+    /// the next endpoint; if none is left, it responds 503. Default: no limit.
     #[serde(default)]
     pub max_concurrent: Option<u32>,
     #[serde(default)]
     pub health_check: Option<HealthCheck>,
 }
 
-/// How the key is sent.
+/// How to send the key.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AuthKey {
@@ -403,23 +407,24 @@ impl JsonSchema for HttpVersionKey {
     }
 }
 
-/// Asks an endpoint from time to time whether it is well, without a key and besides the clients'
-/// requests.
+/// Active health check: the gateway probes the endpoint at intervals, without a key and
+/// independently of clients' requests.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HealthCheck {
-    /// Path of a GET that answers below 400; the base address's own path is not put before it.
+    /// Path of a GET request. A status below 400 passes. The path of the base address is not
+    /// prepended.
     pub path: String,
-    /// From one check to the next, 1 to 3600.
+    /// Interval between checks, 1 to 3600.
     #[serde(default = "ten")]
     pub interval_seconds: u64,
-    /// Of one check, 1 to 60.
+    /// Timeout of one check, 1 to 60.
     #[serde(default = "two")]
     pub timeout_seconds: u64,
-    /// Checks in a row that pass before requests are sent again, 1 to 100.
+    /// Consecutive passes after which the endpoint receives requests again, 1 to 100.
     #[serde(default = "one")]
     pub passes_after: u32,
-    /// Checks in a row that fail before no more requests are sent, 1 to 100.
+    /// Consecutive failures after which the endpoint receives no more requests, 1 to 100.
     #[serde(default = "three")]
     pub fails_after: u32,
 }
@@ -443,9 +448,9 @@ fn one() -> u32 {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VersionHeader {
-    /// Header sent to the vendor, and taken from clients.
+    /// Name of the header field, both from clients and to the vendor.
     pub name: String,
-    /// Value sent where the client gave none.
+    /// Value to send if the client sends none.
     pub value: String,
 }
 
@@ -455,45 +460,47 @@ pub struct Model {
     /// Catalog id: letters, digits and `. _ : - / @`.
     pub id: String,
     /// Up to 32 other names that clients may use for the model. One `*` in a name matches any text.
-    /// Ids take precedence over exact aliases, and these over aliases with a `*`, of which the
-    /// longest match wins. Responses, bills and logs show the id; keys are bound to ids, and
-    /// `fallback` takes ids.
+    /// Ids take precedence over exact aliases, and exact aliases over those with a `*`, of which
+    /// the longest match wins. Responses, bills and logs show the id. Key restrictions and
+    /// `fallback` refer to ids.
     #[serde(default)]
     pub aliases: Vec<String>,
     /// A key of `vendors`.
     pub vendor: String,
     /// The model's name at the vendor.
     pub upstream_model: String,
-    /// `responses`: its chat vendor serves the model at `/v1/responses` too, and is asked there
-    /// whatever it does better there: callers of that surface, and where `tools_with_reasoning` is
-    /// not `any` all with tools who did not switch reasoning off, and the messages surface. Left
-    /// out: by the vendor's own protocol alone.
+    /// `responses`: the chat vendor also serves this model at `/v1/responses`. The gateway uses
+    /// that API for requests of the responses surface. If `tools_with_reasoning` is not `any`, it
+    /// also uses it for chat requests with tools that do not switch reasoning off, and for requests
+    /// of the messages surface, except those with stop sequences and without tools. Default: use
+    /// the vendor's own protocol only.
     #[serde(default)]
     pub upstream_protocol: Option<UpstreamProtocol>,
     pub context_tokens: u64,
     pub max_output_tokens: u64,
     #[serde(default)]
     pub capabilities: Capabilities,
-    /// A request that keeps its protocol but says what `capabilities` says this model refuses is
-    /// changed as translation would, and `x-gateway-warnings` names each change (default). False:
-    /// it goes as it came, and the vendor refuses it.
+    /// Repair requests that need no translation (default: true). If such a request contains
+    /// something that `capabilities` says the model refuses, the gateway changes it as a
+    /// translation would, and names each change in `x-gateway-warnings`. False: the gateway
+    /// forwards it unchanged, and the vendor refuses it.
     #[serde(default = "yes")]
     pub repair: bool,
     pub price: Price,
-    /// Up to 3 ids of other models, asked in their order where every endpoint of this one fails, is
-    /// overloaded or asks to be left alone, or the vendor refuses the gateway's key, has no credit
-    /// left for it, or does not know the model; and nothing useful was sent to the client yet. The
-    /// hold is for the dearest of them, and the one that answers is billed and named. Their own
-    /// `fallback` is not followed.
+    /// Up to 3 ids of fallback models, tried in order. The gateway falls back if every endpoint of
+    /// this model fails, is overloaded or asks for a pause, or if the vendor refuses the gateway's
+    /// key, has no credit left for it, or does not know the model. It does so only if the client
+    /// has received no useful output yet. The hold covers the most expensive of the models; the one
+    /// that responds is billed and named. The `fallback` of a fallback model is not followed.
     #[serde(default)]
     pub fallback: Vec<String>,
 }
 
-/// What the model accepts: the descriptor that translation between the protocols goes by. The
-/// default of each key is the value of the vendor's `preset` for this `upstream_model`, else that
-/// of the shipped catalog for this id, else what every model of the protocol accepts. Requests that
-/// keep their protocol are repaired by it too (`repair`), but only by what is written here, in the
-/// preset or shipped for this id: a default of the last kind changes none of them.
+/// Features that the model accepts. Translation between the protocols uses this description. The
+/// default of each key comes from the vendor's `preset` for this `upstream_model`, else from the
+/// shipped catalog for this id, else from the protocol's common subset. Repair (`repair`) uses it
+/// too, but only values from this file, from the preset, or shipped for this id; defaults of the
+/// protocol change no request.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Capabilities {
@@ -503,9 +510,9 @@ pub struct Capabilities {
     pub sampling: Option<SamplingKey>,
     /// Messages vendors: values of `thinking.type` that do not draw a 400.
     pub thinking_types: Option<Vec<ThinkingTypeKey>>,
-    /// Messages vendors: what happens if `thinking` is left out.
+    /// Messages vendors: behaviour if `thinking` is left out.
     pub thinking_default: Option<OnOff>,
-    /// Messages vendors: levels of `output_config.effort`; empty: none is accepted.
+    /// Messages vendors: levels of `output_config.effort`. Empty: none is accepted.
     pub effort_levels: Option<Vec<EffortKey>>,
     /// Messages vendors: a final assistant turn is allowed.
     pub prefill: Option<bool>,
@@ -513,14 +520,14 @@ pub struct Capabilities {
     pub mid_system: Option<bool>,
     /// Messages vendors: `output_config.format` and a tool's `strict` are allowed.
     pub structured: Option<bool>,
-    /// Messages vendors: server tools that may be used. `web_search` is one of them wherever it has
-    /// a price, and only there.
+    /// Messages vendors: server tools that may be used. `web_search` is included exactly if it has
+    /// a price.
     pub server_tools: Option<Vec<String>>,
     /// Chat vendors: which field sets the output limit.
     pub output_limit_field: Option<OutputLimitField>,
-    /// Chat and responses vendors: an effort of reasoning is accepted.
+    /// Chat and responses vendors: a reasoning effort is accepted.
     pub reasoning: Option<bool>,
-    /// Chat and responses vendors: levels of that effort.
+    /// Chat and responses vendors: accepted levels of reasoning effort.
     pub effort_values: Option<Vec<EffortKey>>,
     /// Chat vendors: whether function tools work while the model reasons.
     pub tools_with_reasoning: Option<ToolsWithReasoningKey>,
@@ -530,32 +537,32 @@ pub struct Capabilities {
     pub cache_breakpoints: Option<bool>,
     /// Chat and responses vendors: `verbosity` is accepted.
     pub verbosity: Option<bool>,
-    /// Chat vendors: the role of instructions.
+    /// Chat vendors: the role of system instructions.
     pub system_role: Option<SystemRole>,
-    /// Chat vendors: whether the server wants its reasoning back, and how;
-    /// `reasoning_content_in_turn`: only of the turn that is going on, and only where it calls
+    /// Chat vendors: whether and how the server expects its reasoning to be sent back.
+    /// `reasoning_content_in_turn`: only the reasoning of the current turn, and only where it calls
     /// tools.
     pub reasoning_replay: Option<ReasoningReplayKey>,
     /// Chat vendors: `top_k` is accepted.
     pub top_k: Option<bool>,
-    /// Chat vendors: tools of type `custom` are accepted. Without, those of the responses surface
-    /// go as functions.
+    /// Chat vendors: tools of type `custom` are accepted. If false, custom tools of the responses
+    /// surface are sent as functions.
     pub custom_tools: Option<bool>,
-    /// Chat vendors: whether `parallel_tool_calls` is accepted; `with_auto_choice`: not beside a
-    /// `tool_choice` other than `auto`.
+    /// Chat vendors: whether `parallel_tool_calls` is accepted. `with_auto_choice`: only if
+    /// `tool_choice` is `auto` or left out.
     pub parallel_tool_calls: Option<ParallelToolCallsKey>,
-    /// Chat vendors: `nine`: ids of tool calls have exactly nine letters or digits; others are
-    /// replaced by such, the same for the same id.
+    /// Chat vendors: format of tool call ids. `nine`: exactly nine letters or digits; the gateway
+    /// replaces other ids, the same id always by the same replacement.
     pub tool_call_ids: Option<ToolCallIdsKey>,
-    /// Responses vendors: `reasoning.summary` is accepted. Left out: where the model reasons.
+    /// Responses vendors: `reasoning.summary` is accepted. Default: yes if the model reasons.
     pub summaries: Option<bool>,
-    /// Responses vendors: the server knows tools of type `function` alone. Custom tools, namespaces
-    /// and tools that clients run themselves then go as functions, and come back as what they were;
-    /// requests of the responses surface are translated for that.
+    /// Responses vendors: the server accepts only tools of type `function`. The gateway then sends
+    /// custom tools, namespaces and client-run tools as functions, and restores their original form
+    /// in the response. It translates requests of the responses surface for this.
     pub functions_only: Option<bool>,
 }
 
-/// A word for messages vendors, true or false for all others.
+/// A sampling mode for messages vendors; a boolean for all others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SamplingKey {
     Free,
@@ -671,7 +678,7 @@ pub enum OutputLimitField {
     MaxTokens,
 }
 
-/// Credits per 1 000 000 tokens, by class, and what else the vendor's price list has.
+/// Credits per 1 000 000 tokens, by token class, and the other prices of the vendor's price list.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Price {
@@ -686,60 +693,62 @@ pub struct Price {
     /// Default: `cache_write_5m`.
     #[serde(default)]
     pub cache_write_1h: Option<Decimal>,
-    /// Long-context prices, strictly ascending. The last one that the input passes is in force for
-    /// the whole request.
+    /// Long-context prices, in strictly ascending order. The highest tier whose threshold the input
+    /// exceeds applies to the whole request.
     #[serde(default)]
     pub tiers: Option<Vec<PriceTier>>,
-    /// Chat vendors: credits per 1 000 000 tokens of audio that is heard. Left out, requests with
-    /// audio are refused.
+    /// Chat vendors: credits per 1 000 000 tokens of audio input. If unset, requests with audio are
+    /// refused.
     #[serde(default)]
     pub audio_input: Option<Decimal>,
-    /// Chat vendors: credits per 1 000 000 tokens of audio that is spoken. Left out, requests for
-    /// audio are refused.
+    /// Chat vendors: credits per 1 000 000 tokens of audio output. If unset, requests for audio are
+    /// refused.
     #[serde(default)]
     pub audio_output: Option<Decimal>,
-    /// Messages and responses vendors: credits per 1 000 web searches; 0 is a price too. Left out,
-    /// messages requests with the vendor's search tool are refused, and responses requests go
-    /// without it.
+    /// Messages and responses vendors: credits per 1 000 web searches; 0 is a valid price. If
+    /// unset, messages requests with the vendor's search tool are refused, and the tool is removed
+    /// from responses requests.
     #[serde(default)]
     pub web_search: Option<Decimal>,
-    /// Messages vendors: credits per 1 000 uses of the web fetch tool; 0 is a price too. Left out,
-    /// requests with it are refused.
+    /// Messages vendors: credits per 1 000 uses of the web fetch tool; 0 is a valid price. If
+    /// unset, requests with it are refused.
     #[serde(default)]
     pub web_fetch: Option<Decimal>,
     /// Messages and responses vendors: credits per 1 000 uses of the code execution tool, or of the
-    /// code interpreter; 0 is a price too. Left out, requests with it are refused.
+    /// code interpreter; 0 is a valid price. If unset, requests with it are refused.
     #[serde(default)]
     pub code_execution: Option<Decimal>,
-    /// Messages vendors: credits per 1 000 uses of the tool search tool; 0 is a price too. Left
-    /// out, requests with it are refused.
+    /// Messages vendors: credits per 1 000 uses of the tool search tool; 0 is a valid price. If
+    /// unset, requests with it are refused.
     #[serde(default)]
     pub tool_search: Option<Decimal>,
     /// Messages and responses vendors: credits per 1 000 calls of remote MCP servers' tools; 0 is a
-    /// price too. Left out, requests with MCP servers are refused.
+    /// valid price. If unset, requests with MCP servers are refused.
     #[serde(default)]
     pub mcp: Option<Decimal>,
-    /// By the vendor's name of a service tier, what its tokens cost as a multiple of the prices
-    /// above, from above 0 to 1 000. A tier that is not named is refused.
+    /// Price factor per service tier, by the vendor's name of the tier: a multiple of the token
+    /// prices above, more than 0 and at most 1 000. Requests for a tier that is not listed are
+    /// refused.
     #[serde(default)]
     pub service_tier: BTreeMap<String, Decimal>,
-    /// Messages vendors: by the vendor's name of a region (`inference_geo`), what tokens cost there
-    /// as a multiple, such as `us: 1.1`. A region that is not named is refused, but for `global`.
+    /// Messages vendors: price factor per region, by the vendor's name of the region
+    /// (`inference_geo`), such as `us: 1.1`. Requests for a region that is not listed are refused,
+    /// except `global`.
     #[serde(default)]
     pub inference_geo: BTreeMap<String, Decimal>,
-    /// Messages vendors: by the vendor's name of a speed, what tokens cost at it as a multiple,
-    /// such as `fast: 6`. A speed that is not named is refused, but for `standard`.
+    /// Messages vendors: price factor per speed, by the vendor's name of the speed, such as `fast:
+    /// 6`. Requests for a speed that is not listed are refused, except `standard`.
     #[serde(default)]
     pub speed: BTreeMap<String, Decimal>,
 }
 
-/// Prices of a whole request, input and output, whose input is larger than a threshold. Credits per
-/// 1 000 000 tokens; what is left out costs what it costs below.
+/// Prices for requests whose input exceeds a threshold; they apply to the whole request, input and
+/// output. Credits per 1 000 000 tokens. A price that is unset is inherited from the tier below.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PriceTier {
-    /// Input tokens of all classes together, cached ones too; the tier begins one token above.
-    /// Below `context_tokens`.
+    /// Threshold in input tokens of all classes together, including cached ones. The tier applies
+    /// from one token above it. Must be below `context_tokens`.
     pub above_input_tokens: u64,
     #[serde(default)]
     pub input: Option<Decimal>,
@@ -780,7 +789,7 @@ impl JsonSchema for Decimal {
     }
 }
 
-/// Ceilings of limits that a process is made to measure for.
+/// Upper bounds of limits by which other parts of the process are dimensioned.
 pub const TOTAL_SECONDS_MAX: u64 = 86_400;
 pub const DRAIN_SECONDS_MAX: u64 = 3_600;
 pub const ATTEMPTS_MAX: u64 = 8;
@@ -794,10 +803,11 @@ macro_rules! limits {
             $( $(#[doc = $doc])* pub $name: u64, )*
             /// Further names under which clients send the messages protocol's version header.
             pub version_header_aliases: Vec<String>,
-            /// Whether the journal is on disk before an answer's last byte is sent, so that a power
-            /// cut loses no debit: one sync a request. False (default): it outlives the process,
-            /// and the ledger's next commit is on disk within some 15 ms (an edge's: once the
-            /// shared store has it). Taken at a start or upgrade.
+            /// Sync the journal to disk before the last byte of a response is sent, so that a power
+            /// cut loses no debit; costs one sync per request. False (default): the journal
+            /// survives a crash of the process, and the next ledger commit is on disk within about
+            /// 15 ms (on an edge: once the shared store has the entry). A change takes effect at
+            /// the next start or upgrade.
             pub journal_sync: bool,
         }
 
@@ -809,7 +819,7 @@ macro_rules! limits {
         }
 
         impl Limits {
-            /// Each numeric limit: its key, its value, the least and the most it may be.
+            /// Each numeric limit: its key, value, minimum and maximum.
             pub fn bounds(&self) -> Vec<(&'static str, u64, u64, u64)> {
                 vec![$( (stringify!($name), self.$name, $least, $most), )*]
             }
@@ -818,177 +828,188 @@ macro_rules! limits {
 }
 
 limits! {
-    /// One request's body.
+    /// Size of one request body.
     body_bytes = 33_554_432, 1_024..=268_435_456;
-    /// Members of objects and items of arrays in one request's body; past it, 400. Agents send
-    /// about 20 for each tool call and its result.
+    /// Object members and array items in one request body. Over the limit: 400. Agents send about
+    /// 20 for each tool call and its result.
     body_values = 200_000, 1_000..=10_000_000;
-    /// Memory of this process; from 90 % of it on, new work is refused with 503 and what runs is
-    /// finished. 0: what the control group allows, or what the machine has free at the time,
-    /// whichever is less.
+    /// Memory of this process. From 90 % of it on, the gateway refuses new work with 503 and
+    /// finishes running requests. 0: the limit of the control group or the memory that is currently
+    /// free on the machine, whichever is less.
     memory_bytes = 0, 0..=1_099_511_627_776;
-    /// All request bodies held at one time, by what has come of them; past it, 503.
+    /// Bytes of all request bodies held at one time, counting those received so far. Over the
+    /// limit: 503.
     bodies_in_flight_bytes = 1_073_741_824, 1_048_576..=68_719_476_736;
-    /// The part of it that the requests of one account may hold together, but at least one
-    /// `body_bytes`; past it, 429.
+    /// Share of `bodies_in_flight_bytes` that the requests of one account may use together, but at
+    /// least one `body_bytes`. Over the limit: 429.
     account_bodies_percent = 25, 1..=100;
-    /// The part of it that the requests over one client connection may hold together, but at least
-    /// one `body_bytes`; past it, 429. Not asked of a proxy in `listen.trust_proxy`, whose
-    /// connections carry the requests of many clients.
+    /// Share of `bodies_in_flight_bytes` that the requests over one client connection may use
+    /// together, but at least one `body_bytes`. Over the limit: 429. Does not apply to a proxy in
+    /// `listen.trust_proxy`, whose connections carry the requests of many clients.
     connection_bodies_percent = 6, 1..=100;
-    /// Jobs on bodies of more than 64 KiB that run at one time. 0: one less than there are cores,
-    /// at least 1.
+    /// Threads for jobs on bodies of more than 64 KiB. 0: one less than the number of cores, at
+    /// least 1.
     cpu_threads = 0, 0..=1_024;
-    /// Jobs on bodies of more than 64 KiB (decoding, reading, translating) that wait for a thread;
-    /// past it, 503.
+    /// Jobs on bodies of more than 64 KiB (decoding, parsing, translating) that may wait for a
+    /// thread. Over the limit: 503.
     cpu_queue = 1_024, 1..=65_536;
-    /// The same of one account. Accounts take turns.
+    /// Waiting jobs of one account. The queue serves accounts in turn.
     cpu_queue_per_account = 128, 1..=65_536;
-    /// How long such a job waits; past it, 503.
+    /// Longest wait of such a job. After it: 503.
     cpu_queue_seconds = 10, 1..=600;
-    /// From a request's header to the end of its body; past it, 408.
+    /// Time from the end of a request's header to the end of its body. After it: 408.
     body_read_seconds = 60, 1..=3_600;
-    /// A body that comes more slowly than this over `body_rate_seconds`: 408. 0: however slowly.
+    /// Minimum rate of a request body, measured over `body_rate_seconds`. A slower body: 408. 0: no
+    /// minimum.
     body_bytes_per_second = 1_024, 0..=1_073_741_824;
-    /// What a body's rate is measured over.
+    /// Window over which the rate of a body is measured.
     body_rate_seconds = 30, 1..=3_600;
-    /// A request's line and header fields together; past it, 431.
+    /// Size of the request line and header fields together. Over the limit: 431.
     header_bytes = 32_768, 1_024..=262_144;
-    /// A request's header fields; past it, 431.
+    /// Number of header fields in a request. Over the limit: 431.
     header_fields = 64, 8..=256;
-    /// From a header's first byte, or a new connection, to the header's end (HTTP/1), and for the TLS
-    /// handshake of a new connection; past it, the connection is closed.
+    /// Time from the first byte of a header, or from the start of a connection, to the end of the
+    /// header (HTTP/1). After it, the gateway closes the connection.
     header_read_seconds = 30, 1..=3_600;
-    /// Client connections of this process; past it, the idle ones that have waited longest are
-    /// closed, or where there are none, new ones at once. 0: no limit. At the start the gateway
-    /// lowers it to what the limit on open files allows.
+    /// Client connections of this process. Over the limit, the gateway closes the connections that
+    /// have been idle longest; if none is idle, it closes new ones at once. 0: no limit. At start
+    /// the gateway lowers the value to fit the limit on open files.
     connections = 20_000, 0..=1_000_000;
-    /// Client connections from one address (IPv6: one /64); past it, new ones are closed at once.
-    /// 0: no limit. Not asked of a proxy in `listen.trust_proxy`, whose address all clients share.
+    /// Client connections from one address (IPv6: one /64). Over the limit, the gateway closes new
+    /// ones at once. 0: no limit. Does not apply to a proxy in `listen.trust_proxy`, whose address
+    /// all its clients share.
     connections_per_address = 1_024, 0..=1_000_000;
-    /// Pages (everything outside `/v1`: dashboard, sign-up, docs) that this process serves at one
-    /// time; past it, 503. Live balances have limits of their own. 0: no limit.
+    /// Page requests (everything outside `/v1`: dashboard, sign-up, docs) that this process serves
+    /// at one time. Over the limit: 503. Live balances have limits of their own. 0: no limit.
     open_pages = 512, 0..=1_000_000;
-    /// Pages served at one time to one address (IPv6: one /64); past it, 429. 0: no limit. Does not
-    /// apply to a proxy in `listen.trust_proxy` that does not name its client.
+    /// Page requests served at one time to one address (IPv6: one /64). Over the limit: 429. 0: no
+    /// limit. Does not apply to a proxy in `listen.trust_proxy` that does not name its client.
     open_pages_per_address = 64, 0..=1_000_000;
-    /// The body of a request for a page; past it, 413.
+    /// Size of the body of a page request. Over the limit: 413.
     page_body_bytes = 65_536, 1_024..=65_536;
-    /// From the header of a request for a page to the end of its body; past it, 408.
+    /// Time from the end of a page request's header to the end of its body. After it: 408.
     page_body_read_seconds = 10, 1..=3_600;
-    /// Live balances (event streams of the dashboard) that this process serves at one time; past
-    /// it, 503, and the page shows the balance of when it was loaded. 0: no limit.
+    /// Live balances (event streams of the dashboard) that this process serves at one time. Over
+    /// the limit: 503, and the page keeps showing the balance from when it was loaded. 0: no limit.
     live_streams = 4_096, 0..=1_000_000;
-    /// Live balances served at one time to one address (IPv6: one /64); past it, 429. 0: no limit.
-    /// Does not apply to a proxy in `listen.trust_proxy` that does not name its client.
+    /// Live balances served at one time to one address (IPv6: one /64). Over the limit: 429. 0: no
+    /// limit. Does not apply to a proxy in `listen.trust_proxy` that does not name its client.
     live_streams_per_address = 256, 0..=1_000_000;
-    /// Live balances and downloads of one account at one time; past it, 503.
+    /// Live balances and downloads of one account at one time. Over the limit: 503.
     live_streams_per_account = 8, 1..=65_536;
-    /// Requests over one client connection (HTTP/1), before it is closed.
+    /// Requests over one client connection (HTTP/1), after which the gateway closes it.
     keepalive_requests = 1_000, 1..=1_000_000;
-    /// Requests of one account that may be open at one time; past it, 429.
+    /// Requests of one account that may be open at one time. Over the limit: 429.
     open_requests_per_account = 256, 1..=65_536;
-    /// What costs nothing, of one account in a minute: the model list, credits, receipts, and token
-    /// counts, each of which counts as ten; as many requests may be refused for what their bodies
-    /// say. Past it, 429. A key or account with `requests_per_minute` has ten times that instead.
-    /// Each edge counts for itself. 0: no limit on any of these.
+    /// Free requests of one account per minute: model lists, credits, receipts, and token counts,
+    /// each of which counts as ten. Requests that are refused because of their bodies have a
+    /// separate limit of the same size. Over the limit: 429. A key or account with
+    /// `requests_per_minute` has ten times that value instead. Each edge counts separately. 0: no
+    /// limit on any of these.
     free_requests_per_minute = 6_000, 0..=RATE_MAX;
-    /// Receipts of one account that may be looked up at one time, each for up to 2 s; past it, 429.
+    /// Receipt lookups of one account at one time; each may take up to 2 s. Over the limit: 429.
     receipt_lookups_per_account = 32, 1..=65_536;
-    /// Sign-ups from one address (IPv6: one /64) in an hour; past it, 429. Loopback is not counted,
-    /// unless it is a trusted proxy that names nobody.
+    /// Sign-ups from one address (IPv6: one /64) per hour. Over the limit: 429. Does not apply to
+    /// loopback, unless that is a trusted proxy that does not name its client.
     sign_ups_per_address_per_hour = 3, 1..=1_000_000;
-    /// Requests that may be open at one time in this process; past it, 503.
+    /// Requests that may be open at one time in this process. Over the limit: 503.
     open_requests = 20_000, 1..=65_536;
-    /// TCP and TLS to a vendor.
+    /// Timeout of TCP and TLS connects to a vendor.
     connect_seconds = 5, 1..=60;
-    /// From the request's end to the vendor's header. Models reason in silence for minutes, and
-    /// whole answers take ten: a vendor whose machine is gone is found by TCP keep-alive in about a
-    /// minute, whatever stands here.
+    /// Time from the end of the request to the vendor's header. Models may reason for minutes
+    /// without output, and non-streaming responses may take ten minutes. If the vendor's machine is
+    /// gone, TCP keep-alive detects it in about a minute, whatever this value is.
     first_byte_seconds = 600, 1..=3_600;
-    /// Between two pieces of a vendor's body.
+    /// Longest gap between two pieces of a vendor's body.
     idle_seconds = 600, 1..=3_600;
-    /// One write to a vendor that does not read.
+    /// Timeout of one write to a vendor that does not read.
     vendor_write_seconds = 60, 1..=3_600;
-    /// Once the vendor's 2xx has come, after this long without a byte a stream's client gets a
-    /// keep-alive: a comment, or a `ping` on the messages surface.
+    /// After the vendor's 2xx, the gateway sends a stream's client a keep-alive whenever this time
+    /// passes without a byte: a comment, or a `ping` on the messages surface.
     stream_keep_alive_seconds = 15, 1..=300;
-    /// A whole request.
+    /// Longest duration of a whole request.
     total_seconds = 3_600, 1..=TOTAL_SECONDS_MAX;
-    /// One write to a client that has stopped reading.
+    /// Timeout of one write to a client that does not read.
     client_write_seconds = 60, 1..=3_600;
-    /// A client connection without a request.
+    /// Time after which the gateway closes an idle client connection.
     keepalive_seconds = 60, 1..=3_600;
-    /// Endpoints tried for one request, of each model that may answer it.
+    /// Endpoints tried for one request, for each model that may answer it.
     attempts = 2, 1..=ATTEMPTS_MAX;
-    /// After this long, a request that was sent whole is not sent again, to any endpoint or model:
-    /// the vendor may be at work on it, and would be paid twice. What the vendor refused in words,
-    /// by a status or an error, may be.
+    /// Time after which the gateway no longer repeats a request that was sent completely, at any
+    /// endpoint or model: the vendor may still be processing it, and would charge twice. Does not
+    /// apply if the vendor refused the request with a status or an error.
     repeat_within_seconds = 10, 0..=3_600;
-    /// Repeats at a vendor's endpoints over 10 seconds, in percent of the requests to that vendor;
-    /// past it, the vendor's failure is the answer. Connections that could not be made, and
-    /// requests that the vendor did not begin, do not count.
+    /// Retries at one vendor's endpoints over 10 seconds, in percent of the requests to that
+    /// vendor. Over the limit, the client receives the vendor's failure. Failed connection attempts
+    /// and requests that the vendor did not start to process do not count.
     retry_budget_percent = 20, 0..=100;
-    /// The same as a number that is always allowed.
+    /// Number of retries that is always allowed, whatever `retry_budget_percent` is.
     retry_budget_min = 3, 0..=100_000;
-    /// Failures in a row that open an endpoint's breaker; 0: none does.
+    /// Consecutive failures that open an endpoint's circuit breaker. 0: consecutive failures do not
+    /// open it.
     breaker_failures = 5, 0..=1_000;
-    /// Failed requests of a window, in percent, that open it.
+    /// Failure rate within a window that opens the circuit breaker, in percent.
     breaker_failure_percent = 50, 1..=100;
-    /// How long that window is.
+    /// Length of that window.
     breaker_window_seconds = 30, 1..=3_600;
-    /// How many requests it must hold to count.
+    /// Minimum number of requests in a window for the failure rate to count.
     breaker_window_requests = 20, 1..=1_000_000;
-    /// How long an open breaker keeps requests away; each further time twice as long, and up to a
-    /// quarter more by chance.
+    /// Time that a circuit breaker stays open. It doubles each further time, and up to a quarter is
+    /// added at random.
     breaker_open_seconds = 5, 1..=3_600;
-    /// The longest of these times.
+    /// Upper limit of the time that a circuit breaker stays open.
     breaker_open_max_seconds = 120, 1..=86_400;
-    /// The longest `retry-after` of a vendor that is heeded; 0: none is.
+    /// Longest `retry-after` of a vendor that the gateway observes. 0: it ignores `retry-after`.
     cool_down_max_seconds = 60, 0..=60;
-    /// While it is heeded and nobody else can be asked, one request in so long tries all the same,
-    /// and if it is answered well, all are sent again; 0: none does.
+    /// Interval of probes during a `retry-after`. If no other endpoint is available, the gateway
+    /// sends one request per interval to the endpoint all the same; if that succeeds, it sends all
+    /// of them again. 0: no probes.
     cool_down_probe_seconds = 1, 0..=60;
-    /// How long a resolved name of an endpoint is used before it is looked up again.
+    /// Time that a resolved address of an endpoint is used before the gateway resolves the name
+    /// again.
     name_refresh_seconds = 30, 1..=86_400;
-    /// How long its last addresses serve where no resolver answers.
+    /// Time that the last known addresses remain in use while no resolver answers.
     name_stale_seconds = 3_600, 1..=604_800;
-    /// One event of a vendor's stream.
+    /// Size of one event of a vendor's stream.
     event_bytes = 1_048_576, 1_024..=16_777_216;
-    /// A vendor's answer that is not a stream.
+    /// Size of a vendor's response that is not a stream.
     response_buffer_bytes = 33_554_432, 1_024..=268_435_456;
-    /// The least output limit that a clamp may leave, in tokens.
+    /// Lowest output limit, in tokens, to which the gateway may clamp a request.
     min_output_tokens = 256, 1..=100_000;
-    /// After SIGTERM, `/readyz` is 503 for this long while requests are still accepted, so that a
-    /// load balancer sends no more before the listener closes. 0 (default): the listener closes at
-    /// once. Behind a balancer: 5, or longer than it takes to notice.
+    /// After SIGTERM, `/readyz` returns 503 for this long while the gateway still accepts requests,
+    /// so that a load balancer stops sending before the listener closes. 0 (default): the listener
+    /// closes at once. Behind a load balancer: 5, or longer than the balancer needs to notice.
     lame_duck_seconds = 0, 0..=300;
-    /// From there on, running requests have this long to finish. Then a stream ends with an error
-    /// event and is debited for what was generated; another request gets an error and is free.
+    /// Time that running requests then have to finish. After it, the gateway ends a stream with an
+    /// error event and charges for the output so far; any other request gets an error and is free.
     drain_seconds = 120, 1..=DRAIN_SECONDS_MAX;
-    /// Reading a stream on after its client left, to learn its usage.
+    /// Time that the gateway reads a stream on after its client disconnected, to learn its usage.
     drain_after_client_seconds = 5, 1..=600;
-    /// The same, for models that hide their reasoning, and for long requests of which only the
-    /// vendor can say how much was cached.
+    /// That time for models that hide their reasoning, and for long requests for which only the
+    /// vendor can report the number of cached tokens.
     drain_hidden_seconds = 60, 1..=600;
-    /// The largest answer that is kept for its idempotency key.
+    /// Size of the largest response that is stored for an idempotency key.
     idempotency_body_bytes = 1_048_576, 1_024..=268_435_456;
-    /// How long a key counts and its answer is kept.
+    /// Time that an idempotency key and its response are kept.
     idempotency_seconds = 86_400, 1..=604_800;
-    /// Keys that are kept; past it the oldest are forgotten.
+    /// Idempotency keys that are kept. Over the limit, the gateway drops the oldest.
     idempotency_entries = 1_000_000, 1_000..=100_000_000;
-    /// All kept answers together; past it the oldest are forgotten, their keys are not.
+    /// Size of all stored responses together. Over the limit, the gateway drops the oldest
+    /// responses, but keeps their keys.
     idempotency_store_bytes = 4_294_967_296, 1_048_576..=1_099_511_627_776;
-    /// Lines of the access log that wait to be written; past it, lines are dropped and counted.
+    /// Access log lines that may wait to be written. Over the limit, the gateway drops lines and
+    /// counts them.
     access_log_lines = 16_384, 16..=1_048_576;
-    /// Where edges share a store: all kept answers of one account, and of all; past it the oldest
-    /// are forgotten. A key counts as 1 KiB of the latter.
+    /// With a shared store: size of the stored responses of one account, and of all accounts. Over
+    /// the limit, the gateway drops the oldest. Each key counts as 1 KiB of the second limit.
     idempotency_shared_account_bytes = 8_388_608, 1_024..=1_099_511_627_776;
     idempotency_shared_bytes = 268_435_456, 1_048_576..=1_099_511_627_776;
-    /// One file of the journal, before the next is begun.
+    /// Size of one journal segment, after which the gateway begins the next.
     journal_segment_bytes = 67_108_864, 65_536..=1_073_741_824;
-    /// Set aside on the journal's disk: where that is full, running requests still end in it.
+    /// Space reserved on the journal's disk, so that running requests can still be journaled when
+    /// the disk is full.
     journal_reserve_bytes = 8_388_608, 65_536..=1_073_741_824;
-    /// Settled responses that may wait for the ledger; past it no request is admitted.
+    /// Settled responses that may wait for the ledger. Over the limit, the gateway admits no
+    /// request.
     journal_pending = 65_536, 1_024..=1_048_576;
 }

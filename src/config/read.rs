@@ -1,8 +1,10 @@
-//! A YAML file becomes a checked value: every fault is found in one go, each with its line and key.
+//! Reads a YAML file into a checked value, and finds all faults in one pass, each with its line and
+//! key.
 //!
-//! Two steps. The text is read into a tree that remembers lines, with `${ENV}` put in. The tree is
-//! then held against the JSON Schema of `raw.rs`, so that unknown keys, missing keys and wrong
-//! types are all reported together and not one at a time. Must not know what any key means.
+//! Two steps. First it reads the text into a tree that remembers lines, and substitutes `${ENV}`.
+//! Then it checks the tree against the JSON Schema of `raw.rs`, so that it reports unknown keys,
+//! missing keys and wrong types all together instead of one at a time. Must not know what any key
+//! means.
 
 use super::{Fault, raw, suggest};
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
@@ -25,8 +27,7 @@ enum Kind {
 }
 
 impl Node {
-    /// The line of the deepest existing node along `path` (`models[2].price.input`), counted from
-    /// 1.
+    /// Line of the deepest existing node along `path` (`models[2].price.input`), counted from 1.
     pub fn line_of(&self, path: &str) -> u64 {
         let mut node = self;
         for step in path.split(['.', '[']) {
@@ -50,7 +51,7 @@ impl Node {
         node.line
     }
 
-    /// The value of a key of the file's top level.
+    /// The value of a top-level key.
     pub fn section(&self, name: &str) -> Option<Value> {
         let Kind::Map(entries) = &self.kind else {
             return None;
@@ -142,10 +143,10 @@ fn node(spanned: Spanned<Kind>) -> Node {
     }
 }
 
-/// Reads `text`. `env` gives an environment variable's value.
+/// Reads `text`. `env` returns the value of an environment variable.
 ///
 /// # Errors
-/// All faults of form: bad YAML, unset variables, unknown or missing keys, wrong types.
+/// Returns all faults of form: invalid YAML, unset variables, unknown or missing keys, wrong types.
 pub fn read(
     text: &str,
     env: &dyn Fn(&str) -> Option<String>,
@@ -164,11 +165,11 @@ pub fn read(
     }
 }
 
-/// Reads `text` into a tree; returns it with its faults of form. `env` gives the value of an
-/// environment variable at the path of a key.
+/// Reads `text` into a tree, and returns the tree with its faults of form. `env` returns the value
+/// of an environment variable for the key at a path.
 ///
 /// # Errors
-/// The text is not YAML.
+/// Returns an error if the text is not YAML.
 pub fn read_tree(
     text: &str,
     env: &dyn Fn(&str, &str) -> Option<String>,
@@ -214,7 +215,7 @@ fn join(path: &str, key: &str) -> String {
     }
 }
 
-/// Puts in `${NAME}` and `${NAME:-default}` wherever a string is written.
+/// Substitutes `${NAME}` and `${NAME:-default}` in every string.
 fn substitute(
     node: &mut Node,
     path: &str,
@@ -268,7 +269,8 @@ fn expand(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<String, St
     Ok(out)
 }
 
-/// Holds a tree against a schema; knows the part of JSON Schema that schemars writes for `raw.rs`.
+/// Checks a tree against a schema. Supports the part of JSON Schema that schemars writes for
+/// `raw.rs`.
 struct Check<'a> {
     root: &'a Value,
     faults: &'a mut Vec<Fault>,
@@ -279,7 +281,7 @@ impl Check<'_> {
         let schema = resolve(self.root, schema);
         let null = matches!(node.kind, Kind::Scalar(Value::Null));
         if let Some(choices) = schema["anyOf"].as_array() {
-            // schemars writes an optional key as "that or null". Of several forms, take the one
+            // schemars writes an optional key as "T or null". Of several alternatives, use the one
             // with this type.
             let fits =
                 |choice: &&Value| type_fits(&resolve(self.root, choice)["type"], node.kind_name());
@@ -385,7 +387,7 @@ fn resolve<'a>(root: &'a Value, schema: &'a Value) -> &'a Value {
     }
 }
 
-/// The values of an enum whose variants carry descriptions.
+/// Values of an enum whose variants have descriptions.
 fn one_of(root: &Value, schema: &Value) -> Option<Vec<Value>> {
     let choices = schema["oneOf"].as_array()?;
     Some(

@@ -1,8 +1,8 @@
-//! The config file's schema as a page to read: `model-gateway schema --reference`, kept in
+//! Renders the schema of the config file as a page: `model-gateway schema --reference`, kept in
 //! `docs/config.md`.
 //!
-//! Knows the part of JSON Schema that schemars writes for `raw.rs`. Must not say anything that the
-//! schema does not.
+//! Supports the part of JSON Schema that schemars writes for `raw.rs`. Must not add any fact that
+//! the schema does not have.
 
 use super::raw::Limits;
 use serde_json::Value;
@@ -33,12 +33,12 @@ pub fn markdown(schema: &Value) -> String {
 struct Page<'a> {
     root: &'a Value,
     text: String,
-    /// What a limit may be.
+    /// Minimum and maximum of each limit.
     bounds: HashMap<&'static str, (u64, u64)>,
 }
 
 impl<'a> Page<'a> {
-    /// A table of an object's keys, and then the objects in it.
+    /// Writes the table of an object's keys, then the sections of the objects in it.
     fn section(&mut self, path: &str, object: &'a Value) {
         let title = if path.is_empty() {
             "The top".to_owned()
@@ -116,7 +116,8 @@ impl<'a> Page<'a> {
         ));
     }
 
-    /// What a key's value is, behind references, options, lists and maps; and how its path goes on.
+    /// Follows references, options, lists and maps to the schema of a key's value; also returns the
+    /// suffix for its path.
     fn resolve(&self, schema: &'a Value) -> (&'a Value, &'static str) {
         if let Some(name) = schema["$ref"]
             .as_str()
@@ -181,7 +182,7 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Within a table a bar would end the cell.
+/// Escapes a text for a table cell: a bar would end the cell.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|")
 }

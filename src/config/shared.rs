@@ -1,10 +1,11 @@
-//! The store's part of the file: where the shared store is, by exactly one of the ways to say so.
+//! The `store` section: the address of the shared store, given in exactly one of the possible
+//! forms.
 
 use super::{Store, raw};
 use crate::catalog::Secret;
 use crate::store::redis::Sentinel;
 
-/// Sentinels that are asked at one time.
+/// Maximum number of Sentinels; the gateway queries them concurrently.
 const SENTINELS_MOST: usize = 16;
 
 impl super::Judge {

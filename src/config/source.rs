@@ -1,21 +1,21 @@
-//! The files that settings come from, and whether one has been changed since it was read.
+//! The files that settings come from, and whether one has changed since it was read.
 //!
-//! A stamp is taken before its file is read: what is written meanwhile shows as a change, never as
-//! none. Must not read what a file says.
+//! The stamp is taken before the file is read: a write in between then shows as a change and is
+//! never missed. Must not interpret a file's contents.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-/// A file and what it looked like just before it was read.
+/// A file and its stamp from just before it was read.
 #[derive(Debug, Clone)]
 pub struct Source {
     path: PathBuf,
     stamp: Stamp,
 }
 
-/// What a file looks like from outside: its place, its size, and when its bytes and its entry were
-/// last written, in seconds and nanoseconds. Links are followed, so one that was turned to another
-/// file shows. `None`: there is none.
+/// Metadata of a file: device, inode and size, and the times of the last write to its contents and
+/// to its inode, in seconds and nanoseconds. Links are followed, so a link that now points to
+/// another file shows as a change. `None`: there is no such file.
 pub type Stamp = Option<([u64; 3], [i64; 4])>;
 
 impl Source {
@@ -37,7 +37,7 @@ impl Source {
         }
     }
 
-    /// The same file as it is now.
+    /// The same file with its current stamp.
     pub fn again(&self) -> Self {
         Self::of(&self.path)
     }

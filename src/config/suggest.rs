@@ -5,7 +5,7 @@
 /// The known word that is most similar to `word`, if one is similar enough.
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word = word.to_lowercase();
-    // A third of the letters may differ, but at least one and at most three.
+    // Up to a third of the letters may differ, but at least one and at most three.
     let most = (word.chars().count() / 3).clamp(1, 3);
     // A prefix of a known word counts as one difference.
     let begins = |known: &str| word.len() > 2 && known.to_lowercase().starts_with(&word);

@@ -12,9 +12,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The most endpoints of one vendor: each request looks at all of them.
+/// Maximum number of endpoints of one vendor: each request looks at all of them.
 const ENDPOINTS_MAX: usize = 32;
-/// Most query parameters and header fields that are added to each request.
+/// Maximum numbers of query parameters and header fields added to each request.
 const QUERY_MAX: usize = 16;
 const HEADERS_MAX: usize = 32;
 
@@ -61,7 +61,7 @@ const RESERVED_HEADERS: [(&str, &[&str]); 4] = [
 
 /// An entry of `vendors`.
 pub(super) struct VendorEntry {
-    /// `None` if it is switched off or has a fault.
+    /// `None` if the vendor is disabled or has a fault.
     pub vendor: Option<Arc<Vendor>>,
     pub preset: Option<&'static Preset>,
 }
@@ -184,7 +184,7 @@ impl Judge {
             .iter()
             .flatten()
             .any(|endpoint| endpoint.auth != Auth::None);
-        // An endpoint with a fault does not tell.
+        // The authentication of an endpoint with a fault is unknown.
         let is_judged = !endpoints.is_empty() && endpoints.iter().all(Option::is_some);
         let wants_key = wants_key || !is_judged && defaults.auth != Auth::None;
         let api_key = self.api_key(
@@ -214,7 +214,7 @@ impl Judge {
         })
     }
 
-    /// Reads what is written for all endpoints of a vendor.
+    /// Reads the settings that apply to all endpoints of a vendor.
     fn defaults<'a>(
         &mut self,
         key: &str,
@@ -223,8 +223,8 @@ impl Judge {
         version_header: Option<&'a str>,
     ) -> VendorDefaults<'a> {
         let of_preset = preset.and_then(|preset| preset.auth.as_ref());
-        // Local servers need no key by default. If one is written, it is sent as the protocol
-        // usually does.
+        // By default local servers need no key. If the file has one, it is sent in the way that is
+        // usual for the protocol.
         let of_preset =
             of_preset.filter(|auth| **auth != raw::AuthKey::None || vendor.api_key.is_none());
         let auth = match vendor.auth.as_ref() {
@@ -248,7 +248,7 @@ impl Judge {
         }
     }
 
-    /// The vendor's key. `None` if it has a fault or is empty, which switches the vendor off.
+    /// The vendor's key. `None` if it has a fault or is empty, which disables the vendor.
     fn api_key(&mut self, key: &str, written: Option<&str>, is_wanted: bool) -> Option<Secret> {
         let Some(written) = written else {
             if is_wanted {
@@ -546,7 +546,7 @@ fn only_endpoint(preset: &'static Preset) -> Option<raw::Endpoint> {
     })
 }
 
-/// Merges two lists by name; values of `own` take precedence.
+/// Merges two lists by name; the values in `own` take precedence.
 fn merged(defaults: &[(String, Secret)], own: Vec<(String, Secret)>) -> Vec<(String, Secret)> {
     let is_own = |name: &String| own.iter().any(|(other, _)| other == name);
     let defaults: Vec<_> = defaults

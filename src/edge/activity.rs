@@ -1,7 +1,7 @@
-//! What each account and key has under way at this process, beside the holds that `billing` knows:
-//! the bytes of its bodies, and the requests that hold no credit yet.
+//! The current activity of each account and key in this process, in addition to the holds that
+//! `billing` knows: the bytes of its bodies, and its requests that hold no credit yet.
 //!
-//! An entry lives as long as somebody uses it. Must not decide limits.
+//! An entry lives as long as something uses it. This file must not decide limits.
 
 use super::intake::BodyBytes;
 use crate::billing::Arriving;
@@ -11,36 +11,36 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Entries from which on unused ones are removed.
+/// Number of entries above which unused ones are removed.
 const ENTRIES_MIN: usize = 1_024;
 
-/// The activity of accounts and keys, by their ids.
+/// The activity of accounts and keys, by id.
 #[derive(Default)]
 pub struct ActivityRegistry(Mutex<Entries>);
 
 #[derive(Default)]
 struct Entries {
     by_id: HashMap<Arc<str>, Arc<Activity>>,
-    /// The number of entries at which unused ones are removed next.
+    /// Number of entries at which unused ones are removed next.
     sweep_at: usize,
 }
 
-/// What one account, or one key, has under way.
+/// The current activity of one account or key.
 #[derive(Default)]
 pub struct Activity {
     pub body_bytes: BodyBytes,
-    /// Requests whose header has come and that hold no credit yet.
+    /// Number of requests whose header has arrived and that hold no credit yet.
     arriving: AtomicU64,
-    /// Receipts that are being looked up.
+    /// Number of receipt lookups in progress.
     lookups: AtomicU64,
     free: Mutex<FreeGauge>,
 }
 
-/// A receipt that is being looked up; counted until it is dropped.
+/// A receipt lookup in progress, counted until it is dropped.
 pub struct ReceiptLookup(Arc<Activity>);
 
 impl ReceiptLookup {
-    /// `None` where as many as `most` are being looked up.
+    /// Counts a lookup. Returns `None` if `most` lookups are in progress already.
     pub fn enter(account: Arc<Activity>, most: u64) -> Option<Self> {
         let lookup = Self(account);
         (lookup.0.lookups.fetch_add(1, Ordering::AcqRel) < most).then_some(lookup)
@@ -53,7 +53,7 @@ impl Drop for ReceiptLookup {
     }
 }
 
-/// A request that holds no credit yet; counted until it is dropped.
+/// A request that holds no credit yet, counted until it is dropped.
 pub struct Arrival {
     account: Arc<Activity>,
     key: Arc<Activity>,
@@ -66,7 +66,7 @@ impl Arrival {
         Self { account, key }
     }
 
-    /// The others of the same account and key.
+    /// Returns the number of other such requests of the same account and key.
     pub fn others(&self) -> Arriving {
         let others =
             |activity: &Activity| activity.arriving.load(Ordering::Acquire).saturating_sub(1);
@@ -85,12 +85,12 @@ impl Drop for Arrival {
 }
 
 impl Activity {
-    /// What was used lately that costs nothing.
+    /// Returns the recent use of free requests.
     pub fn free(&self) -> MutexGuard<'_, FreeGauge> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nobody would miss it.
+    /// Whether the entry can be removed without loss.
     fn is_idle(self: &Arc<Self>, now_ms: i64) -> bool {
         Arc::strong_count(self) == 1
             && Arc::strong_count(&self.body_bytes) == 1

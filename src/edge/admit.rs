@@ -1,10 +1,11 @@
-//! Admission: path → key → header → body → model → idempotency key → quote → hold. What comes out
-//! is a [`Call`] with credit set aside, an answer of our own, or a failure.
+//! Admission: path → key → header → body → model → idempotency key → quote → hold. The result is an
+//! [`AdmittedRequest`] with credit reserved, a response that the gateway wrote itself, or a
+//! failure.
 //!
-//! The order of judgement: path 404, method 405, key 401/403; on the header alone announced size
+//! The order of the checks: path 404, method 405, key 401/403; on the header alone declared size
 //! 413, limits 429, no credit 402; then size 413, body 400, model 404, idempotency 409/422, limits
-//! 429, credits 402. Must not talk to vendors. Next: `admit/header.rs`, `admit/call.rs` (from the
-//! body on), `own.rs` (paths that need no vendor).
+//! 429, credits 402. This module must not call vendors. Next: `admit/header.rs`, `admit/call.rs`
+//! (from the body on), `local_api.rs` (paths that need no vendor).
 
 mod call;
 mod fallback;
@@ -37,10 +38,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// What a path leads to.
+/// Destination of a path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Route {
-    /// To a vendor, through this surface; free of charge or billed.
+    /// A vendor, through this surface; free of charge or billed.
     Vendor {
         surface: Protocol,
         path: &'static str,
@@ -104,8 +105,8 @@ fn below_v1(path: &str) -> Option<&str> {
     }
 }
 
-/// The surface that a path is meant for, judged by its end: a client with a wrong base address
-/// still adds the right end.
+/// Returns the surface that a path is meant for. The end of the path decides: a client with a wrong
+/// base address still adds the right end.
 pub fn surface_of(path: &str) -> Option<Protocol> {
     let ends = [
         ("/chat/completions", Protocol::Chat),
@@ -119,7 +120,7 @@ pub fn surface_of(path: &str) -> Option<Protocol> {
         .map(|(_, surface)| surface)
 }
 
-/// Decides what becomes of a request. True where it has been answered.
+/// Admits, answers or refuses a request. Returns true if the request has been answered.
 pub async fn admit(gateway: &Gateway, session: &mut Session, ctx: &mut Context) -> Result<bool> {
     let settings = gateway.settings.load_full();
     let route = route(session.req_header().uri.path());
@@ -174,7 +175,7 @@ pub async fn admit(gateway: &Gateway, session: &mut Session, ctx: &mut Context) 
             Ok(false)
         }
         Err(failure) => {
-            // Whoever reads of the failure finds its key free.
+            // A client that reads the failure must find its idempotency key free.
             gateway.idempotency.decided(&ctx.request_id).await;
             if let Some(flaw) = connections::body_flaw(session.digest()) {
                 return answer_malformed(session, ctx, flaw.reason, &flaw.into())
@@ -182,7 +183,8 @@ pub async fn admit(gateway: &Gateway, session: &mut Session, ctx: &mut Context) 
                     .map(|()| true);
             }
             if matches!(failure.kind, Kind::Draining | Kind::FilesShort) {
-                // Whoever asks again finds another process, or a file for the connection.
+                // A client that retries then reaches another process, or leaves a file descriptor
+                // for its new connection.
                 session.set_keepalive(None);
             }
             ctx.stage = Stage::Answered { what: "rejected" };
@@ -192,22 +194,23 @@ pub async fn admit(gateway: &Gateway, session: &mut Session, ctx: &mut Context) 
     }
 }
 
-/// Answers with a failure, maybe before the body has come, so that the client can read it.
+/// Answers with a failure, possibly before the body has arrived, so that the client can read the
+/// response.
 async fn answer_early(session: &mut Session, ctx: &mut Context, failure: &Failure) -> Result<()> {
     if matches!(failure.status(ctx.surface), 402 | 429) {
         intake::keep_alive_past_body(session);
     }
     reject::answer(session, ctx, failure).await?;
-    // A process that is short of something reads no more, and a client that sends too slowly has
-    // had its time.
+    // A process that is short of resources reads no more, and a client that sends too slowly has
+    // used its time.
     if failure.status(ctx.surface) < 500 && failure.kind != Kind::BodyTimeout {
         intake::discard_body(session).await;
     }
     Ok(())
 }
 
-/// Refuses a request that two readers could understand differently, and closes its connection: what
-/// was taken for its body may be another request.
+/// Refuses a request that two parsers could understand differently, and closes its connection: the
+/// bytes that were read as its body may be another request.
 async fn answer_malformed(
     session: &mut Session,
     ctx: &mut Context,
@@ -234,7 +237,7 @@ async fn answer_malformed(
 enum Admitted {
     Answered(&'static str),
     Call(Box<Call>),
-    /// A question of this account that only the sidecar can answer.
+    /// A request of this account that only the sidecar can answer.
     Sidecar(Arc<str>, ReceiptLookup),
 }
 
@@ -269,13 +272,14 @@ async fn judge(
             .map(|()| Admitted::Answered(own::HEALTH))
             .map_err(unanswerable);
     }
-    // Entered before the look at `draining`: whoever drains afterwards waits for this request.
+    // Enter before the check of `draining`: a drain that begins after the check waits for this
+    // request.
     let in_flight = InFlight::enter(&gateway.in_flight);
     if gateway.draining.load(Ordering::Acquire) {
         return Err(Failure::of(Kind::Draining));
     }
     let running = gateway.in_flight.load(Ordering::Acquire);
-    // Before a body is read: what there is no room for costs no memory either.
+    // Before the gateway reads a body, so that a request without a slot costs no memory.
     if running as u64 > settings.limits.open_requests {
         return Err(Failure::of(Kind::Overloaded));
     }
@@ -336,11 +340,10 @@ async fn judge(
     }
 }
 
-/// Counts a question that the gateway answers itself; with the look-up that it is, where it asks
-/// for a receipt.
+/// Counts a request that the gateway answers itself. For a receipt, also counts the lookup.
 ///
 /// # Errors
-/// 429 past a limit.
+/// Returns 429 if a limit is exceeded.
 fn ask(
     gateway: &Gateway,
     settings: &Settings,
@@ -359,7 +362,7 @@ fn ask(
         .ok_or_else(|| Failure::new(Kind::TooManyOpen, too_many()))
 }
 
-/// Counts a billed request that was refused for what its body says.
+/// Counts a billed request that was refused because of its body.
 fn count_refused(
     gateway: &Gateway,
     settings: &Settings,
@@ -377,7 +380,7 @@ fn count_refused(
     }
 }
 
-/// An answer could not be made.
+/// Failure for a client connection that broke while the gateway was answering.
 fn unanswerable(error: Box<pingora::Error>) -> Failure {
     Failure::new(Kind::Internal, error.to_string())
 }
@@ -385,12 +388,12 @@ fn unanswerable(error: Box<pingora::Error>) -> Failure {
 /// The headers that may hold a key.
 const KEY_HEADERS: [HeaderName; 2] = [AUTHORIZATION, HeaderName::from_static("x-api-key")];
 
-/// The one gateway key that a request carries, in whichever header and however often. In
-/// `authorization` it needs its scheme.
+/// Returns the one gateway key of a request. The request may repeat it in both headers. In
+/// `authorization` the key needs its scheme.
 ///
 /// # Errors
-/// 401: there is none, or two that differ. Which of them pays must not depend on who reads the
-/// header.
+/// Returns 401 if the request has no key or two different keys. Which of two keys pays must not
+/// depend on who reads the header.
 fn one_key(headers: &HeaderMap) -> Result<&str, Failure> {
     let (mut seen, mut found, mut is_given) = (None, None, false);
     for (name, value) in KEY_HEADERS
@@ -425,7 +428,7 @@ fn one_key(headers: &HeaderMap) -> Result<&str, Failure> {
     })
 }
 
-/// The account and key that pay.
+/// Returns the account and the key that pay.
 async fn principal(gateway: &Gateway, session: &Session) -> Result<Principal, Failure> {
     let key = one_key(&session.req_header().headers)?;
     gateway
@@ -446,7 +449,7 @@ async fn principal(gateway: &Gateway, session: &Session) -> Result<Principal, Fa
         })
 }
 
-/// The messages protocol's version, under any of its names.
+/// Returns the version of the messages protocol, under any of its header names.
 fn version_header(session: &Session, settings: &Settings) -> Option<String> {
     let headers = &session.req_header().headers;
     settings

@@ -1,11 +1,12 @@
-//! How many of one thing clients hold at one time: all together, and each address.
+//! Counts how many of one kind of thing clients hold at a time: in total, and per address.
 //!
-//! Must not know what is counted: connections (`connections.rs`) and pages (`pages.rs`) are.
+//! This file must not know what it counts: connections (`connections.rs`) and pages (`pages.rs`)
+//! use it.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-/// Counts in all and by client address (as `address::one_client` cuts it).
+/// Counts in total and per client address (as `address::client_prefix` returns it).
 #[derive(Default)]
 pub struct ClientCounts {
     total: u64,
@@ -20,10 +21,10 @@ pub enum Exceeded {
 }
 
 impl ClientCounts {
-    /// Counts one more of `client`, unless a limit forbids it; a limit of 0 is none.
+    /// Counts one more for `client`, unless a limit forbids it. A limit of 0 means no limit.
     ///
     /// # Errors
-    /// The limit that one more would exceed; the address's comes first.
+    /// Returns the limit that one more would exceed; the limit per address first.
     pub fn enter(&mut self, client: IpAddr, per_address: u64, total: u64) -> Result<(), Exceeded> {
         if per_address > 0 && self.of(client) >= per_address {
             return Err(Exceeded::Address);

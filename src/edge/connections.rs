@@ -1,13 +1,12 @@
-//! Client connections: how many there may be, and how long the header of a request may take on one.
+//! Client connections: the maximum number of them, and the maximum time for a request's header.
 //!
-//! Where there are too many, idle ones give way. Pingora bounds neither: it accepts whoever comes,
-//! its read time-out begins anew with every byte of a header, and its TLS handshake may take a
-//! minute. So a layer of our own stands between its listener and its HTTP: [`Guarded`] counts each
-//! connection before anything is read from it and makes the TLS handshake, and [`Watched`] gives up
-//! on one whose header does not end. What both know of a
-//! connection rides in the connection's digest, the one thing that Pingora carries from the socket
-//! to the request. What is refused here, before there is a request, is counted and logged here too.
-//! Next: `connections/watched.rs`.
+//! If there are too many connections, idle ones are closed. Pingora limits neither: it accepts
+//! every client, and its read timeout restarts with every byte of a header. So the gateway adds a
+//! layer between Pingora's listener and its HTTP code: [`ConnectionLimiter`] counts each connection
+//! before anything is read from it, and [`MonitoredStream`] closes a connection whose header does
+//! not end. Both share the state of a connection through the connection's digest, the only object
+//! that Pingora carries from the socket to the request. This file also counts and logs what is
+//! refused before a request exists. Next: `connections/monitored_stream.rs`.
 
 mod chunked;
 mod http2_frames;
@@ -55,7 +54,7 @@ use watched::Watched;
 pub struct Connections {
     settings: Arc<ArcSwap<Settings>>,
     recorders: Recorders,
-    /// The most that the limit on open files allows.
+    /// Maximum number of connections that the limit on open files allows.
     descriptors: u64,
     open: Mutex<Open>,
 }
@@ -63,17 +62,18 @@ pub struct Connections {
 #[derive(Default)]
 struct Open {
     counts: ClientCounts,
-    /// Those that can be closed where they are idle, by their number.
+    /// Connections past their TLS handshake, by number.
     watched: HashMap<u64, Weak<Connection>>,
     next: u64,
-    /// Until then it is known that none is idle.
+    /// Until this instant no connection is considered idle.
     all_busy_until: Option<Instant>,
 }
 
 impl Open {
-    /// Up to `most` connections that are idle: those of the address that has most, and of these the
-    /// longest idle first. `examined` keeps every connection that was looked at until the lock is
-    /// free: a connection may end meanwhile, and its last owner takes the lock.
+    /// Returns up to `most` idle connections: those of the address with the most connections first,
+    /// and of these the longest idle first. `examined` keeps every examined connection alive until
+    /// the lock is free: a connection may end meanwhile, and dropping the last reference takes the
+    /// lock.
     fn idle(
         &mut self,
         most: usize,
@@ -96,7 +96,7 @@ impl Open {
             .collect()
     }
 
-    /// Has these connections end. They no longer count.
+    /// Closes these connections and removes them from the counts.
     fn close(&mut self, idle: &[Arc<Connection>]) {
         for connection in idle {
             self.watched.remove(&connection.number);
@@ -113,7 +113,7 @@ impl Open {
 }
 
 impl Connections {
-    /// `descriptors`: how many connections the limit on open files allows.
+    /// `descriptors`: number of connections that the limit on open files allows.
     pub fn new(
         settings: Arc<ArcSwap<Settings>>,
         recorders: Recorders,
@@ -131,7 +131,7 @@ impl Connections {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many connections there may be.
+    /// Returns the maximum number of connections.
     fn limit(&self, limits: &Limits) -> u64 {
         if limits.connections == 0 {
             self.descriptors
@@ -140,17 +140,18 @@ impl Connections {
         }
     }
 
-    /// Counts a connection; where there are too many, idle ones give way. `None` where none can: it
-    /// is closed without a word, for whoever floods reads none.
+    /// Counts a connection, and closes idle ones if there are too many. Returns `None` if none is
+    /// idle; the new connection is then closed without a response, because a flooding client reads
+    /// none.
     fn enter(self: &Arc<Self>, socket: Option<Arc<SocketDigest>>) -> Option<Arc<Connection>> {
         let address = socket.and_then(|socket| Some(socket.peer_addr()?.as_inet()?.ip()));
-        // Where the peer has left already there is no address: whatever that is, it counts
+        // If the peer has disconnected already, there is no address. All such connections count
         // together.
         let client = one_client(address.unwrap_or(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED)));
         let settings = self.settings.load();
         let limit = self.limit(&settings.limits);
-        // A trusted proxy's connections are those of many clients; whose one is, is not known
-        // before its requests.
+        // A trusted proxy's connections carry the requests of many clients, and the gateway does
+        // not know the client before the request.
         let is_proxy = address.is_some_and(|address| settings.trust_proxy.has(address));
         let per_address = if is_proxy {
             0
@@ -161,7 +162,8 @@ impl Connections {
         let mut open = self.lock();
         let mut entered = open.counts.enter(client, per_address, limit);
         if entered == Err(Exceeded::Total) {
-            // Several at a time, so that a flood of new connections does not search anew for each.
+            // Close several at a time, so that a flood of new connections does not cause a new
+            // search for each.
             let most = usize::try_from(limit / CLOSED_AT_ONCE + 1).unwrap_or(usize::MAX);
             let idle = open.idle(most, Instant::now(), &mut examined);
             open.close(&idle);
@@ -202,14 +204,14 @@ impl Connections {
         }))
     }
 
-    /// From now on the connection can be closed where it is idle.
+    /// Registers a connection, so that it can be closed when it is idle.
     fn watch(&self, connection: &Arc<Connection>) {
         self.lock()
             .watched
             .insert(connection.number, Arc::downgrade(connection));
     }
 
-    /// Closes some of the idle connections: descriptors are short.
+    /// Closes some of the idle connections, because file descriptors run short.
     pub fn close_idle(&self) {
         let mut examined = Vec::new();
         let mut open = self.lock();
@@ -314,45 +316,47 @@ impl<A: ServerApp + Send + Sync + 'static> ServerApp for Guarded<A> {
     }
 }
 
-/// No header is being read: a request is under way.
+/// Value of `header_since` while a request is in progress, so that no header is being read.
 const REQUEST: u64 = u64::MAX;
-/// No header is being read: nothing has come since the last request.
+/// Value of `header_since` if no byte has arrived since the last request.
 const SILENT: u64 = u64::MAX - 1;
-/// A connection without a request is idle after this long: whoever has just come, or just been
-/// answered, is about to ask.
+/// Time without a request after which a connection counts as idle: a client that has just
+/// connected, or just got a response, is about to send a request.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
-/// Where all connections were found busy, how long that is believed.
+/// After a search found no idle connection, time until the next search.
 const SEARCH_INTERVAL: Duration = Duration::from_millis(100);
-/// One of so many connections is closed at a time, where there are too many.
+/// Divisor of the connection limit: the result is the number of idle connections that the gateway
+/// closes at a time if there are too many.
 const CLOSED_AT_ONCE: u64 = 32;
 
-/// One client connection, counted until it is dropped or told to close.
+/// One client connection, counted until it is dropped or closed.
 pub struct Connection {
     of: Arc<Connections>,
     number: u64,
     client: IpAddr,
-    /// A trusted proxy's: it carries the requests of many clients.
+    /// Whether the connection belongs to a trusted proxy, which carries the requests of many
+    /// clients.
     is_proxy: bool,
-    /// What the requests over it hold of their bodies.
+    /// Number of body bytes that the requests on this connection hold.
     body_bytes: BodyBytes,
-    /// The peer's, for the log.
+    /// Address of the peer, for the log.
     address: Option<IpAddr>,
     /// Of HTTP/1 only.
     inbound: Mutex<Inbound>,
     opened: Instant,
     header_read: Duration,
     header_bytes: u64,
-    /// Milliseconds after `opened` at which the header began that is being read; or [`REQUEST`] or
-    /// [`SILENT`]. A new connection begins with one, so that a client that never says anything goes
-    /// too.
+    /// Milliseconds after `opened` at which the current header began; or [`REQUEST_IN_PROGRESS`] or
+    /// [`NO_HEADER_YET`]. On a new connection a header has begun, so that a client that never sends
+    /// anything is closed too.
     header_since: AtomicU64,
     is_counted: AtomicBool,
-    /// Requests that are under way; several of HTTP/2.
+    /// Number of requests in progress. HTTP/2 allows several.
     requests: AtomicU32,
     /// Milliseconds after `opened` at which the last request ended.
     idle_since: AtomicU64,
     is_closing: AtomicBool,
-    /// Whoever waits for the client's next bytes.
+    /// Waker of the task that waits for the client's next bytes.
     reader: Mutex<Option<Waker>>,
 }
 
@@ -361,7 +365,7 @@ impl Connection {
         u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(SILENT - 1)
     }
 
-    /// When the header that is being read must be whole.
+    /// Returns when the current header must be complete.
     fn header_deadline(&self) -> Option<Instant> {
         match self.header_since.load(Ordering::Relaxed) {
             REQUEST | SILENT => None,
@@ -369,7 +373,8 @@ impl Connection {
         }
     }
 
-    /// Bytes came. Where they are the first of a header, it begins now: true.
+    /// Records that bytes have arrived. Returns true if they are the first of a header, which
+    /// begins now.
     fn heard(&self) -> bool {
         self.header_since
             .compare_exchange(SILENT, self.now(), Ordering::Relaxed, Ordering::Relaxed)
@@ -381,7 +386,7 @@ impl Connection {
         self.header_since.store(REQUEST, Ordering::Relaxed);
     }
 
-    /// Many HTTP/2 requests share a connection, whose frames Pingora's own idle time watches.
+    /// Many HTTP/2 requests share a connection, and Pingora's own idle timeout watches its frames.
     fn end_request(&self, is_h2: bool) {
         let less = |requests: u32| Some(requests.saturating_sub(1));
         let _ = self
@@ -393,8 +398,8 @@ impl Connection {
         }
     }
 
-    /// Since when there has been no request; `None` where there is one, or it is not long enough
-    /// ago. A header that takes its time is no request yet.
+    /// Returns since when there has been no request. `None` if there is one, or if the last one
+    /// ended only recently. An incomplete header is not a request yet.
     fn idle_since(&self, now: Instant) -> Option<Instant> {
         if self.requests.load(Ordering::Relaxed) > 0 || self.is_closing() {
             return None;
@@ -411,7 +416,7 @@ impl Connection {
         self.is_closing.load(Ordering::Acquire)
     }
 
-    /// The client's next bytes are not waited for.
+    /// Closes the connection: the gateway does not wait for the client's next bytes.
     fn close(&self) {
         self.is_closing.store(true, Ordering::Release);
         if let Some(reader) = self
@@ -424,7 +429,7 @@ impl Connection {
         }
     }
 
-    /// Ready once the connection is to end instead of waiting for more bytes.
+    /// Ready once the connection must end instead of waiting for more bytes.
     fn poll_closed(&self, context: &Context<'_>) -> Poll<()> {
         if self.poll_closing(context.waker()) {
             Poll::Ready(())
@@ -433,8 +438,8 @@ impl Connection {
         }
     }
 
-    /// Whether the connection is to end instead of waiting for more bytes; else `waker` is woken
-    /// once it is. A request that came in the meantime is answered first.
+    /// Whether the connection must end instead of waiting for more bytes. If not, `waker` is woken
+    /// once it must. A request that arrived in the meantime is answered first.
     fn poll_closing(&self, waker: &Waker) -> bool {
         let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_closing() && self.requests.load(Ordering::Relaxed) == 0 {
@@ -449,7 +454,7 @@ impl Connection {
 }
 
 impl Connection {
-    /// A request is under way.
+    /// Whether a request is in progress.
     fn is_serving(&self) -> bool {
         self.header_since.load(Ordering::Relaxed) == REQUEST
     }
@@ -458,7 +463,7 @@ impl Connection {
         self.inbound.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts and logs something that was refused on this connection.
+    /// Counts and logs a refusal on this connection.
     fn refuse(&self, reason: RefusalReason, detail: &dyn fmt::Display) {
         refusals::record(reason, self.address, detail);
     }
@@ -491,7 +496,7 @@ impl Connection {
             .get(b"HTTP/1.1 ".len()..)
             .is_some_and(|rest| rest.starts_with(b"405"))
         {
-            // It knows no tunnels.
+            // The gateway supports no tunnels.
             let failure = Failure::new(Kind::WrongMethod, reject::NO_TUNNELS);
             (failure, RefusalReason::RequestLine)
         } else {
@@ -536,8 +541,8 @@ impl Drop for Connection {
     }
 }
 
-/// From where a request comes: from its connection's peer, or whom that says it asks for where it
-/// is trusted.
+/// Returns the origin of a request: the peer of its connection or, if the peer is a trusted proxy,
+/// the client that it names.
 pub fn caller(session: &Session, trusted: &Trusted) -> Option<Caller> {
     let peer = session.client_addr()?.as_inet()?.ip();
     let mut caller = trusted.caller(peer, &session.req_header().headers);
@@ -547,8 +552,8 @@ pub fn caller(session: &Session, trusted: &Trusted) -> Option<Caller> {
     Some(caller)
 }
 
-/// The counter of what the requests over a client's connection hold of their bodies; `None` for a
-/// trusted proxy's.
+/// Returns the counter of the body bytes that the requests on a client's connection hold. `None`
+/// for a trusted proxy's connection.
 pub fn body_bytes(digest: Option<&Digest>) -> Option<BodyBytes> {
     let connection = connection(digest)?;
     (!connection.is_proxy).then(|| Arc::clone(&connection.body_bytes))
@@ -589,19 +594,20 @@ pub fn begin_request(session: &Session) {
             Some(bytes) if head.version >= Version::HTTP_10 => BodyFraming::Length(bytes),
             _ => BodyFraming::Length(0),
         };
-        // A flaw is kept, and refuses the request once its surface is known.
+        // A defect is stored, and the request is refused once its surface is known.
         let _ = connection
             .inbound()
             .begin_body(&h1.get_headers_raw_bytes(), framing);
     }
 }
 
-/// How the body of the HTTP/1 request that is under way is malformed, as far as it has come.
+/// Returns how the body of the current HTTP/1 request is malformed, as far as it has arrived.
 pub fn body_flaw(digest: Option<&Digest>) -> Option<Flaw> {
     connection(digest)?.inbound().flaw()
 }
 
-/// A request is over: what comes now on a connection of HTTP/1 is the next one's header.
+/// Records that a request has ended. On an HTTP/1 connection, the next bytes are the header of the
+/// next request.
 pub fn request_is_over(digest: Option<&Digest>, is_h2: bool) {
     if let Some(connection) = connection(digest) {
         connection.end_request(is_h2);

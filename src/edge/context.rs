@@ -1,5 +1,5 @@
-//! What a request has become so far. A hook finds only what is there by its phase: the rest is not
-//! reachable.
+//! The state of a request. The stage limits what a hook can reach: each hook sees only what exists
+//! in its phase.
 
 use super::activity::ReceiptLookup;
 use super::admit::Fallbacks;
@@ -35,25 +35,25 @@ pub struct Context {
     /// `req_` and 32 hex digits.
     pub request_id: String,
     pub arrived: Instant,
-    /// From where it comes, once its header is there; unless its peer has left already.
+    /// Origin of the request, known once its header has arrived; unless its peer has disconnected
+    /// already.
     pub caller: Option<Caller>,
-    /// Method and path, as they are logged; only with an access log.
+    /// Method and path for the log. Set only with an access log.
     pub target: Option<Box<(String, String)>>,
-    /// Where it is traced.
+    /// Trace of the request, if it is traced.
     pub trace: Option<Box<Trace>>,
-    /// Who pays, and when that was known.
+    /// The account and key that pay, and when the gateway knew them.
     pub principal: Option<(Principal, Instant)>,
-    /// What a browser is told with the answer; only on the API's paths, and where some page may
-    /// call them.
+    /// CORS headers for the response. Set only on the API's paths, and if some page may call them.
     pub cors: Option<Cors>,
-    /// Whose shape a failure takes.
+    /// Protocol that determines the shape of a failure.
     pub surface: Protocol,
     /// What the request is counted and logged as.
     pub route: Route,
     pub stage: Stage,
-    /// Status of the answer, 0 while there is none.
+    /// Status of the response, 0 while there is none.
     pub status: u16,
-    /// Why it was refused or failed, in one word.
+    /// Why the request was refused or failed, in one word.
     pub reason: Option<&'static str>,
 }
 
@@ -90,22 +90,22 @@ impl Route {
 
 /// What became of it.
 pub enum Stage {
-    /// Nothing is decided.
+    /// Nothing is decided yet.
     New,
-    /// Answered here, without a vendor.
+    /// The gateway has answered the request itself, without a vendor.
     Answered { what: &'static str },
-    /// On its way to the sidecar; with the account whose receipt is asked for, where it is the one
-    /// that can tell; and whether it was asked anew.
+    /// The request is on its way to the sidecar. Holds the account whose receipt is requested, if
+    /// only the sidecar can answer, and whether the gateway has retried.
     Sidecar {
         account: Option<Arc<str>>,
         again: bool,
         _permit: SidecarPermit,
     },
-    /// On its way to a vendor, with credit held.
+    /// The request is on its way to a vendor, with credit reserved.
     Call(Box<Call>),
 }
 
-/// What a request to the sidecar is counted by, for as long as it lasts.
+/// Permit that counts a request to the sidecar for as long as the request lasts.
 pub enum SidecarPermit {
     Page(PagePermit),
     Receipt(ReceiptLookup),
@@ -116,48 +116,49 @@ pub struct Call {
     pub settings: Arc<Settings>,
     pub model: Arc<Model>,
     pub upstream: Upstream,
-    /// `None` for what is free, and once it has been ended.
+    /// `None` for free requests, and once the hold has ended.
     pub hold: Option<Hold>,
-    /// Bytes of the client's body.
+    /// Size of the client's body, in bytes.
     pub body_bytes: u64,
-    /// What its usage is estimated by.
+    /// The turn, which provides the usage estimate.
     pub turn: Turn,
-    /// The most that it can use at the model that is asked.
+    /// Maximum usage at the current model.
     pub usage_bounds: UsageBounds,
-    /// Bytes of the body as the vendor gets it.
+    /// Size of the body that the vendor gets, in bytes.
     pub sent_bytes: usize,
     pub stream: bool,
-    /// What was changed on the way, for `x-gateway-warnings`.
+    /// Changes to the request, for `x-gateway-warnings`.
     pub warnings: Vec<String>,
     pub reply: Reply,
     pub shared: Arc<Shared>,
-    /// What is needed to say a translated request without its reasoning, if the vendor refuses
-    /// that. Taken when used.
+    /// What a retry without reasoning needs, if the vendor refuses the reasoning of a translated
+    /// request. Taken when used.
     pub again: Option<Again>,
     /// Models that may answer instead, until one has begun to.
     pub fallbacks: Option<Box<Fallbacks>>,
-    /// Why it failed; told to the client when nothing else can be tried.
+    /// Why the request failed. The client gets it when no attempt is left.
     pub failure: Option<Failure>,
-    /// When the client's body was there.
+    /// When the client's body had arrived.
     pub body_read: Instant,
-    /// When it was handed to Pingora's upstream side.
+    /// When Pingora's upstream side got the request.
     pub admitted: Instant,
-    /// When the vendor's header was there.
+    /// When the vendor's header arrived.
     pub vendor_answered: Option<Instant>,
-    /// How it ended, and what that cost.
+    /// Outcome of the request, and its cost.
     pub billed: Option<(Outcome, Micro)>,
-    /// Where work on large bodies is done.
+    /// CPU pool for work on large bodies.
     pub cpu: CpuWorker,
     pub in_flight: InFlight,
 }
 
 impl Call {
-    /// What its usage is metered by, at the model that is asked.
+    /// Returns how the usage is metered at the current model.
     pub fn metering_terms(&self) -> MeteringTerms {
         MeteringTerms::new(self.turn.estimator(), self.usage_bounds)
     }
 
-    /// The usage to bill where the vendor did not report all of it; `reported` is what it did.
+    /// Returns the usage to bill if the vendor did not report all of it. `reported` is what it did
+    /// report.
     pub fn estimate(&self, reported: Option<Usage>, generated_bytes: u64) -> Usage {
         self.metering_terms()
             .estimator
@@ -165,17 +166,17 @@ impl Call {
     }
 }
 
-/// A translated request, to be said again.
+/// What is needed to encode a translated request again.
 pub struct Again {
     pub surface: Protocol,
-    /// Not where anything else is lost.
+    /// Strict mode: no retry if anything else would be lost.
     pub strict: bool,
-    /// The client's.
+    /// Body of the client's request.
     pub body: Bytes,
     pub output_limit: Option<u64>,
     pub account_id: Arc<str>,
     pub request_id: String,
-    /// As it is told to the caller where the vendor reports no usage.
+    /// Estimator of the usage that the caller gets if the vendor reports none.
     pub estimator: UsageEstimator,
 }
 
@@ -183,42 +184,44 @@ pub struct Again {
 pub struct Upstream {
     /// `/v1/messages`, …
     pub path: &'static str,
-    /// Value of the version header, where the client gave one.
+    /// Value of the version header, if the client sent one.
     pub version: Option<String>,
     /// Preview flags of the messages protocol.
     pub previews: Option<String>,
-    /// The vendor is asked for a stream, whether or not the client asked for one.
+    /// Whether the gateway requests a stream, whether or not the client did.
     pub streams: bool,
-    /// The vendor's endpoints, of which one is chosen for each attempt.
+    /// The vendor's endpoints. Each attempt uses one of them.
     pub endpoints: Arc<Endpoints>,
-    /// Of the conversation, where it is to keep its endpoint.
+    /// Hash of the conversation, if it should keep its endpoint.
     pub key: Option<u64>,
-    /// Attempts that were begun at other models' endpoints before.
+    /// Number of attempts at endpoints of earlier models.
     pub before: usize,
-    /// Endpoints that attempts were begun at, by index.
+    /// Indexes of the endpoints at which attempts began.
     pub tried: Vec<usize>,
-    /// The running attempt's place at its endpoint.
+    /// Slot of the running attempt at its endpoint.
     pub lease: Option<Lease>,
-    /// The running attempt's connection.
+    /// Socket of the running attempt.
     pub socket: Option<RawFd>,
     /// Addresses of that endpoint that were tried.
     pub addresses: Vec<SocketAddr>,
-    /// The next attempt is made at the same endpoint.
+    /// Whether the next attempt uses the same endpoint.
     pub here: bool,
-    /// An attempt was repeated because its pooled connection was dead.
+    /// Whether an attempt was repeated because its pooled connection was dead.
     pub repeated: bool,
-    /// The attempt that just broke off is to be made again with another body.
+    /// Whether the attempt that just broke off must be repeated with another body.
     pub again: bool,
-    /// The vendor may have begun to work on it.
+    /// Whether the vendor may have begun to work on the request.
     pub sent: bool,
-    /// The next attempt sends what was sent to this vendor before: the retry budget pays for it.
+    /// Whether the next attempt sends what this vendor has received before, so that it counts
+    /// against the retry budget.
     pub repeats: bool,
-    /// In the running attempt the vendor said that it failed, with nothing generated.
+    /// Whether the vendor reported in the running attempt that it failed without generating
+    /// anything.
     pub refused: bool,
 }
 
 impl Upstream {
-    /// Nothing was tried yet.
+    /// Returns the state before the first attempt.
     pub fn to(endpoints: Arc<Endpoints>) -> Self {
         Self {
             path: "",
@@ -242,7 +245,7 @@ impl Upstream {
     }
 }
 
-/// Counts itself among the requests that a drain waits for.
+/// Counts the request among those that a drain waits for.
 pub struct InFlight(Arc<AtomicUsize>);
 
 impl InFlight {
@@ -258,20 +261,20 @@ impl Drop for InFlight {
     }
 }
 
-/// What an answer's time went into, one after the other, up to the vendor's header.
+/// How the time of a response is divided, in sequence, up to the vendor's header.
 #[derive(Debug, Clone, Copy)]
 pub struct Phases {
-    /// Whose the key is.
+    /// Time to authenticate the key.
     pub auth: Duration,
-    /// Waiting for the client's body.
+    /// Time to receive the client's body.
     pub body: Duration,
-    /// Translation, quote and hold.
+    /// Time for translation, quote and hold.
     pub admit: Duration,
-    /// From there to the vendor's header, failed attempts included.
+    /// Time from admission to the vendor's header, failed attempts included.
     pub vendor: Option<Duration>,
 }
 
-/// As the value of a `server-timing` header, in milliseconds.
+/// Formats the phases as the value of a `server-timing` header, in milliseconds.
 impl fmt::Display for Phases {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut part = |name: &str, time: Duration| {
@@ -290,8 +293,8 @@ impl fmt::Display for Phases {
     }
 }
 
-/// A panic ends the request's task. What is known of the request outlives it, so that it can be
-/// answered and recorded.
+/// A panic ends the request's task. The state of the request outlives the task, so that the gateway
+/// can answer and record the request.
 impl Drop for Context {
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -318,7 +321,7 @@ impl Context {
         }
     }
 
-    /// Where the time of a call went so far.
+    /// Returns how the time of a request was spent so far.
     pub fn phases(&self) -> Option<Phases> {
         let Stage::Call(call) = &self.stage else {
             return None;
@@ -334,7 +337,7 @@ impl Context {
         })
     }
 
-    /// Takes what is known of the request out of this one.
+    /// Moves the state of the request out of this context.
     pub fn take(&mut self) -> Self {
         Self {
             request_id: std::mem::take(&mut self.request_id),

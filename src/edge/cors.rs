@@ -1,9 +1,9 @@
-//! Cross-origin requests of browsers (CORS): which page may call the API, and what it may send and
-//! read.
+//! Cross-origin requests of browsers (CORS): which pages may call the API, and what they may send
+//! and read.
 //!
-//! Off unless `cors.origins` names somebody. Only API paths take part; pages never do. Cookies
-//! never do either: no answer allows credentials, and a key is sent in a header of the page's own
-//! making.
+//! Off unless `cors.origins` lists an origin. It applies only to API paths, never to pages and
+//! never to cookies: no response allows credentials, and a page sends its key in a header that it
+//! sets itself.
 
 use super::context::Context;
 use super::reject;
@@ -14,12 +14,12 @@ use pingora::Result;
 use pingora::http::ResponseHeader;
 use pingora::proxy::Session;
 
-/// Methods that the API's paths answer to.
+/// Methods that the API's paths support.
 const METHODS: &str = "GET, POST, OPTIONS";
-/// How long a browser may remember a preflight's answer, in seconds: the longest that any browser
-/// takes.
+/// How long a browser may cache the response to a preflight, in seconds: the longest time that any
+/// browser accepts.
 const MAX_AGE_SECONDS: u32 = 7_200;
-/// Names of header fields that one preflight is given back.
+/// Maximum number of header names in the response to one preflight.
 const MAX_NAMES: usize = 64;
 
 /// Header fields that official SDKs send from a browser.
@@ -39,17 +39,17 @@ const HEADERS: [&str; 14] = [
     "traceparent",
     "tracestate",
 ];
-/// What the names of others begin with.
+/// Prefixes of other allowed header fields.
 const PREFIXES: [&str; 4] = ["anthropic-", "openai-", "x-stainless-", "x-gateway-"];
 
-/// What a browser is told with each answer to a request.
+/// CORS headers for each response to a request.
 pub struct Cors {
-    /// None where the request has no origin, or one that may not call.
+    /// `None` if the request has no origin, or one that may not call.
     allow_origin: Option<HeaderValue>,
 }
 
 impl Cors {
-    /// None where no page of another origin may call the API.
+    /// Returns `None` if no page of another origin may call the API.
     pub fn from_request(origins: &CorsOrigins, headers: &HeaderMap) -> Option<Self> {
         let mut given = headers.get_all(header::ORIGIN).iter();
         let origin = given.next().filter(|_| given.next().is_none());
@@ -63,24 +63,24 @@ impl Cors {
         Some(Self { allow_origin })
     }
 
-    /// Puts on the fields that every answer has.
+    /// Adds the header fields that every response has.
     pub fn apply(&self, head: &mut ResponseHeader) -> Result<()> {
         head.insert_header(header::VARY, "origin")?;
         if let Some(origin) = &self.allow_origin {
             head.insert_header(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin)?;
-            // Every field: without credentials a page may read all of them.
+            // Expose every field: without credentials a page may read all of them.
             head.insert_header(header::ACCESS_CONTROL_EXPOSE_HEADERS, "*")?;
         }
         Ok(())
     }
 }
 
-/// Whether a request asks only what a page may send.
+/// Whether the request only asks which methods and headers a page may send.
 pub fn is_preflight(session: &Session, ctx: &Context) -> bool {
     ctx.cors.is_some() && session.req_header().method == Method::OPTIONS
 }
 
-/// Answers it. A browser whose page may not call is given nothing that would allow it.
+/// Answers a preflight. A browser whose page may not call gets no header that would allow it.
 pub async fn answer_preflight(
     session: &mut Session,
     ctx: &mut Context,
@@ -104,8 +104,8 @@ pub async fn answer_preflight(
     reject::send(session, ctx, head, Bytes::new()).await
 }
 
-/// Of the fields that are asked for those that may be sent; where none is asked for, all that have
-/// a name here.
+/// Returns those of the requested header fields that are allowed. If none is requested, returns all
+/// fields that this file lists by name.
 fn allowed_names(session: &Session, settings: &Settings) -> String {
     let asked = session
         .req_header()

@@ -1,34 +1,35 @@
-//! How the descriptors that this process may have open are shared out, so that clients cannot take
-//! them all.
+//! How the file descriptors of this process are divided, so that clients cannot take them all.
 //!
-//! A share is a limit on what is taken, not a pool. What is left for databases, the journal, the
-//! admin listener and the log is nobody's to take. Must not count what is open: `connections.rs`
-//! and `pressure.rs` do.
+//! A share is a limit on use, not a pool. What remains is reserved for databases, the journal, the
+//! admin listener and the log. This file must not count open files: `connections.rs` and
+//! `resource_guard.rs` do.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// The least and the most that is kept back beyond what is open at the start.
+/// Minimum and maximum number of reserved descriptors in addition to those that are open at the
+/// start.
 const MIN_RESERVE: u64 = 32;
 const MAX_RESERVE: u64 = 1_024;
-/// Connections that clients may have however low the limit is.
+/// Number of client connections that are allowed even with a very low limit.
 const MIN_CLIENTS: u64 = 8;
 
-/// How many descriptors each may have.
+/// Number of descriptors for each use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DescriptorShares {
-    /// In all, of this process.
+    /// Total of this process.
     pub limit: u64,
-    /// Files, databases, listeners, the admin listener's connections.
+    /// Files, databases, listeners, and connections of the admin listener.
     pub reserve: u64,
     /// Client connections.
     pub clients: u64,
-    /// Connections to vendors, and to a sidecar that is a process of its own.
+    /// Connections to vendors, and to a sidecar in another process.
     pub upstream: u64,
 }
 
 impl DescriptorShares {
-    /// `open`: how many are open at the start. Beyond these an eighth of `limit` is kept back, at
-    /// least 32 and at most 1 024; clients get half of the rest, and vendors the other half.
+    /// `open`: number of descriptors that are open at the start. In addition to these, an eighth of
+    /// `limit` is reserved, at least 32 and at most 1 024. Clients get half of the rest, and
+    /// vendors the other half.
     pub fn new(limit: u64, open: u64) -> Self {
         let reserve = (limit / 8)
             .clamp(MIN_RESERVE, MAX_RESERVE)
@@ -43,7 +44,7 @@ impl DescriptorShares {
         }
     }
 
-    /// Says how they are shared out, and what that means for `limits.connections`.
+    /// Logs how the descriptors are divided, and what that means for `limits.connections`.
     pub fn log(&self, connections: u64) {
         let Self {
             limit,
@@ -63,8 +64,8 @@ impl DescriptorShares {
     }
 }
 
-/// The soft limit on open files is made for programs that cannot do without: this process's becomes
-/// the hard one, which is returned.
+/// Raises the soft limit on open files to the hard limit and returns it. The soft limit exists only
+/// for programs that cannot handle more.
 pub fn raise_limit() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(

@@ -1,10 +1,10 @@
-//! Whether a request can be understood in one way only: its line, the framing of its body, its
-//! header's size, its path.
+//! Checks that a request has only one interpretation: its request line, the framing of its body,
+//! the size of its header, its path.
 //!
 //! Pingora repairs what RFC 9112 lets a server repair (two framings, bare line feeds, a target with
-//! spaces in it). Who stands between a client and this gateway may have repaired it otherwise, and
-//! then one of the two sees a request that the other does not: so what is not plain is refused
-//! here, and its connection with it. Must not look at keys or bodies.
+//! spaces in it). A proxy between the client and this gateway may have repaired it differently, and
+//! then one of the two sees a request that the other does not. So the gateway refuses ambiguous
+//! requests here, and closes their connections. This file must not look at keys or bodies.
 
 use super::{connections, own};
 use crate::config::Limits;
@@ -15,10 +15,10 @@ use pingora::http::RequestHeader;
 use pingora::protocols::http::ServerSession;
 use pingora::proxy::Session;
 
-/// What HTTP/2 counts for a field beyond its name and value.
+/// Number of bytes that HTTP/2 counts for a field in addition to its name and value.
 const FIELD_OVERHEAD: usize = 32;
 
-/// Fields that are between the client and this process.
+/// Header fields that apply only between the client and this process.
 const HOP: [&str; 5] = [
     "connection",
     "keep-alive",
@@ -27,9 +27,10 @@ const HOP: [&str; 5] = [
     "http2-settings",
 ];
 
-/// Takes away what ends at this hop, and says whether the connection does. A field that
-/// `connection` names would be taken from what we send on, and it may name those that we alone may
-/// say; nobody here speaks what could be upgraded to.
+/// Removes the hop-by-hop header fields, and returns whether the client closes the connection.
+/// Otherwise a field that `connection` lists would be removed from the gateway's own request, and
+/// the client may list fields that only the gateway may set. The gateway supports no protocol
+/// upgrade.
 pub fn end_hop(session: &mut Session) -> bool {
     let head = session.req_header_mut();
     let says_close = |value: &HeaderValue| {
@@ -54,7 +55,7 @@ pub fn end_hop(session: &mut Session) -> bool {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Flaw {
     pub reason: RefusalReason,
-    /// A sentence for the client.
+    /// Sentence for the client.
     pub message: &'static str,
 }
 
@@ -64,7 +65,7 @@ impl From<Flaw> for Failure {
     }
 }
 
-/// The flaw of a header that Pingora did not accept, as far as it has come.
+/// Returns the defect of a header that Pingora did not accept, as far as it has arrived.
 pub fn flaw_of_header(raw: &[u8]) -> Flaw {
     let (method, target, version) = first_line_words(raw);
     let is_method = !method.is_empty() && method.iter().all(u8::is_ascii_uppercase);
@@ -82,14 +83,14 @@ pub fn flaw_of_header(raw: &[u8]) -> Flaw {
         Version::HTTP_11
     };
     match is_plain(&raw[..end], version) {
-        // A field that has not come yet is not missing.
+        // In an incomplete header, a field that has not arrived is not missing.
         Err(flaw) if is_whole || flaw.reason != RefusalReason::Host => flaw,
         _ => header_field("The request's header is malformed."),
     }
 }
 
-/// Method, target and version of a header, as far as it has come and empty where they are not
-/// there.
+/// Returns method, target and version of a header, as far as it has arrived. Missing parts are
+/// empty.
 pub fn first_line_words(raw: &[u8]) -> (&[u8], &[u8], &[u8]) {
     let line = raw
         .split(|byte| *byte == b'\n')
@@ -100,9 +101,11 @@ pub fn first_line_words(raw: &[u8]) -> (&[u8], &[u8], &[u8]) {
     (word(), word(), word())
 }
 
+/// Checks that a request has only one interpretation.
+///
 /// # Errors
-/// 400 where the request could be read in two ways, 431 where its header is too large; and under
-/// which reason it is counted.
+/// Returns 400 if the request is ambiguous and 431 if its header is too large, each with the reason
+/// under which the refusal is counted.
 pub fn judge(session: &Session, limits: &Limits) -> Result<(), (RefusalReason, Box<Failure>)> {
     let refused = |flaw: Flaw| (flaw.reason, Box::new(Failure::from(flaw)));
     let head = session.req_header();
@@ -146,7 +149,7 @@ fn body_framing(message: &'static str) -> Flaw {
 
 const FIRST_LINE: &str = "The request's first line is not `METHOD TARGET VERSION`.";
 
-/// Whether an HTTP/1 header, as it came, has one reading.
+/// Checks that an HTTP/1 header has only one interpretation as it arrived.
 fn is_plain(raw: &[u8], version: Version) -> Result<(), Flaw> {
     let mut seen = Framing::default();
     let mut has_begun = false;
@@ -155,7 +158,7 @@ fn is_plain(raw: &[u8], version: Version) -> Result<(), Flaw> {
             .strip_suffix(b"\r\n")
             .ok_or_else(|| header_field("A line of the request's header does not end in CRLF."))?;
         match (line.is_empty(), has_begun) {
-            // Some clients end a body with a line end that is none of it.
+            // Some clients end a body with a line break that does not belong to it.
             (true, false) => {}
             (true, true) => break,
             (false, false) => {
@@ -176,7 +179,7 @@ fn is_first_line(line: &[u8]) -> Result<(), Flaw> {
     Err(flaw(RefusalReason::RequestLine, FIRST_LINE))
 }
 
-/// The fields that say where a request ends and for whom it is.
+/// The fields that define where a request ends and which host it addresses.
 #[derive(Default)]
 struct Framing<'a> {
     lengths: usize,
@@ -244,7 +247,7 @@ impl<'a> Framing<'a> {
                 ))
             };
         }
-        // Proxies that speak HTTP/1.0 disagree about what a body's end is.
+        // HTTP/1.0 proxies disagree about where a body ends.
         if self.codings > 0 || self.length.iter().any(|digit| *digit != b'0') {
             return Err(body_framing("A request of HTTP/1.0 has no body here."));
         }
@@ -252,9 +255,9 @@ impl<'a> Framing<'a> {
     }
 }
 
-/// Whether the target is a path that every reader takes for the same one.
+/// Checks that all parsers read the target as the same path.
 fn one_target(head: &RequestHeader) -> Result<(), Flaw> {
-    // HTTP/2 says the authority apart, HTTP/1 in its host field.
+    // HTTP/2 carries the authority separately, HTTP/1 in the host field.
     if head.version != Version::HTTP_2 && !head.raw_path().starts_with(b"/") {
         return Err(flaw(
             RefusalReason::Path,
@@ -262,7 +265,8 @@ fn one_target(head: &RequestHeader) -> Result<(), Flaw> {
         ));
     }
     let path = head.uri.path();
-    // A model's id may hold a slash, which clients escape there: judged as it is looked up.
+    // A model's id may contain a slash, which clients escape in the path. Check the path in the
+    // form in which the model is looked up.
     let below = ["/v1/v1", "/v1", ""]
         .into_iter()
         .find_map(|before| path.strip_prefix(before)?.strip_prefix(own::MODELS_BELOW));
@@ -277,8 +281,7 @@ fn one_target(head: &RequestHeader) -> Result<(), Flaw> {
     }
 }
 
-/// Whether nothing in a path has to be resolved, or decoded, before it can be compared with
-/// another.
+/// Whether the path can be compared with another without resolving or decoding anything.
 fn is_one_path(path: &str) -> bool {
     let mut bytes = path.bytes();
     while let Some(byte) = bytes.next() {
@@ -294,7 +297,7 @@ fn is_one_path(path: &str) -> bool {
     !path.contains("//") && !path.split('/').any(|part| part == "." || part == "..")
 }
 
-/// Whether `%XX` stands for a character that cannot be written otherwise, and that parts nothing.
+/// Whether `%XX` encodes a character that must be escaped and that is no separator.
 fn is_plain_escape(high: Option<u8>, low: Option<u8>) -> bool {
     let digit = |byte: Option<u8>| char::from(byte?).to_digit(16);
     let (Some(high), Some(low)) = (digit(high), digit(low)) else {

@@ -1,9 +1,9 @@
-//! How often each key and account may ask for what costs nothing: token counts, the gateway's own
-//! answers, and requests that were refused once their body was read.
+//! Rate limits per key and account for free requests: token counts, responses of the gateway
+//! itself, and requests that were refused after their body was read.
 //!
-//! A key, or account, with a limit on requests per minute has the same limit on token counts and
-//! ten times that on the rest; an account without one has `limits.free_requests_per_minute`. Each
-//! process counts for itself. Must not judge what is billed.
+//! A key or account with a limit on requests per minute has the same limit on token counts and ten
+//! times that limit on the rest. An account without one has `limits.free_requests_per_minute`. Each
+//! process counts for itself. This file must not decide what is billed.
 
 use super::{Gateway, rates};
 use crate::account::Principal;
@@ -12,14 +12,14 @@ use crate::clock;
 use crate::config::Settings;
 use crate::protocol::failure::{Failure, Kind};
 
-/// Free requests that stand beside one billed one. Also what a token count weighs, which may be a
-/// vendor's work.
+/// Number of free requests allowed per billed one. Also the weight of a token count, which may be
+/// work for a vendor.
 const FREE_PER_REQUEST: u64 = 10;
 
-/// Counts one request that costs nothing.
+/// Counts one free request.
 ///
 /// # Errors
-/// 429 past the limit of the key or the account; nothing is counted then.
+/// Returns 429 if it would exceed the limit of the key or the account. It is not counted then.
 pub fn take(
     gateway: &Gateway,
     settings: &Settings,
@@ -31,10 +31,10 @@ pub fn take(
     Ok(())
 }
 
-/// Whether one more would be allowed; nothing is counted.
+/// Checks whether one more free request is allowed. Counts nothing.
 ///
 /// # Errors
-/// 429 past the limit of the key or the account.
+/// Returns 429 if it would exceed the limit of the key or the account.
 pub fn check(
     gateway: &Gateway,
     settings: &Settings,
@@ -52,7 +52,7 @@ pub fn check(
     Ok(())
 }
 
-/// Counts one whatever the limit.
+/// Counts one free request, regardless of the limit.
 pub fn add(gateway: &Gateway, settings: &Settings, principal: &Principal, what: FreeUse) {
     let now_ms = clock::now_ms();
     for (_, id, limit) in limited(settings, principal) {
@@ -64,7 +64,7 @@ pub fn add(gateway: &Gateway, settings: &Settings, principal: &Principal, what: 
     }
 }
 
-/// Who is limited, and to how much in a minute.
+/// Returns the limits that apply, per key and account and minute.
 fn limited<'p>(
     settings: &Settings,
     principal: &'p Principal,

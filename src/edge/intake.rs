@@ -1,15 +1,16 @@
-//! The body, both ways: the client's is read whole and replayed to the vendor, also on a second
-//! attempt; the vendor's is written to the client, or read on without it once the client has left.
+//! The bodies in both directions. The gateway reads the client's body whole and replays it to the
+//! vendor, also on a second attempt. It writes the vendor's body to the client, or continues to
+//! read it once the client has disconnected.
 //!
 //! Pingora streams a request body past its filters and keeps at most 64 KiB for a retry; a body
-//! that was read in `request_filter` is not sent at all, and the request hangs. So the downstream
-//! session is wrapped: [`Replay`] stands in its place, offers the rewritten body as the "retry
-//! buffer" of a finished request, and hands everything else on to the session inside. It is also
-//! where time passes without bytes: every deadline lives here.
+//! that was read in `request_filter` is not sent at all, and the request hangs. So the gateway
+//! wraps the downstream session: [`BufferedDownstream`] replaces it, offers the rewritten body as
+//! the "retry buffer" of a finished request, and forwards everything else to the session inside.
+//! Every deadline is enforced there too, because it also runs while no bytes arrive.
 //!
-//! This file and `intake/replay.rs` are the only ones that know this. Must not judge what the bytes
-//! say. Next: `intake/body.rs` (reading), `intake/body_share.rs` (the memory that bodies take),
-//! `intake/replay.rs` (the wrapper), `intake/together.rs` (one packet to the vendor).
+//! Only this file and `intake/buffered_session.rs` know this. They must not interpret the bytes.
+//! Next: `intake/body.rs` (reading), `intake/body_share.rs` (memory for bodies),
+//! `intake/buffered_session.rs` (the wrapper), `intake/tcp_cork.rs` (one packet to the vendor).
 
 mod body;
 mod body_share;
@@ -37,41 +38,41 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use together::Corked;
 
-/// What the vendor's answer and the wrapped session tell each other.
+/// State that the response filters and the wrapped session share.
 #[derive(Default)]
 pub struct Shared(Mutex<State>);
 
-/// Written when it is needed: by then more of the stream is known.
+/// Produced when it is needed: by then more of the stream is known.
 type Epitaph = Box<dyn FnOnce() -> Vec<u8> + Send>;
 
 #[derive(Default)]
 struct State {
     late: Late,
-    /// What ends a stream whose vendor breaks off: a failure that the client can read.
+    /// The failure that ends a stream whose vendor breaks off, in a form that the client can read.
     epitaph: Option<Epitaph>,
     progress: Progress,
     handed_back: Option<Box<HttpSession>>,
-    /// Of a request under an idempotency key, until it is decided what becomes of that.
+    /// Claim of the request's idempotency key, until its outcome is decided.
     keyed: Option<Box<Running>>,
-    /// Of the same request: once that is decided, it may not have been written yet.
+    /// Outcome of the idempotency key, once it is decided. The store may not have written it yet.
     decision: Option<Decision>,
-    /// The running attempt's connection, until the body is with it.
+    /// Cork of the running attempt's connection, until the vendor has the body.
     corked: Option<Corked>,
-    /// Sent at further attempts instead of the first body.
+    /// Body that further attempts send instead of the first one.
     body: Option<Bytes>,
-    /// Written to a client that waits too long for the next event; its bytes are made then, for
-    /// events may be numbered.
+    /// Keep-alive for a client that waits too long for the next event. Its bytes are produced when
+    /// they are sent, because events may be numbered.
     keep_alive: Option<SignOfLife>,
-    /// The opening of a stream, before anything useful: kept from the client, so that until then
-    /// another attempt is possible.
+    /// Start of a stream, before any useful content. The gateway withholds it from the client, so
+    /// that until then another attempt is possible.
     opening: Vec<u8>,
 }
 
-/// The largest opening of a stream that is kept from the client, in bytes. Some vendors repeat the
-/// whole request in it.
+/// Maximum size of a withheld stream opening, in bytes. Some vendors repeat the whole request in
+/// it.
 const OPENING_BYTES_MAX: usize = 262_144;
 
-/// What is known of the answer's head only once its body is.
+/// Parts of the response head that are known only once its body is.
 #[derive(Default)]
 pub struct Late {
     pub status: Option<u16>,
@@ -79,95 +80,96 @@ pub struct Late {
     pub headers: Vec<(&'static str, HeaderValue)>,
 }
 
-/// How far the answer is.
+/// Progress of the response.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Progress {
-    /// The answer's last bytes have passed: only the framing's end is missing.
+    /// Whether the last bytes of the response have passed. Only the end of the framing is missing.
     pub completed: bool,
-    /// When they had.
+    /// When the last bytes passed.
     completed_at: Option<Instant>,
-    /// What the vendor may still send is not waited for: this side ended the answer.
+    /// Whether this side ended the response and does not wait for more bytes from the vendor.
     hung_up: bool,
-    /// The model may have reasoned out of sight, which an estimate would not count.
+    /// Whether the model may have produced hidden reasoning, which an estimate would not count.
     unseen: bool,
-    /// The answer is complete, and its vendor may still send the usage and the last event.
+    /// Whether the response is complete while the vendor may still send the usage and the last
+    /// event.
     pub finishing: bool,
-    /// Since when the usage has come too, and only the last event is missing.
+    /// When the usage arrived, if only the last event is missing.
     counted_at: Option<Instant>,
     /// When the first byte went to the client.
     pub first_byte: Option<Instant>,
-    /// A sign of life went to the client, so its status stands.
+    /// Whether a keep-alive went to the client, which fixes the status.
     pub kept_alive: bool,
     pub ended: Option<Ended>,
-    /// How many were begun.
+    /// Number of attempts that were started.
     attempt: u32,
-    /// The running attempt's connection speaks HTTP/2.
+    /// Whether the running attempt's connection speaks HTTP/2.
     is_h2: bool,
     attempt_began: Option<Instant>,
-    /// When its body had been handed over whole.
+    /// When the whole body of the attempt had been handed over.
     sent_at: Option<Instant>,
     client_left: Option<Instant>,
     blocked_until: Option<Instant>,
     blame: Option<Blame>,
 }
 
-/// Whose doing it is that an answer is not whole: whoever was seen to leave or to fail first. The
-/// other may do the same an instant later, while the first is still being told; that changes
-/// nothing.
+/// Who caused an incomplete response: the side that the gateway saw leave or fail first. If the
+/// other side does the same an instant later, while the gateway still reports the first, nothing
+/// changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Blame {
     Client,
     Vendor,
 }
 
-/// Why this side stopped reading the vendor.
+/// Why this side stopped reading from the vendor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
     /// The time for the whole request is over.
     Total,
-    /// The vendor gave no header in time: another endpoint may.
+    /// The vendor sent no header in time. Another endpoint may.
     FirstByte,
     /// The vendor sent nothing for too long.
     Idle,
-    /// The vendor answered with an error status, and did not finish saying why.
+    /// The vendor answered with an error status and did not finish the error body.
     ErrorBody,
-    /// The client has left, and so has the time to learn the usage.
+    /// The client has disconnected, and the time to learn the usage is over.
     Drained,
-    /// The answer was complete, the vendor's body was not.
+    /// The response was complete, but the vendor's body was not.
     Tail,
-    /// The process ends, and so has the time for its last requests.
+    /// The process ends, and the time for its last requests is over.
     Shutdown,
 }
 
 impl Progress {
-    /// Something went to the client: no other attempt is possible.
+    /// Whether anything went to the client, so that no other attempt is possible.
     pub fn has_begun(&self) -> bool {
         self.first_byte.is_some() || self.kept_alive
     }
 
-    /// The running attempt's connection speaks HTTP/2.
+    /// Whether the running attempt's connection speaks HTTP/2.
     pub fn is_h2(&self) -> bool {
         self.is_h2
     }
 
-    /// The client is gone.
+    /// Whether the client has disconnected.
     pub fn client_left(&self) -> bool {
         self.client_left.is_some()
     }
 
-    /// For how long the vendor has had the running attempt's whole request; `None`: it does not
-    /// have it.
+    /// Returns for how long the vendor has had the whole request of the running attempt. `None` if
+    /// it does not have it.
     pub fn sent_for(&self) -> Option<Duration> {
         self.sent_at.map(|at| at.elapsed())
     }
 
-    /// The vendor failed, and not because of the client.
+    /// Whether the vendor failed, and not because of the client.
     pub fn vendor_is_the_cause(&self) -> bool {
         self.blame == Some(Blame::Vendor)
     }
 
-    /// The client left before the vendor failed, or stopped reading and may thereby have brought
-    /// the failure about.
+    /// Whether the client disconnected before the vendor failed, or stopped reading and may have
+    /// caused the failure.
     pub fn client_is_the_cause(&self) -> bool {
         self.blame == Some(Blame::Client)
     }
@@ -182,7 +184,8 @@ impl Shared {
         self.lock().progress
     }
 
-    /// A request is on its way to an endpoint: what ended the attempt before counts no more.
+    /// Records that a request is on its way to an endpoint, and resets why the previous attempt
+    /// ended.
     pub fn begin_attempt(&self, is_h2: bool) {
         let mut state = self.lock();
         state.progress.is_h2 = is_h2;
@@ -196,7 +199,7 @@ impl Shared {
         state.progress.blame = state.progress.client_left.map(|_| Blame::Client);
     }
 
-    /// The running attempt's body has been handed over whole.
+    /// Records that the whole body of the running attempt has been handed over.
     fn set_sent(&self) {
         self.lock()
             .progress
@@ -204,8 +207,8 @@ impl Shared {
             .get_or_insert_with(Instant::now);
     }
 
-    /// Keeps a piece of a stream's opening from the client. `false` where that would be too much:
-    /// it is to be sent on.
+    /// Withholds a piece of a stream's opening from the client. Returns `false` if the opening
+    /// would become too large; the piece must then be sent.
     pub fn keep_opening(&self, piece: &[u8]) -> bool {
         let opening = &mut self.lock().opening;
         let fits = opening.len().saturating_add(piece.len()) <= OPENING_BYTES_MAX;
@@ -215,26 +218,27 @@ impl Shared {
         fits
     }
 
-    /// The opening that was kept from the client, to be sent before anything else.
+    /// Takes the withheld opening, which must be sent before anything else.
     pub fn take_opening(&self) -> Vec<u8> {
         std::mem::take(&mut self.lock().opening)
     }
 
-    /// Head and body of the running attempt are to leave together over this connection, which no
+    /// Makes head and body of the running attempt leave together over this connection, which no
     /// other request shares.
     pub fn cork(&self, socket: RawFd) {
         self.lock().corked = Corked::new(socket);
     }
 
-    /// The client is gone.
+    /// Records that the client has disconnected.
     fn client_left(&self) {
         let progress = &mut self.lock().progress;
         progress.client_left.get_or_insert_with(Instant::now);
         progress.blame.get_or_insert(Blame::Client);
     }
 
-    /// The vendor was seen to fail: it broke off, said so, or was silent for too long. Within a
-    /// while after a write that the client held up, that is taken for the client's doing.
+    /// Records that the vendor failed: it broke off, reported an error, or was silent for too long.
+    /// For a while after a write that the client blocked, the failure counts as caused by the
+    /// client.
     pub fn vendor_failed(&self) {
         let progress = &mut self.lock().progress;
         let held_up = progress
@@ -247,8 +251,8 @@ impl Shared {
         });
     }
 
-    /// What is known of a model's answer before it begins: whether it may reason out of sight, and
-    /// what is told to a client that waits for it.
+    /// Sets what is known of a model's response before it begins: whether it may contain hidden
+    /// reasoning, and the keep-alive for a client that waits for it.
     pub fn expect(&self, unseen: bool, keep_alive: Option<SignOfLife>) {
         let mut state = self.lock();
         state.progress.unseen = unseen;
@@ -263,8 +267,8 @@ impl Shared {
         state.keyed = keyed;
     }
 
-    /// Returns once what became of the request's key is written, where that was decided and there
-    /// is one.
+    /// Returns once the store has written the outcome of the request's idempotency key, if an
+    /// outcome was decided and the request has a key.
     pub async fn decided(&self) {
         let decision = self.lock().decision.clone();
         if let Some(decision) = decision {
@@ -272,7 +276,7 @@ impl Shared {
         }
     }
 
-    /// Whoever drops it frees its key.
+    /// Takes the claim of the idempotency key. Dropping the claim frees the key.
     pub fn take_keyed(&self) -> Option<Box<Running>> {
         self.lock().keyed.take()
     }
@@ -285,7 +289,7 @@ impl Shared {
         self.lock().late = late;
     }
 
-    /// Another body for the attempts to come.
+    /// Sets another body for the next attempts.
     pub fn set_body(&self, body: Bytes) {
         self.lock().body = Some(body);
     }
@@ -294,22 +298,23 @@ impl Shared {
         self.lock().epitaph = Some(Box::new(epitaph));
     }
 
-    /// Nothing more goes to the client: the answer was given whole, or ended by a failure that it
-    /// was told.
+    /// Records that nothing more goes to the client: it has the whole response, or a failure that
+    /// ended it.
     pub fn set_completed(&self) {
         let progress = &mut self.lock().progress;
         progress.completed = true;
         progress.completed_at.get_or_insert_with(Instant::now);
     }
 
-    /// The same, and the vendor is not waited for, which would go on.
+    /// Calls [`Self::set_completed`] and stops waiting for the vendor, which would continue to
+    /// send.
     pub fn hang_up(&self) {
         self.set_completed();
         self.lock().progress.hung_up = true;
     }
 
-    /// Sets whether the answer is complete although its last event has not come. `has_usage`: its
-    /// usage has.
+    /// Sets whether the response is complete although its last event has not arrived. `has_usage`:
+    /// whether its usage has arrived.
     pub fn set_finishing(&self, is_finishing: bool, has_usage: bool) {
         let progress = &mut self.lock().progress;
         progress.finishing = is_finishing;
@@ -317,7 +322,7 @@ impl Shared {
         progress.counted_at = (is_finishing && has_usage).then_some(counted_at);
     }
 
-    /// Whether the model may have reasoned out of sight so far.
+    /// Sets whether the model may have produced hidden reasoning so far.
     pub fn set_unseen(&self, unseen: bool) {
         self.lock().progress.unseen = unseen;
     }
@@ -327,24 +332,24 @@ impl Shared {
 #[derive(Debug, Clone)]
 pub struct Deadlines {
     pub total: Instant,
-    /// From the sending of the request to the vendor's header, at each attempt.
+    /// Time from the start of each attempt to the vendor's header.
     pub first_byte: Duration,
     pub idle: Duration,
     pub client_write: Duration,
-    /// After the client left: to learn a stream's usage, and where the model may have reasoned out
-    /// of sight.
+    /// Time to learn a stream's usage after the client disconnected. The second field applies if
+    /// the model may have produced hidden reasoning.
     pub drain: Duration,
     pub drain_hidden: Duration,
-    /// A stream is drained; a whole answer is awaited to the request's own deadline.
+    /// Whether the client gets a stream. The gateway drains a stream; for a whole response it waits
+    /// until the request's own deadline.
     pub stream: bool,
-    /// After so long without a byte, a client that waits for the next event is told that it will
-    /// come.
+    /// Time without a byte after which a client that waits for the next event gets a keep-alive.
     pub keep_alive: Duration,
-    /// When the process is told to end, that bounds the request too.
+    /// Shutdown state of the process. Its cutoff bounds the request too.
     pub shutdown: Arc<Shutdown>,
 }
 
-/// Puts `body` in the place of the request's own, for every attempt.
+/// Replaces the request's body with `body`, for every attempt.
 pub fn install(
     session: &mut Session,
     body: Bytes,
@@ -359,12 +364,12 @@ pub fn install(
     shared
 }
 
-/// The client's session, where a panic has ended the request's task.
+/// Takes the client's session after a panic has ended the request's task.
 pub fn take_session(shared: &Shared) -> Option<Box<HttpSession>> {
     shared.lock().handed_back.take()
 }
 
-/// Puts the client's session back, without which its connection could not be kept alive.
+/// Puts the client's session back, without which Pingora could not keep the connection alive.
 pub async fn restore(session: &mut Session, shared: &Shared) {
     if let Some(custom) = session.downstream_session.as_custom_mut() {
         custom.shutdown(HAND_BACK, "").await;

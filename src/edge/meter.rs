@@ -1,7 +1,7 @@
-//! The end of a request: whatever was not settled with the answer is settled or released, and the
-//! access record is written.
+//! The end of a request: settles or releases what the response did not settle, and writes the
+//! access record.
 //!
-//! Must not write to the client.
+//! This file must not write to the client.
 
 use super::Recorders;
 use super::context::{Call, Context, Phases, Route, Stage};
@@ -22,22 +22,23 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Runs once per request, whatever became of it.
+/// Runs once per request, whatever its outcome.
 pub async fn end(recorders: &Recorders, session: &mut Session, ctx: &mut Context) {
     if let Some(call) = ctx.call() {
         intake::restore(session, &call.shared).await;
         resolve(call);
-        // A process that drains waits for this request, and with it for what becomes of its key.
+        // A draining process waits for this request, and so also for the outcome of its idempotency
+        // key.
         call.shared.decided().await;
         upstream::end(call);
     }
     record(recorders, ctx);
 }
 
-/// What became of a request that was refused as malformed, in [`Stage::Answered`].
+/// Label of a request that was refused as malformed, also in [`Stage::Answered`].
 pub const MALFORMED: &str = "malformed";
 
-/// Counts a request that Pingora did not accept, and logs it to the access log.
+/// Counts a request that Pingora did not accept, and writes it to the access log.
 pub fn record_malformed(
     recorders: &Recorders,
     answer: &MalformedAnswer,
@@ -95,9 +96,10 @@ pub fn record(recorders: &Recorders, ctx: &mut Context) {
     }
 }
 
-/// Ends a hold that the answer did not: the vendor failed, or the client or the time ran out.
+/// Ends a hold that the response did not end: the vendor failed, the client disconnected, or the
+/// time ran out.
 pub fn resolve(call: &mut Call) {
-    // Dropped, it frees its key.
+    // Dropping it frees the idempotency key.
     let keyed = call.shared.take_keyed();
     let Some(mut hold) = call.hold.take() else {
         return;
@@ -113,7 +115,7 @@ pub fn resolve(call: &mut Call) {
         progress.ended,
         Some(Ended::Total | Ended::Drained | Ended::Shutdown)
     ) && call.upstream.sent;
-    // A client that has nothing of the answer asks again, and must not pay twice.
+    // A client that has received nothing will send the request again, and must not pay twice.
     let is_cut = progress.ended == Some(Ended::Shutdown);
     let is_cut_mid_stream =
         is_cut && progress.has_begun() && call.reply.is_stream() && generated > 0;
@@ -130,8 +132,9 @@ pub fn resolve(call: &mut Call) {
     } else {
         Outcome::VendorError
     };
-    // A client that left pays for what was generated, and for what the vendor was still at when
-    // reading on was given up. A vendor that failed with nothing generated is paid by nobody.
+    // A client that disconnected pays for what was generated, and for what the vendor was still
+    // generating when the gateway stopped reading. If the vendor failed before producing output,
+    // nothing is billed.
     let billed = match outcome {
         Outcome::ClientLeft => generated > 0 || ended_here,
         Outcome::GatewayEnded => true,
@@ -160,8 +163,8 @@ pub fn resolve(call: &mut Call) {
     }
 }
 
-/// Counts the tokens that a vendor generated for nothing: it broke the answer off, so the operator
-/// pays and nobody is billed.
+/// Counts the tokens that a vendor generated and nobody is billed for: the vendor broke the
+/// response off, so the operator pays.
 pub fn count_lost(call: &mut Call) {
     let terms = call.metering_terms();
     let Some(usage) = call.reply.take_lost(&terms) else {
@@ -177,7 +180,7 @@ pub fn count_lost(call: &mut Call) {
     }
 }
 
-/// Where the client got no status, it had left.
+/// Status to record if the client got none, because it had disconnected.
 const CLIENT_LEFT: u16 = 499;
 
 fn status(ctx: &Context) -> u16 {
@@ -205,7 +208,7 @@ fn count(ctx: &Context, took: Duration) {
         .request_seconds
         .with_label_values(&[surface, model])
         .observe(took.as_secs_f64());
-    // Counting tokens, which nobody bills, is no such operation.
+    // A token count is not billed and is no such operation.
     if call.upstream.before + call.upstream.tried.len() > 0 && call.billed.is_some() {
         let failed = (status(ctx) >= 400).then(|| status(ctx).to_string());
         let left = call
@@ -219,7 +222,7 @@ fn count(ctx: &Context, took: Duration) {
             ctx.reason.or(left).or(failed.as_deref()),
         );
     }
-    // Waiting for the client's body is not the gateway's doing.
+    // Excludes the wait for the client's body, which the gateway does not cause.
     METRICS
         .overhead_seconds
         .observe((phases.auth + phases.admit).as_secs_f64());
@@ -230,7 +233,7 @@ fn count(ctx: &Context, took: Duration) {
     }
 }
 
-/// The line of the access log; takes the request's id, which nothing needs any more.
+/// Builds the access log record. Takes the request's id, which nothing needs afterwards.
 fn access_record(ctx: &mut Context, took: Duration) -> Record {
     let phases = ctx.phases();
     let (handler, call) = match &ctx.stage {

@@ -1,7 +1,7 @@
-//! Answers that need no vendor: health, the model list, credits, receipts, and those that were
-//! given before.
+//! Responses that need no vendor: health, the model list, credits, receipts, and replays of earlier
+//! responses.
 //!
-//! Must not change anything.
+//! This file must not change anything.
 
 mod models;
 
@@ -21,7 +21,7 @@ use pingora::proxy::Session;
 use serde_json::json;
 use std::sync::Arc;
 
-/// What is asked.
+/// An API endpoint that the gateway serves itself.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Question {
     Models,
@@ -30,7 +30,7 @@ pub enum Question {
     Receipt(String),
 }
 
-/// The question that a path below `/v1` asks.
+/// Parses a path below `/v1`.
 pub fn question(rest: &str) -> Option<Question> {
     match rest {
         "/models" => Some(Question::Models),
@@ -46,10 +46,10 @@ pub fn question(rest: &str) -> Option<Question> {
     }
 }
 
-/// Below `/v1`: the path of a model, followed by its id.
+/// Prefix of a model's path below `/v1`, followed by the model's id.
 pub const MODELS_BELOW: &str = "/models/";
 
-/// A model's id as it stands in a path: what of it clients escape is decoded, once.
+/// Decodes a model's id from a path, once. Decodes only the characters that clients escape.
 pub fn model_id(escaped: &str) -> String {
     let mut id = escaped.to_owned();
     for (escape, plain) in [
@@ -66,10 +66,10 @@ pub fn model_id(escaped: &str) -> String {
     id
 }
 
-/// What was answered, and the label of it.
+/// Label of a health check among the requests that the gateway answers itself.
 pub const HEALTH: &str = "health";
 
-/// 200 without any look at anything.
+/// Answers 200 without checking anything.
 pub async fn health(session: &mut Session, ctx: &mut Context) -> pingora::Result<()> {
     ctx.status = 200;
     let mut head = ResponseHeader::build_no_case(200, Some(4))?;
@@ -77,7 +77,7 @@ pub async fn health(session: &mut Session, ctx: &mut Context) -> pingora::Result
     reject::send_short(session, ctx, head, Bytes::from_static(b"ok\n")).await
 }
 
-/// The answer to a token count that was made here.
+/// Returns the response body for a token count that the gateway made itself.
 pub fn count_body(surface: Protocol, tokens: u64) -> Bytes {
     let body = match surface {
         Protocol::Chat | Protocol::Messages => json!({"input_tokens": tokens}),
@@ -86,10 +86,10 @@ pub fn count_body(surface: Protocol, tokens: u64) -> Bytes {
     body.to_string().into()
 }
 
-/// Says that a count is an estimate of ours.
+/// Header that marks a token count as the gateway's own estimate.
 pub const ESTIMATED: &str = "x-gateway-estimated";
 
-/// Answers a token count that was made here.
+/// Answers with a token count that the gateway made itself.
 pub async fn count(session: &mut Session, ctx: &mut Context, tokens: u64) -> pingora::Result<()> {
     ctx.status = 200;
     let mut head = ResponseHeader::build_no_case(200, Some(5))?;
@@ -98,7 +98,7 @@ pub async fn count(session: &mut Session, ctx: &mut Context, tokens: u64) -> pin
     reject::send(session, ctx, head, count_body(ctx.surface, tokens)).await
 }
 
-/// Gives the answer of an earlier request again, under that request's id.
+/// Sends the response of an earlier request again, under that request's id.
 pub async fn replay(
     session: &mut Session,
     ctx: &mut Context,
@@ -114,8 +114,10 @@ pub async fn replay(
     reject::send(session, ctx, head, answer.body.into()).await
 }
 
+/// Answers a request to one of the gateway's own endpoints.
+///
 /// # Errors
-/// There is no such thing, or it cannot be looked up.
+/// Returns an error if the item does not exist or cannot be looked up.
 pub async fn answer(
     gateway: &Gateway,
     settings: &Settings,

@@ -1,10 +1,10 @@
-//! Requests for pages, before they go to the sidecar: how many there may be, and the reading of
+//! Requests for pages, before the sidecar gets them: the maximum number of them, and the reading of
 //! their bodies.
 //!
-//! A page needs no key. So its place is counted, in all and per client address, and its body is
-//! read whole, before anything of the sidecar is used. The dashboard's live balance is a stream
-//! that lasts for as long as it is looked at, and has limits of its own. Must not know what a page
-//! shows.
+//! A page needs no key. So the gateway counts pages, in total and per client address, and reads
+//! their bodies whole before it uses any resource of the sidecar. The dashboard's live balance is a
+//! stream that lasts as long as the page is open, and has limits of its own. This file must not
+//! know what a page shows.
 
 use super::client_counts::{ClientCounts, Exceeded};
 use super::context::{Context, SidecarPermit, Stage};
@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// The path of the dashboard's live balance.
 const LIVE_PATH: &str = "/dashboard/live";
 
-/// The pages that this process serves at the moment.
+/// The pages that this process is serving.
 #[derive(Default)]
 pub struct OpenPages {
     pages: Arc<Open>,
@@ -39,7 +39,7 @@ impl Open {
     }
 }
 
-/// One page's place in the count and the memory of its body, both given back when dropped.
+/// One page's slot in the counts, and the memory of its body. Dropping it releases both.
 pub struct PagePermit {
     open: Arc<Open>,
     client: IpAddr,
@@ -48,8 +48,10 @@ pub struct PagePermit {
 }
 
 impl PagePermit {
+    /// Takes a slot for a page.
+    ///
     /// # Errors
-    /// This process, or this address, has as many open as it may.
+    /// Returns the limit if this process or this address has the maximum number of pages open.
     fn take(
         open: &OpenPages,
         is_live: bool,
@@ -101,15 +103,15 @@ impl Drop for PagePermit {
     }
 }
 
-/// Whose page it is, as far as that is known.
+/// The client of a page, as far as it is known.
 #[derive(Clone, Copy)]
 struct Caller {
     address: IpAddr,
-    /// The address is that of a proxy which named no client.
+    /// Whether the address is that of a proxy that named no client.
     is_shared: bool,
 }
 
-/// Admits a request for a page. True where it was refused, and answered.
+/// Admits a request for a page. Returns true if the request was refused and answered.
 pub async fn admit(
     gateway: &Gateway,
     settings: &Settings,
@@ -147,7 +149,7 @@ async fn permit(
             address: one_client(caller.address),
             is_shared: caller.is_unnamed,
         },
-        // The peer has left already: whoever that was, all of them count together.
+        // The peer has disconnected already. All such requests count together.
         None => Caller {
             address: IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED),
             is_shared: false,

@@ -1,12 +1,13 @@
-//! A panic in a request: it ends that request and no other. The client gets a failure in its
-//! surface's shape, credit that was reserved is released, and the log, the metrics and the access
-//! log say what happened.
+//! Handles a panic in a request, which ends that request and no other. The client gets a failure in
+//! its surface's shape, reserved credit is released, and the log, the metrics and the access log
+//! record what happened.
 //!
-//! Two places catch one. `request_filter` catches those of admission, where the client's session is
-//! still at hand. Around Pingora's whole handling of a request, [`PanicGuard`] catches all others,
-//! also Pingora's own; what is needed to answer then outlives the unwinding: `Context` and `Replay`
-//! hand themselves over as they are dropped. Must not decide what a request costs. A page's
-//! connection is closed without an answer.
+//! Panics are caught in two places. `request_filter` catches those of admission, where it still has
+//! the client's session. [`PanicGuard`] wraps Pingora's whole handling of a request and catches all
+//! others, including Pingora's own. What the gateway needs to answer must then outlive the
+//! unwinding: `RequestContext` and `BufferedDownstream` hand their state over as they are dropped.
+//! This file must not decide what a request costs. A page's connection is closed without a
+//! response.
 
 use super::context::{Context, Stage};
 use super::{Recorders, intake, meter, reject};
@@ -28,20 +29,20 @@ use std::sync::Arc;
 use std::task::Poll;
 
 tokio::task_local! {
-    /// Of the request whose task runs.
+    /// State of the request whose task is running.
     static CAUGHT: RefCell<Caught>;
 }
 
-/// What a panic leaves behind.
+/// What remains of a request after a panic.
 #[derive(Default)]
 struct Caught {
     context: Option<Context>,
-    /// What the panic said, and where it was.
+    /// Message and location of the panic.
     message: Option<String>,
 }
 
-/// Counts every panic of the process, and logs those that happen outside a request; a request's are
-/// logged with its id.
+/// Counts every panic of the process, and logs those outside a request. A panic in a request is
+/// logged with the request's id.
 pub fn install_hook() {
     std::panic::set_hook(Box::new(|info| {
         METRICS.panics.inc();
@@ -71,7 +72,7 @@ fn describe(info: &PanicHookInfo<'_>) -> String {
     format!("{} at {place}", text.unwrap_or("no message"))
 }
 
-/// Keeps what a request's context holds. Called as the context is dropped by a panic.
+/// Keeps the state of a request's context. Called when a panic drops the context.
 pub fn keep(context: &mut Context) {
     let _ = CAUGHT.try_with(|caught| {
         if let Ok(mut caught) = caught.try_borrow_mut() {
@@ -92,21 +93,21 @@ async fn catch<T>(future: impl Future<Output = T>) -> Result<T, Box<dyn Any + Se
     .await
 }
 
-/// A panic of a job that ran for a request on another thread.
+/// A panic in a job that ran for a request on another thread.
 pub struct JobPanic {
     payload: Box<dyn Any + Send>,
     message: Option<String>,
 }
 
 impl JobPanic {
-    /// Panics in the request's task, as if the job had run there.
+    /// Continues the panic in the request's task, as if the job had run there.
     pub fn resume(self) -> ! {
         let _ = CAUGHT.try_with(|caught| caught.borrow_mut().message = self.message);
         resume_unwind(self.payload)
     }
 }
 
-/// Runs the job of a request on a thread that is not the request's.
+/// Runs the job of a request on another thread, and catches its panic.
 pub fn carry<T>(job: impl FnOnce() -> T) -> Result<T, JobPanic> {
     CAUGHT.sync_scope(RefCell::default(), || {
         catch_unwind(AssertUnwindSafe(job)).map_err(|payload| {
@@ -131,19 +132,19 @@ fn log(request_id: &str) {
     );
 }
 
-/// Admission's result, or the failure to answer with where it panicked.
+/// Returns the result of admission, or the failure to answer with if admission panicked.
 pub async fn catch_admission<T>(admission: impl Future<Output = T>) -> Result<T, Failure> {
     catch(admission)
         .await
         .map_err(|_| Failure::of(Kind::Internal))
 }
 
-/// Logs a panic of admission. Apart from [`catch_admission`], which borrows the context.
+/// Logs a panic in admission. It is separate from [`catch_admission`], which borrows the context.
 pub fn log_admission(ctx: &Context) {
     log(&ctx.request_id);
 }
 
-/// Pingora's handling of requests, behind a catch for panics.
+/// Pingora's handling of requests, with a catch for panics around it.
 pub struct PanicGuard<A> {
     app: Arc<A>,
     recorders: Recorders,
@@ -206,11 +207,11 @@ async fn finish(recorders: &Recorders) {
     log(&ctx.request_id);
     let failure = Failure::of(Kind::Internal);
     if let Stage::Call(call) = &mut ctx.stage {
-        // Nothing of a failure of ours is billed.
+        // A failure of the gateway itself is not billed.
         if let Some(hold) = call.hold.take() {
             hold.release(Outcome::Interrupted, clock::now_ms());
         }
-        // Dropped, it frees the idempotency key.
+        // Dropping it frees the idempotency key.
         drop(call.shared.take_keyed());
         call.shared.decided().await;
         if let Some(session) = intake::take_session(&call.shared)
@@ -225,7 +226,7 @@ async fn finish(recorders: &Recorders) {
     meter::record(recorders, &mut ctx);
 }
 
-/// Writes the failure as an answer, or as the last event of a stream that has begun.
+/// Writes the failure as a response, or as the last event of a stream that has begun.
 async fn answer(
     mut session: Box<ServerSession>,
     ctx: &mut Context,

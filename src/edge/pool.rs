@@ -1,10 +1,10 @@
-//! Where the CPU work on large bodies runs: decoding, reading, counting and translating them would
-//! hold up an async worker, and with it every other request that the worker serves.
+//! The pool for CPU work on large bodies. Decoding, parsing, counting and translating them would
+//! block an async worker, and with it every other request that the worker serves.
 //!
-//! The pool has a fixed number of places, one less than there are cores. A job that has a place
-//! runs on a thread of its own with a low priority, so that workers come first where cores are
-//! short. Jobs wait in one queue per account, and the accounts take turns. [`CpuWorker`] is the
-//! pool for one account. Jobs on small bodies run where they are. Must not know what a job does.
+//! The pool has a fixed number of permits, one less than there are cores. A job with a permit runs
+//! on a thread of its own with a low priority, so that workers come first when cores are short.
+//! Jobs wait in one queue per account, and the accounts take turns. [`CpuWorker`] is the pool for
+//! one account. Jobs on small bodies run on the worker. This file must not know what a job does.
 
 #[cfg(test)]
 mod tests;
@@ -25,7 +25,7 @@ use tokio::sync::oneshot;
 use tokio::task::block_in_place;
 use tokio::time::timeout;
 
-/// The largest body whose jobs run on the async worker, for which they take less than a
+/// Maximum size of a body whose jobs run on the async worker, where they take less than a
 /// millisecond: by `benches/instructions.json` a translated request of 64 KB takes 0.9 million
 /// instructions more than one of 1 KB, and one of 1 MB takes 8.2 million more.
 pub const INLINE_BYTES_MAX: usize = 65_536;
@@ -35,8 +35,8 @@ const VALUE_BYTES: usize = 64;
 /// What is added to the priority of a job's thread: a worker that wants its core has nine times its
 /// share.
 const NICENESS: i32 = 10;
-/// Jobs of admitted requests that block a thread of the runtime at one time. The runtime has 512 of
-/// them; past this bound a job runs on its worker.
+/// Maximum number of jobs of admitted requests that block a runtime thread at a time. The runtime
+/// has 512 such threads. Above this bound a job runs on its worker.
 const MAX_BLOCKED: usize = 64;
 
 /// The work on a JSON body, in bytes of one long text that takes as long. A small body can be made of
@@ -57,14 +57,14 @@ pub struct CpuPool {
 
 struct State {
     free: usize,
-    /// Never empty ones.
+    /// The waiting jobs of each account. A queue is never empty.
     queues: HashMap<Arc<str>, VecDeque<oneshot::Sender<Place>>>,
-    /// The accounts that have a queue, the next one first.
+    /// Accounts that have a queue, the next one first.
     turns: VecDeque<Arc<str>>,
     waiting: usize,
 }
 
-/// A place in the pool; dropped, it is the next job's.
+/// A permit of the pool. Dropping it passes it to the next job.
 struct Place(Option<Arc<CpuPool>>);
 
 enum Entered {
@@ -72,14 +72,14 @@ enum Entered {
     Queued(Queued),
 }
 
-/// A job in its account's queue; dropped, it is no longer there.
+/// A job in its account's queue. Dropping it removes it from the queue.
 struct Queued {
     place: oneshot::Receiver<Place>,
     pool: Arc<CpuPool>,
 }
 
 impl CpuPool {
-    /// `threads`: the most jobs that run at one time; 0: one less than there are cores.
+    /// `threads`: maximum number of jobs that run at a time. 0 means one less than there are cores.
     pub fn new(threads: u64) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let places = if threads == 0 {
@@ -99,7 +99,7 @@ impl CpuPool {
         }
     }
 
-    /// The pool for the requests of one account.
+    /// Returns the pool for the requests of one account.
     pub fn worker(self: &Arc<Self>, account: &Arc<str>, limits: &Limits) -> CpuWorker {
         CpuWorker {
             pool: Arc::clone(self),
@@ -114,13 +114,13 @@ impl CpuPool {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives the place to the first job that still waits of the account whose turn it is.
+    /// Passes the permit to the first waiting job of the account whose turn it is.
     fn pass_on(self: &Arc<Self>) {
         let mut state = self.lock();
         while let Some(next) = state.next() {
             match next.send(Place(Some(Arc::clone(self)))) {
                 Ok(()) => return,
-                // Its request is gone. The place is offered to the next one.
+                // The job's request has ended. Offer the permit to the next one.
                 Err(mut place) => drop(place.0.take()),
             }
         }
@@ -157,7 +157,7 @@ impl State {
         receiver
     }
 
-    /// Takes the jobs out whose requests are gone.
+    /// Removes the jobs whose requests have ended.
     fn purge(&mut self) {
         self.queues
             .values_mut()
@@ -177,7 +177,7 @@ impl State {
 }
 
 impl Queued {
-    /// Waits for a place; `None` where none came in time.
+    /// Waits for a permit. Returns `None` if none arrived in time.
     async fn wait(&mut self, most: Duration) -> Option<Place> {
         timeout(most, &mut self.place).await.ok()?.ok()
     }
@@ -186,7 +186,7 @@ impl Queued {
 impl Drop for Queued {
     fn drop(&mut self) {
         self.place.close();
-        // A place that was given to it in the last moment is dropped here, and so passed on.
+        // A permit that arrived at the last moment is dropped here, and so passed on.
         drop(self.place.try_recv());
         self.pool.lock().purge();
     }
@@ -211,13 +211,11 @@ pub struct CpuWorker {
 }
 
 impl CpuWorker {
-    /// A slot for a job on a body of `bytes`, once there is a place. A job of a client that leaves
-    /// meanwhile is not begun.
+    /// Waits for a slot for a job on a body of `bytes`. If the client disconnects meanwhile, the
+    /// job does not start.
     ///
     /// # Errors
-    /// 503 where too many jobs wait, or this one waited for too long.
-    ///
-    /// `work`: [`work_of`] the body.
+    /// Returns 503 if too many jobs wait, or if this one waited for too long.
     pub async fn slot(&self, work: usize, session: &mut Session) -> Result<CpuSlot, Failure> {
         if work <= INLINE_BYTES_MAX {
             return Ok(CpuSlot(None));
@@ -238,9 +236,9 @@ impl CpuWorker {
         }
     }
 
-    /// Runs a job on the body of an admitted request; `work` is [`work_of`] that body. The request has
-    /// waited for its turn at admission and must not be refused any more: the job waits for a place
-    /// for a while, and runs without one after that.
+    /// Runs a job on a body of `bytes`, for a request that holds credit. Such a request has waited
+    /// its turn at admission and must not be refused any more: the job waits a while for a permit,
+    /// and then runs without one.
     pub fn run_admitted<T: Send>(&self, work: usize, job: impl FnOnce() -> T + Send) -> T {
         if work <= INLINE_BYTES_MAX || !may_block() {
             return job();
@@ -262,7 +260,7 @@ impl CpuWorker {
         })
     }
 
-    /// `None`: too many jobs wait.
+    /// Requests a permit. Returns `None` if too many jobs wait.
     fn enter(&self) -> Option<Entered> {
         let mut state = self.pool.lock();
         if state.free > 0 {
@@ -284,7 +282,7 @@ fn queue_full() -> Failure {
     Failure::of(Kind::CpuQueueFull)
 }
 
-/// Returns once the client has closed its connection, or its stream.
+/// Returns once the client has closed its connection or its stream.
 async fn client_left(session: &mut Session) {
     if session
         .downstream_session
@@ -300,8 +298,8 @@ async fn client_left(session: &mut Session) {
 pub struct CpuSlot(Option<Place>);
 
 impl CpuSlot {
-    /// Runs the job: beside the worker where the body is large. A panic in it is one of the
-    /// request.
+    /// Runs the job, on another thread if the body is large. A panic in the job counts as a panic
+    /// of the request.
     pub fn run<T: Send>(self, job: impl FnOnce() -> T + Send) -> T {
         match self.0 {
             Some(_place) if may_block() => block_in_place(|| run_in_thread(job)),
@@ -310,7 +308,7 @@ impl CpuSlot {
     }
 }
 
-/// One that blocks a thread of the runtime.
+/// Counts a job that blocks a runtime thread.
 struct Blocked<'a>(&'a CpuPool);
 
 impl Drop for Blocked<'_> {
@@ -319,19 +317,19 @@ impl Drop for Blocked<'_> {
     }
 }
 
-/// The other tasks of this worker can go on elsewhere.
+/// Whether this thread may block: the other tasks of its worker can then run elsewhere.
 fn may_block() -> bool {
     Handle::try_current()
         .is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::MultiThread)
 }
 
-/// Runs the job on a thread of a low priority, which it cannot get rid of: only the superuser may
-/// raise a thread's priority again.
+/// Runs the job on a thread with a low priority. The thread keeps it: only the superuser may raise
+/// a thread's priority again.
 fn run_in_thread<T: Send>(job: impl FnOnce() -> T + Send) -> T {
     let mut job = Some(job);
     let outcome = std::thread::scope(|scope| {
         let run = || {
-            // Without it the job still runs, and takes more from others.
+            // If this fails, the job still runs, but takes more CPU from others.
             let _ = rustix::process::setpriority_process(None, NICENESS);
             job.take().map(|job| {
                 panics::carry(|| {

@@ -1,8 +1,9 @@
-//! How much of its memory and of its files this process has in use, and whether there is room for
-//! new work.
+//! Measures how much of its memory and file limits this process uses, and whether it can accept new
+//! work.
 //!
-//! A thread of its own looks a few times a second, so a request costs one load. Must not end what
-//! runs: whatever was admitted is finished, and new work is refused until there is room again.
+//! A separate thread measures a few times per second, so a request costs one load. This file must
+//! not end running requests: admitted requests finish, and new ones are refused until resources are
+//! free again.
 
 use super::connections::Connections;
 use crate::config::Settings;
@@ -15,29 +16,29 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How often it is looked.
+/// Interval between measurements.
 const LOOK: Duration = Duration::from_millis(200);
-/// The part of either from which on new work is refused.
+/// Percentage of either limit above which new work is refused.
 const FULL_PERCENT: u64 = 90;
-/// How long after a shortage the process is ready again.
+/// Time after a shortage until the process is ready again.
 const READY_AFTER: Duration = Duration::from_secs(5);
-/// Requests that are served at one time however little is left: memory that the allocator keeps, or
-/// files that idle clients hold, must not shut everybody out for good.
+/// Number of requests that are served at a time even during a shortage: memory that the allocator
+/// keeps, or files that idle clients hold, must not block all clients for good.
 const ALWAYS: usize = 8;
 
-/// What there is too little of.
+/// The resource that is short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shortage {
     Memory = 1,
     Files = 2,
 }
 
-/// Whether there is room for new work.
+/// State of the memory and file limits.
 #[derive(Debug, Default)]
 pub struct Pressure {
-    /// A [`Shortage`] as a number, or 0.
+    /// The current [`Shortage`] as a number, or 0.
     short: AtomicU8,
-    /// The last shortage, and when it was last seen.
+    /// The last shortage, and when it was last measured.
     last: Mutex<Option<(Shortage, Instant)>>,
 }
 
@@ -48,7 +49,8 @@ impl Pressure {
             .find(|short| *short as u8 == self.short.load(Ordering::Relaxed))
     }
 
-    /// Why a request is not taken, where `in_flight` run with it.
+    /// Returns why a request is refused. `in_flight` is the number of running requests including
+    /// this one.
     pub fn refuses(&self, in_flight: usize) -> Option<Kind> {
         self.short()
             .filter(|_| in_flight > ALWAYS)
@@ -58,19 +60,19 @@ impl Pressure {
             })
     }
 
-    /// Why new work is to be sent elsewhere: a shortage that is there, or was a few seconds ago.
-    /// What a balancer takes away may end the shortage at once, and bring it back with the next
-    /// request.
+    /// Returns why load balancers should send new work elsewhere: a current shortage, or one a few
+    /// seconds ago. Otherwise the load that a balancer moves away could end the shortage at once,
+    /// and the next request could bring it back.
     pub fn not_ready(&self) -> Option<Shortage> {
         let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
         last.filter(|(_, seen)| seen.elapsed() < READY_AFTER)
             .map(|(short, _)| short)
     }
 
-    /// Looks for as long as the process lives.
+    /// Starts a thread that measures for as long as the process lives.
     ///
     /// # Errors
-    /// The thread cannot be had.
+    /// Returns an error if the thread cannot be started.
     pub fn watch(
         self: Arc<Self>,
         settings: Arc<ArcSwap<Settings>>,
@@ -97,8 +99,9 @@ impl Pressure {
         Ok(())
     }
 
-    /// `told`: the budget in bytes, where somebody has said. Else it is found anew at each look:
-    /// what others have at a start, a predecessor among them, they may soon give back.
+    /// Measures once. `told`: the configured budget in bytes. If none is configured, the budget is
+    /// detected at each measurement: other processes, such as a predecessor, may free memory soon
+    /// after the start.
     fn look(&self, told: u64, found: impl FnOnce() -> Option<u64>) {
         let resident = resident_bytes();
         let files = open_files();
@@ -157,15 +160,15 @@ fn judge((resident, budget): (u64, u64), (files, limit): (u64, u64)) -> Option<S
     }
 }
 
-/// 0 where it cannot be told.
+/// Returns the resident memory in bytes. 0 if it is unknown.
 fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     kib_of(&status, "VmRSS:").unwrap_or(0)
 }
 
-/// 0 where it cannot be told.
+/// Returns the number of open files. 0 if it is unknown.
 pub fn open_files() -> u64 {
-    // Newer kernels tell the number as the folder's size; older ones say 0 there.
+    // Newer kernels report the number as the size of the directory; older ones report 0 there.
     match std::fs::metadata("/proc/self/fd").map(|folder| folder.len()) {
         Ok(0) | Err(_) => {
             std::fs::read_dir("/proc/self/fd").map_or(0, |files| files.count() as u64)
@@ -174,7 +177,7 @@ pub fn open_files() -> u64 {
     }
 }
 
-/// The bytes behind `name` in a file of lines of kB.
+/// Returns the bytes after `name` in a file whose lines are in kB.
 fn kib_of(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     Some(
@@ -186,8 +189,8 @@ fn kib_of(text: &str, name: &str) -> Option<u64> {
     )
 }
 
-/// What this process may come to where nobody has said: what the machine has free, or its control
-/// group allows.
+/// Returns the memory that this process may use if no budget is configured: what the machine has
+/// free, or what its control group allows.
 fn memory_found() -> Option<u64> {
     let machine = std::fs::read_to_string("/proc/meminfo").ok();
     let free = machine
@@ -195,12 +198,12 @@ fn memory_found() -> Option<u64> {
         .and_then(|text| kib_of(text, "MemAvailable:"));
     let free = free.map(|free| free.saturating_add(resident_bytes()));
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    // Version 1 says "none" by a number that no machine has.
+    // Version 1 reports "no limit" as a number that no machine reaches.
     let group = group_limit(&groups, Path::new("/sys/fs/cgroup")).filter(|limit| *limit < 1 << 60);
     [free, group].into_iter().flatten().min()
 }
 
-/// The least that this process's control group and those above it allow: of version 2, or of
+/// Returns the lowest limit of this process's control group and its ancestors, for version 2 or
 /// version 1.
 fn group_limit(groups: &str, root: &Path) -> Option<u64> {
     let limits = groups.lines().filter_map(|line| {

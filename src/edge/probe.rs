@@ -2,8 +2,8 @@
 //! one small request.
 //!
 //! It connects as client requests do (same connector, TLS, ALPN and header fields), so the result
-//! holds for them too. No client is served and no account is billed. Must not print anything; a
-//! report contains no secret.
+//! applies to them too. It serves no client and bills no account. This file must not print
+//! anything; a report contains no secret.
 
 mod report;
 
@@ -28,14 +28,15 @@ use std::time::{Duration, Instant};
 
 /// Time limit of a DNS lookup.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(3);
-/// Time limits of a whole exchange; `limits.first_byte_seconds` applies if it is shorter.
+/// Time limits of a whole exchange. `limits.first_byte_seconds` applies if it is shorter.
 const LIST_TIMEOUT: Duration = Duration::from_secs(20);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 /// Largest response body. The longest model lists have about a megabyte.
 const BODY_BYTES_MAX: usize = 16_777_216;
-/// Addresses that are tried, as for client requests.
+/// Maximum number of addresses that are tried, as for client requests.
 const ADDRESSES_MAX: usize = super::upstream::ADDRESSES_PER_ENDPOINT;
-/// Unlisted models that get a test request: the vendor may know them under this name all the same.
+/// Maximum number of unlisted models that get a test request: the vendor may know them under this
+/// name all the same.
 const UNLISTED_MAX: usize = 4;
 /// Output limit of a test request, in tokens. Some reasoning models refuse a small one.
 const OUTPUT_TOKENS: u64 = 16;

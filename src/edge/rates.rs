@@ -1,7 +1,7 @@
-//! What a caller is told of its limits: in the headers of the protocol that it speaks, and in words
-//! where it must wait.
+//! Informs a caller of its rate limits: in the headers of the protocol that it speaks, and in the
+//! failure if it must wait.
 //!
-//! Must not count.
+//! This file must not count.
 
 use crate::account::{Principal, RateSettings};
 use crate::billing::bounds::Bounds;
@@ -11,8 +11,8 @@ use crate::config::{self, Settings};
 use crate::protocol::Protocol;
 use crate::protocol::failure::{Also, Failure, Kind};
 
-/// What bounds a request of this caller; `tokens` says what it may use, and is asked only where
-/// that counts.
+/// Returns the limits for a request of this caller. `tokens` returns the number of tokens that it
+/// may use, and is called only if a limit depends on it.
 pub fn bounds(settings: &Settings, principal: &Principal, tokens: impl FnOnce() -> u64) -> Bounds {
     let all = &settings.rate_limits;
     let (key, account) = (
@@ -28,7 +28,7 @@ pub fn bounds(settings: &Settings, principal: &Principal, tokens: impl FnOnce() 
     }
 }
 
-/// What is set for one goes before what is said for all.
+/// Returns the effective rates: a setting of a key or account overrides the general one.
 pub(super) fn over(all: config::Rates, own: &RateSettings) -> Rates {
     Rates {
         requests_per_minute: own.requests_per_minute.unwrap_or(all.requests_per_minute),
@@ -37,7 +37,7 @@ pub(super) fn over(all: config::Rates, own: &RateSettings) -> Rates {
     }
 }
 
-/// The headers that tell what is left; none where there is no limit.
+/// Returns the headers with the remaining allowance; none if there is no limit.
 pub fn headers(surface: Protocol, meters: &Meters, now_ms: i64) -> Vec<(&'static str, String)> {
     let requests = match surface {
         Protocol::Chat | Protocol::Responses => [
@@ -86,8 +86,8 @@ pub fn headers(surface: Protocol, meters: &Meters, now_ms: i64) -> Vec<(&'static
         .collect()
 }
 
-/// As the chat protocol's own vendor writes it: `120ms`, `6s`, `6m0s`; what is left of a second is
-/// a whole one.
+/// Formats a time as the official chat vendor does: `120ms`, `6s`, `6m0s`. Above a second, rounds
+/// up to whole seconds.
 fn span(ms: u64) -> String {
     let seconds = ms.div_ceil(1_000);
     match seconds / 60 {
@@ -97,7 +97,7 @@ fn span(ms: u64) -> String {
     }
 }
 
-/// The refusal of a request that must wait.
+/// Returns the failure of a request that must wait.
 pub fn refusal(surface: Protocol, wait: &Wait, now_ms: i64) -> Failure {
     let Wait {
         limited,

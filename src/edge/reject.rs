@@ -1,7 +1,7 @@
-//! The only place where a failure of the edge becomes an answer, in the shape of the surface that
-//! was called.
+//! The only place where a failure of the edge becomes a response, in the shape of the surface that
+//! the client called.
 //!
-//! Must not decide that something failed, nor whether it is tried again.
+//! This file must not decide that something failed, or whether the gateway tries again.
 
 use super::context::{Call, Context, Route, Stage};
 use super::{Recorders, admit, connections, intake, meter, reply};
@@ -31,8 +31,8 @@ const MAX_WINDOW_WAITS: usize = 256;
 
 static WINDOW_WAITS: Semaphore = Semaphore::const_new(MAX_WINDOW_WAITS);
 
-/// Answers with a failure, before anything else was sent. The connection stays usable where the
-/// body was read.
+/// Answers with a failure, before anything else was sent. The connection stays usable if the body
+/// was read.
 pub async fn answer(session: &mut Session, ctx: &mut Context, failure: &Failure) -> Result<()> {
     if session.response_written().is_some() {
         return Err(cannot_write("an answer has begun already"));
@@ -106,7 +106,7 @@ fn note_unsent(session: &mut Session, ctx: &mut Context, sent: Result<()>) -> Re
     Ok(())
 }
 
-/// Answers a request for a page with a failure: as a page where the client asks for one, else in
+/// Answers a request for a page with a failure: as a page if the client accepts HTML, otherwise as
 /// JSON.
 pub async fn answer_page(
     session: &mut Session,
@@ -126,7 +126,7 @@ pub async fn answer_page(
     let (mut head, mut body) = render(ctx, failure)?;
     head.insert_header(header::CACHE_CONTROL, "no-store")?;
     if wants_page {
-        // All words are the gateway's own: nothing that a client sent is in them.
+        // The page contains only the gateway's own text and nothing that a client sent.
         body = failure_page(failure, &ctx.request_id).into();
         head.insert_header(header::CONTENT_TYPE, "text/html; charset=utf-8")?;
         head.insert_header(
@@ -149,10 +149,10 @@ fn failure_page(failure: &Failure, request_id: &str) -> String {
     )
 }
 
-/// A failure as an answer, counted.
+/// Renders a failure as a response, and counts it.
 ///
 /// # Errors
-/// A value does not fit into a header.
+/// Returns an error if a value does not fit into a header.
 pub fn render(ctx: &mut Context, failure: &Failure) -> Result<(ResponseHeader, Bytes)> {
     count(ctx, failure.reason());
     build(ctx, failure)
@@ -207,17 +207,18 @@ fn build(ctx: &mut Context, failure: &Failure) -> Result<(ResponseHeader, Bytes)
     Ok((head, body))
 }
 
-/// An answer to what Pingora did not accept as a request.
+/// A response to bytes that Pingora did not accept as a request.
 pub struct MalformedAnswer {
     pub request_id: String,
     /// `None` where nothing is known of the request's path.
     pub surface: Option<Protocol>,
     pub status: u16,
-    /// The whole answer, as HTTP/1.1.
+    /// The whole response, as HTTP/1.1.
     pub bytes: Vec<u8>,
 }
 
-/// The answer to an HTTP/1 request that never had a context. The connection is closed behind it.
+/// Builds the response to an HTTP/1 request that never had a context. The connection closes after
+/// it.
 pub fn malformed(failure: &Failure, path: &str, is_head: bool) -> MalformedAnswer {
     let ctx = Context::new();
     let request_id = &ctx.request_id;
@@ -310,7 +311,7 @@ fn complete(head: &mut ResponseHeader, ctx: &Context, body: &Bytes) -> Result<()
     head.insert_header("content-length", body.len())
 }
 
-/// Sends a whole answer with this request's id.
+/// Sends a whole response with this request's id.
 pub async fn send(
     session: &mut Session,
     ctx: &mut Context,
@@ -397,7 +398,7 @@ fn cannot_write(reason: &'static str) -> Box<Error> {
     Error::explain(ErrorType::WriteError, reason).into_down()
 }
 
-/// Tells the client what failed: as an answer, or inside the stream that has begun.
+/// Sends the client what failed: as a response, or inside the stream that has begun.
 pub async fn tell(session: &mut Session, error: &Error, ctx: &mut Context) -> Result<()> {
     let surface = ctx.surface;
     if let Some(call) = ctx.call()
@@ -409,7 +410,7 @@ pub async fn tell(session: &mut Session, error: &Error, ctx: &mut Context) -> Re
     if let Some(call) = ctx.call()
         && call.shared.is_keyed()
     {
-        // Whoever reads of the failure finds the key decided.
+        // A client that reads the failure must find the outcome of its idempotency key decided.
         meter::resolve(call);
         call.shared.decided().await;
     }
@@ -495,8 +496,8 @@ fn what_failed(call: &Call, error: &Error) -> Failure {
     })
 }
 
-/// Ends a stream that has begun with a failure the client can read; a body that just ended would
-/// pass for a whole answer. `unsent` is what was still to go out before.
+/// Ends a stream that has begun with a failure that the client can read; a body that just ends
+/// would look like a complete response. `unsent` are the bytes to send before.
 async fn end_stream(
     session: &mut Session,
     ctx: &mut Context,
@@ -507,7 +508,7 @@ async fn end_stream(
     session.write_response_body(Some(bytes.into()), true).await
 }
 
-/// The event that ends a stream by a failure.
+/// Returns the event that ends a stream with a failure.
 pub fn last_event(ctx: &mut Context, failure: &Failure) -> Vec<u8> {
     ctx.reason = Some(failure.reason());
     let voice = ctx.call().and_then(|call| call.reply.voice().cloned());

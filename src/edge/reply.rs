@@ -1,8 +1,8 @@
-//! The vendor's answer: its status and header, then its bytes, until the last one may leave.
+//! The vendor's response: its status and header, then its bytes, until the last one may leave.
 //!
-//! The rule that a right bill rests on stands here: the usage is in the journal before the terminal
-//! event, or the whole JSON body, is released to the client. The only file that touches response
-//! bytes. Must not await: Pingora's body filters are synchronous.
+//! This file enforces the rule that makes the bill correct: the journal has the usage before the
+//! gateway releases the terminal event, or the whole JSON body, to the client. It is the only file
+//! that touches response bytes. It must not await: Pingora's body filters are synchronous.
 
 use super::context::{Call, Context};
 use super::intake::Late;
@@ -29,48 +29,48 @@ use pingora::http::ResponseHeader;
 use pingora::{Error, ErrorType, Result};
 use std::time::Instant;
 
-/// The largest error body of a vendor that is read.
+/// Maximum size of a vendor's error body, in bytes. The gateway ignores the rest.
 const ERROR_BODY_MAX: usize = 262_144;
 
-/// What is being made of the vendor's answer.
+/// The state of the vendor's response.
 pub struct Reply {
     hide_usage: bool,
-    /// What the translation of the answer must remember; `None`: it is passed on.
+    /// Context of the response's translation. `None` if the response is passed on.
     recall: Option<Recall>,
-    /// Of a token count: our own estimate, should the vendor have no such path.
+    /// The gateway's own estimate of a token count, in case the vendor does not offer that path.
     count: Option<u64>,
-    /// How many choices the client asked for.
+    /// Number of choices that the client requested.
     choices: u64,
-    /// The client gets a stream.
+    /// Whether the client gets a stream.
     streams: bool,
     mode: Mode,
-    /// What a whole answer used that is not passed on.
+    /// Usage of a whole response that is not passed on.
     lost: Option<Usage>,
-    /// Events that stood before a failure in the same piece: still to go out before it is told.
+    /// Events that preceded a failure in the same piece. They are sent before the failure.
     pub unsent: Vec<u8>,
 }
 
 enum Mode {
-    /// No header yet.
+    /// No header has arrived.
     Waiting,
     Stream(AnswerStream, OpenStream),
-    /// The vendor streams, the client wants the whole.
+    /// The vendor streams, but the client wants the whole response.
     Fold {
         stream: Box<StreamTranslation>,
         bytes: usize,
     },
-    /// A whole JSON answer, or one that is to be understood before its status is.
+    /// A whole JSON response, or one that the gateway must parse before it knows the status.
     Whole(Vec<u8>),
     Error {
         status: u16,
         retry_after: Option<String>,
         body: Vec<u8>,
     },
-    /// Given out whole, or failed.
+    /// Released completely, or failed.
     Over,
 }
 
-/// Counts itself among the open streams.
+/// Counts a stream among the open ones.
 struct OpenStream;
 
 impl OpenStream {
@@ -87,7 +87,8 @@ impl Drop for OpenStream {
 }
 
 impl Reply {
-    /// `hide_usage`: a chat caller did not ask for the usage that the vendor is made to tell.
+    /// `hide_usage`: a chat caller did not ask for the usage that the gateway requests from the
+    /// vendor.
     pub fn new(hide_usage: bool, choices: u64, recall: Option<Recall>, count: Option<u64>) -> Self {
         let (mode, unsent) = (Mode::Waiting, Vec::new());
         Self {
@@ -102,14 +103,14 @@ impl Reply {
         }
     }
 
-    /// Another model is asked instead, before anything of the answer was seen.
+    /// Resets the state for another model, before any of the response was seen.
     pub fn begin_anew(&mut self, recall: Option<Recall>) {
         self.recall = recall;
         self.unsent.clear();
         self.mode = Mode::Waiting;
     }
 
-    /// The attempt is over, and another one is made.
+    /// Ends the state of this attempt, because another attempt follows.
     pub fn abandon(&mut self) {
         if matches!(
             self.mode,
@@ -119,21 +120,21 @@ impl Reply {
         }
     }
 
-    /// The same model is asked once more, in other words.
+    /// Resets the state for a retry at the same model with another body.
     pub fn begin_again(&mut self, mut recall: Option<Recall>) {
         if let Some(recall) = &mut recall {
-            // Whoever gives signs of life goes on with the one it knows.
+            // The keep-alives continue with the sequencer that they already use.
             recall.voice = self.voice().cloned().or(recall.voice.take());
         }
         self.begin_anew(recall);
     }
 
-    /// The client gets a stream: once it has begun, a failure must be told inside it.
+    /// Whether the client gets a stream. Once it has begun, a failure must be sent inside it.
     pub fn is_stream(&self) -> bool {
         self.streams
     }
 
-    /// How the stream numbers its events, where it does.
+    /// Returns how the stream numbers its events, if it does.
     pub fn voice(&self) -> Option<&Voice> {
         match &self.mode {
             Mode::Stream(AnswerStream::Same(pass), _) => pass.voice(),
@@ -145,7 +146,8 @@ impl Reply {
         matches!(self.mode, Mode::Stream(..))
     }
 
-    /// What a vendor's error means that came without a body, or whose body broke off.
+    /// Returns the failure for a vendor's error status without a body, or with a body that broke
+    /// off.
     pub fn bare_error(&self, model: &Model) -> Option<Failure> {
         let Mode::Error {
             status,
@@ -167,7 +169,7 @@ impl Reply {
         ))
     }
 
-    /// The error status that the vendor answered with.
+    /// Returns the error status of the vendor's response.
     pub fn error_status(&self) -> Option<u16> {
         match self.mode {
             Mode::Error { status, .. } => Some(status),
@@ -175,7 +177,7 @@ impl Reply {
         }
     }
 
-    /// What has been learned of a stream that did not end: usage, and bytes generated.
+    /// Returns what is known of a stream that did not end: usage, and number of generated bytes.
     pub fn learned(&self) -> (Option<MeteredUsage>, Option<Usage>, u64) {
         match &self.mode {
             Mode::Stream(pass, _) => (pass.usage(), pass.input_learned(), pass.generated_bytes()),
@@ -188,8 +190,9 @@ impl Reply {
         }
     }
 
-    /// What the vendor charges for an answer that nobody is billed for, estimated where it reported
-    /// no usage; taken, so that it is counted once. `None`: the vendor has not begun to answer.
+    /// Takes the usage that the vendor charges for a response that nobody is billed for, estimated
+    /// if the vendor reported none. It is taken so that it is counted once. `None`: the vendor has
+    /// not begun to answer.
     pub fn take_lost(&mut self, terms: &MeteringTerms) -> Option<Usage> {
         let has_begun = match &self.mode {
             Mode::Stream(pass, _) => pass.started() && !pass.completed(),
@@ -202,14 +205,15 @@ impl Reply {
     }
 }
 
-/// The largest header of a vendor that is accepted: names and values together. HTTP/1.1 has
-/// Pingora's own limit; over HTTP/2 the library accepts 16 MiB.
+/// Maximum size of a vendor's header, names and values together. Over HTTP/1.1 Pingora's own limit
+/// applies; over HTTP/2 the library accepts 16 MiB.
 const MAX_HEADER_BYTES: usize = 262_144;
 
-/// Judges the vendor's header and makes ours.
+/// Checks the vendor's header and replaces it with the gateway's.
 ///
 /// # Errors
-/// The header is too large; or the status calls for another attempt, and there is one.
+/// Returns an error if the header is too large, or if the status calls for another attempt and one
+/// is possible.
 pub fn head(ctx: &mut Context, header: &mut ResponseHeader) -> Result<()> {
     if header.status == StatusCode::SWITCHING_PROTOCOLS {
         return refuse_switch(ctx);
@@ -267,7 +271,7 @@ pub fn head(ctx: &mut Context, header: &mut ResponseHeader) -> Result<()> {
         call.shared.vendor_failed();
     }
     if status != 400 {
-        // Only that can mean that the reasoning was refused.
+        // Only status 400 can mean that the vendor refused the reasoning.
         call.again = None;
     }
     let theirs = text("request-id").or_else(|| text("x-request-id"));
@@ -286,7 +290,8 @@ pub fn head(ctx: &mut Context, header: &mut ResponseHeader) -> Result<()> {
     Ok(())
 }
 
-/// A vendor that switches protocols was not asked to, and says nothing more that could be read.
+/// Handles a vendor that switches protocols. The gateway did not request that, and cannot read what
+/// follows.
 fn refuse_switch(ctx: &mut Context) -> Result<()> {
     if let Some(call) = ctx.call() {
         call.failure = Some(Failure::new(
@@ -302,7 +307,7 @@ fn refuse_switch(ctx: &mut Context) -> Result<()> {
     .map_err(|error: Box<Error>| error.into_up())
 }
 
-/// The header that the client gets.
+/// Builds the header that the client gets.
 fn made(ctx: &mut Context, status: u16, theirs: Option<String>) -> Result<ResponseHeader> {
     let (request_id, surface) = (ctx.request_id.clone(), ctx.surface);
     let mut ours = ResponseHeader::build_no_case(status, Some(10))?;
@@ -353,7 +358,7 @@ fn made(ctx: &mut Context, status: u16, theirs: Option<String>) -> Result<Respon
             call.shared.set_keyed(Some(keyed));
         }
     }
-    // Behind what is kept for a repeat: that may come from another page.
+    // Added after the copy that is kept for a replay: the replay may go to another page.
     if let Some(cors) = &ctx.cors {
         cors.apply(&mut ours)?;
     }
@@ -363,7 +368,7 @@ fn made(ctx: &mut Context, status: u16, theirs: Option<String>) -> Result<Respon
     Ok(ours)
 }
 
-/// A vendor's `retry-after` in seconds, also where it is a date.
+/// Converts a vendor's `retry-after` to seconds, also if it is a date.
 fn in_seconds(retry_after: String, now_ms: i64) -> String {
     let Some(at_ms) = clock::http_date_ms(&retry_after) else {
         return retry_after;
@@ -376,18 +381,18 @@ fn in_seconds(retry_after: String, now_ms: i64) -> String {
         .to_string()
 }
 
-/// The longest id of a vendor's that is told, in bytes.
+/// Maximum length of a vendor's request id that is passed on, in bytes.
 const ID_MAX: usize = 128;
 
-/// Whether a vendor's request id is no more than that.
+/// Whether a text is no more than a vendor's request id.
 fn is_id(text: &str) -> bool {
     let is_part =
         |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b':');
     text.len() <= ID_MAX && text.bytes().all(is_part)
 }
 
-/// What of an answer's header is given again with it: all but the ids, which are the request's, and
-/// what was left under its limits then.
+/// Returns the header fields that a replay repeats: all except the ids, which belong to the
+/// request, and the rate limits of that time.
 fn again(header: &ResponseHeader) -> Vec<(String, String)> {
     let is_id = |name: &HeaderName| {
         matches!(name.as_str(), "request-id" | "x-request-id")
@@ -400,12 +405,12 @@ fn again(header: &ResponseHeader) -> Vec<(String, String)> {
         .collect()
 }
 
-/// The longest list of warnings that is told, in bytes.
+/// Maximum length of the list of warnings, in bytes.
 const WARNINGS_MAX: usize = 1_024;
-/// What stands for the rest of a longer one.
+/// Replaces the rest of a longer list.
 const MORE: &str = "...more";
 
-/// The tokens as one header's value, sorted.
+/// Encodes the warnings as the value of one header, sorted.
 fn warnings(tokens: &mut [String]) -> Vec<u8> {
     tokens.sort();
     let all = tokens.join(", ");
@@ -424,7 +429,7 @@ fn warnings(tokens: &mut [String]) -> Vec<u8> {
     told.into_bytes()
 }
 
-/// How a successful answer is to be read.
+/// Selects how to process a successful response.
 fn understanding(call: &Call, surface: Protocol, is_events: bool) -> Mode {
     let event_bytes = size(call.settings.limits.event_bytes);
     let vendor = call.model.protocol();
@@ -434,7 +439,8 @@ fn understanding(call: &Call, surface: Protocol, is_events: bool) -> Mode {
                 .with_request(call.metering_terms(), call.reply.choices);
             Mode::Stream(AnswerStream::Same(Box::new(pass)), OpenStream::begin())
         }
-        // Events in the place of a whole answer are none, whether it is passed on or translated.
+        // Events instead of a whole response are invalid, whether the response is passed on or
+        // translated.
         (Some(recall), true) if call.stream || call.upstream.streams => {
             let recall = Recall {
                 usage_bounds: call.usage_bounds,
@@ -457,10 +463,10 @@ fn understanding(call: &Call, surface: Protocol, is_events: bool) -> Mode {
     }
 }
 
-/// Passes a piece of the vendor's body on, or keeps it until the whole is there.
+/// Passes a piece of the vendor's body on, or keeps it until the whole body is there.
 ///
 /// # Errors
-/// The answer cannot go on; `call.failure` says why.
+/// Returns an error if the response cannot continue. `call.failure` holds the reason.
 pub fn body(ctx: &mut Context, body: &mut Option<Bytes>, end: bool) -> Result<()> {
     let surface = ctx.surface;
     let request_id = ctx.request_id.clone();
@@ -481,7 +487,7 @@ pub fn body(ctx: &mut Context, body: &mut Option<Bytes>, end: bool) -> Result<()
             }
         }
         Mode::Error { body: kept, .. } => {
-            // What is past the limit is not worth reading: the start tells.
+            // The start of an error body is enough; the rest above the limit is ignored.
             let room = ERROR_BODY_MAX.saturating_sub(kept.len()).min(piece.len());
             kept.extend_from_slice(piece.get(..room).unwrap_or_default());
             if end {
@@ -498,7 +504,7 @@ pub fn body(ctx: &mut Context, body: &mut Option<Bytes>, end: bool) -> Result<()
         }
         Mode::Waiting | Mode::Over => Ok(None),
     };
-    // An answer larger than is held is ended by this side.
+    // The gateway itself ends a response that exceeds its buffer, so the vendor has not failed.
     if outcome
         .as_ref()
         .is_err_and(|failure| failure.kind != Kind::UpstreamEventTooLarge)
@@ -546,10 +552,10 @@ fn stream(call: &mut Call, piece: &[u8], end: bool) -> Result<Option<Bytes>, Fai
     }
     if call.shared.progress().has_begun() {
         failpoint::pass(Point::MidStream);
-        // Nobody else is asked any more.
+        // No other model is tried any more.
         call.fallbacks = None;
     }
-    // An event may be told in more words than it came in.
+    // The translation of an event may be longer than the event.
     let mut out = Vec::with_capacity(piece.len().saturating_mul(2).saturating_add(256));
     let mut outcome = pass.push(piece, &mut out);
     if outcome.is_ok() && end && !pass.completed() {
@@ -566,11 +572,11 @@ fn stream(call: &mut Call, piece: &[u8], end: bool) -> Result<Option<Bytes>, Fai
             METRICS.gen_ai.observe_first_token(&call.model.id, after);
         }
         let hides_output = match &call.model.accepts {
-            // A chat vendor that shows its reasoning shows all of it, a messages vendor a summary
-            // or nothing.
+            // A chat vendor that shows its reasoning shows all of it; a messages vendor shows a
+            // summary or nothing.
             Accepts::Chat(_) => call.model.hides_reasoning() && !pass.shows_thinking(),
             Accepts::Messages(_) => pass.shows_thinking(),
-            // It shows a summary or nothing.
+            // A responses vendor shows a summary or nothing.
             Accepts::Responses(_) => call.model.hides_reasoning(),
         };
         call.shared
@@ -632,9 +638,10 @@ fn stream(call: &mut Call, piece: &[u8], end: bool) -> Result<Option<Bytes>, Fai
     Ok((!out.is_empty()).then(|| out.into()))
 }
 
-/// What the client is told of an answer's fault, and what the fault tells of the vendor.
-/// `nothing_generated`: the vendor has refused the request in words, where it has said anything,
-/// and not failed in the midst of it.
+/// Returns the failure that the client gets for a fault in a response, and updates the vendor's
+/// state by the fault. `nothing_generated`: whether the vendor has generated nothing, so that an
+/// error it sent is an explicit refusal of the request and not a failure in the middle of a
+/// response.
 fn failed(call: &mut Call, fault: &Fault, nothing_generated: bool) -> Failure {
     let failure = told(&call.model, fault);
     if let Fault::Vendor(error) = fault {
@@ -646,9 +653,10 @@ fn failed(call: &mut Call, fault: &Fault, nothing_generated: bool) -> Failure {
     failure
 }
 
-/// Whether an answer has gone on past its output limit, which its vendor ignores. The vendors that
-/// defined the protocols keep it. What the vendor counts is believed where that many tokens can
-/// have been delivered; else only the bytes count, at as few tokens as they can be.
+/// Whether a response has exceeded its output limit because the vendor ignores it. The vendors that
+/// defined the protocols respect it. The gateway believes the vendor's token count if that many
+/// tokens can have been delivered; otherwise it counts only the bytes, at the smallest possible
+/// number of tokens.
 fn is_past_limit(
     model: &Model,
     bounds: &UsageBounds,
@@ -661,7 +669,7 @@ fn is_past_limit(
     !model.vendor.official && (certain > most || is_counted)
 }
 
-/// What is billed of an answer that is ended at its limit.
+/// Returns the usage to bill for a response that is ended at its hold.
 fn at_hold(hold: Option<&Hold>, terms: &MeteringTerms, so_far: &Counted) -> Option<Usage> {
     let Counted {
         usage,
@@ -673,12 +681,12 @@ fn at_hold(hold: Option<&Hold>, terms: &MeteringTerms, so_far: &Counted) -> Opti
     Some(hold?.bears(usage.unwrap_or_else(|| terms.estimator.usage(learned, generated_bytes))))
 }
 
-/// The call broke off: whether what came of it is a complete answer all the same.
+/// Checks, after an exchange broke off, whether the bytes so far are a complete response.
 pub fn broken_off(call: &mut Call, surface: Protocol) {
     let Mode::Whole(kept) = &call.reply.mode else {
         return;
     };
-    // Only the framing is missing of a JSON value that is closed.
+    // If the JSON value is closed, only the framing is missing.
     if kept
         .last()
         .is_some_and(|byte| matches!(byte, b'}' | b' ' | b'\n' | b'\r' | b'\t'))
@@ -691,8 +699,8 @@ pub fn broken_off(call: &mut Call, surface: Protocol) {
     }
 }
 
-/// Ends a complete answer whose vendor has broken off, or says nothing more. `None`: it is no such
-/// answer.
+/// Ends a complete response whose vendor has broken off or sends nothing more. Returns `None` if
+/// the response is not complete.
 pub fn finish_late(call: &mut Call, surface: Protocol) -> Option<Bytes> {
     let outcome = match &call.reply.mode {
         Mode::Stream(pass, _) if pass.is_finishing() => stream(call, b"", true),
@@ -703,8 +711,8 @@ pub fn finish_late(call: &mut Call, surface: Protocol) -> Option<Bytes> {
     outcome.ok().flatten()
 }
 
-/// Ends a stream that has begun with a failure that the client can read. The connection stays in
-/// order.
+/// Ends a stream that has begun with a failure that the client can read. The connection stays
+/// usable.
 fn end_by_failure(
     call: &mut Call,
     failure: &Failure,
@@ -729,15 +737,15 @@ fn end_by_failure(
     last.into()
 }
 
-/// What the client is told of an answer's fault. A vendor may quote the key that it was called
-/// with.
+/// Returns the failure that the client gets for a fault in a response. Removes the vendor's key,
+/// which a vendor may quote.
 fn told(model: &Model, fault: &Fault) -> Failure {
     fault
         .failure(model.protocol(), &model.upstream_model, &model.id)
         .without(model.vendor.api_key.reveal())
 }
 
-/// Reads a piece of a stream whose whole the client waits for.
+/// Reads a piece of a stream for a client that waits for the whole response.
 fn fold(call: &mut Call, piece: &[u8], end: bool) -> Result<Option<Bytes>, Failure> {
     let limit = size(call.settings.limits.response_buffer_bytes);
     let Mode::Fold { stream, bytes } = &mut call.reply.mode else {
@@ -745,7 +753,7 @@ fn fold(call: &mut Call, piece: &[u8], end: bool) -> Result<Option<Bytes>, Failu
     };
     *bytes = bytes.saturating_add(piece.len());
     if *bytes > limit {
-        // Ended by this side: what was generated is paid for.
+        // The gateway itself ends the response, so what was generated is billed.
         return Err(Failure::new(Kind::UpstreamEventTooLarge, TOO_LARGE));
     }
     let mut out = Vec::new();
@@ -860,7 +868,7 @@ fn read_whole(call: &Call, surface: Protocol, body: Bytes) -> Result<Whole, Faul
     )
 }
 
-/// Gives a whole answer out, debited.
+/// Releases a whole response, after the debit.
 fn tell_whole(call: &mut Call, body: Bytes, counted: Counted) -> Result<Option<Bytes>, Failure> {
     call.reply.mode = Mode::Over;
     let mut late = Late {
@@ -882,20 +890,20 @@ fn tell_whole(call: &mut Call, body: Bytes, counted: Counted) -> Result<Option<B
     Ok(Some(body))
 }
 
-/// What was counted of an answer.
+/// The counts of a response.
 struct Counted {
-    /// Once the vendor has counted to the end.
+    /// Set once the vendor has reported the complete usage.
     usage: Option<MeteredUsage>,
-    /// As far as the vendor told it.
+    /// Usage as far as the vendor has reported it.
     learned: Option<Usage>,
     generated_bytes: u64,
     refused_free: bool,
-    /// It was ended at its hold, and this is billed.
+    /// Usage to bill for a response that was ended at its hold.
     cut: Option<Usage>,
 }
 
-/// Keeps what is about to leave for the request's idempotency key; with the last of it, what is
-/// kept is committed.
+/// Records the bytes that are about to leave for the request's idempotency key. With the last
+/// bytes, commits the recording.
 fn keep_for_key(call: &mut Call, bytes: &[u8]) {
     let Some(mut keyed) = call.shared.take_keyed() else {
         return;
@@ -908,7 +916,7 @@ fn keep_for_key(call: &mut Call, bytes: &[u8]) {
     }
 }
 
-/// The debit, before the last byte leaves.
+/// Debits the account, before the last byte leaves.
 fn settle(call: &mut Call, answer: Counted) -> Result<Option<crate::money::Micro>, Failure> {
     let Counted {
         usage,
@@ -949,8 +957,8 @@ fn settle(call: &mut Call, answer: Counted) -> Result<Option<crate::money::Micro
     Ok(Some(credits))
 }
 
-/// The vendor refused the reasoning that the translated request carried: whether it is to be asked
-/// once more, without.
+/// Whether the vendor refused the reasoning that the request carried and the gateway retries
+/// without it. If so, prepares the retry.
 fn without_thinking(call: &mut Call) -> bool {
     let Mode::Error {
         status: 400, body, ..
@@ -964,10 +972,11 @@ fn without_thinking(call: &mut Call) -> bool {
     upstream::ask_without_thinking(call)
 }
 
-/// A vendor's error, told in our words.
+/// Renders a vendor's error in the gateway's own form.
 ///
 /// # Errors
-/// Another attempt is made instead; or, should none be had after all, `call.failure` is told.
+/// Returns an error if another attempt follows. If none is possible after all, the client gets
+/// `call.failure`.
 fn error(call: &mut Call, surface: Protocol, request_id: &str) -> Result<Bytes> {
     let asks_again = Error::explain(
         ErrorType::InvalidHTTPHeader,
@@ -1003,7 +1012,7 @@ fn error(call: &mut Call, surface: Protocol, request_id: &str) -> Result<Bytes> 
     if upstream::refused(call, status, &failure, failure::refuses_key(status, &body)) {
         return Err(Error::explain(ErrorType::HTTPStatus(status), "the vendor's error").into_up());
     }
-    // Whoever reads the end of the error finds its key free.
+    // A client that reads the end of the error must find its idempotency key free.
     drop(call.shared.take_keyed());
     let rendered = failure.render(surface, request_id);
     let headers = rendered.headers.into_iter();
@@ -1020,8 +1029,8 @@ fn error(call: &mut Call, surface: Protocol, request_id: &str) -> Result<Bytes> 
     Ok(rendered.body.into())
 }
 
-/// The errors that are none to a client of this surface: a token count that the vendor does not
-/// offer, and an output limit too small for the model to say anything in.
+/// Returns the response for an error that is not one to a client of this surface: a token count
+/// that the vendor does not offer, or an output limit too small for the model to generate anything.
 fn instead_of_error(call: &mut Call, surface: Protocol, status: u16, body: &[u8]) -> Option<Bytes> {
     let mut headers = Vec::new();
     let answer = if let Some(tokens) = call

@@ -1,30 +1,30 @@
-//! How far the process is on its way out, for whoever admits requests, answers them, or reports
-//! readiness.
+//! The progress of the shutdown, for code that admits requests, answers them, or reports readiness.
 //!
-//! A request reads it without a lock. Must not end anything itself: `app.rs` sets it, and each
-//! request ends itself (`intake/replay.rs`).
+//! A request reads it without a lock. This file must not end anything itself: `app.rs` sets the
+//! state, and each request ends itself (`intake/buffered_session.rs`).
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// The longest that a request sleeps before it looks whether the process is told to end: less than
-/// the shortest `limits.drain_seconds`.
+/// Maximum time that a request sleeps before it checks for a shutdown. It is shorter than the
+/// shortest `limits.drain_seconds`.
 pub const CHECK_INTERVAL: Duration = Duration::from_millis(900);
 
-/// What the stored times count from.
+/// Start of the stored times.
 static EPOCH: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 #[derive(Debug, Default)]
 pub struct Shutdown {
     is_lame_duck: AtomicBool,
-    /// Milliseconds since `EPOCH`; 0: not set.
+    /// Milliseconds since `EPOCH`. 0 means not set.
     cutoff_ms: AtomicU64,
     cut: AtomicUsize,
 }
 
 impl Shutdown {
-    /// The process still accepts and serves, and a load balancer is to send its requests elsewhere.
+    /// Begins the lame-duck phase: the process still accepts and serves requests, but load
+    /// balancers should send theirs elsewhere.
     pub fn begin_lame_duck(&self) {
         self.is_lame_duck.store(true, Ordering::Release);
     }
@@ -33,7 +33,7 @@ impl Shutdown {
         self.is_lame_duck.load(Ordering::Acquire)
     }
 
-    /// Sets when requests that still run are ended; the first call counts.
+    /// Sets when requests that still run are ended. Only the first call has an effect.
     pub fn set_cutoff(&self, at: Instant) {
         let ms = u64::try_from(at.saturating_duration_since(*EPOCH).as_millis())
             .unwrap_or(u64::MAX)
@@ -43,7 +43,7 @@ impl Shutdown {
             .compare_exchange(0, ms, Ordering::AcqRel, Ordering::Acquire);
     }
 
-    /// When requests that still run are ended; `None` while the process is not told to end.
+    /// Returns when requests that still run are ended. `None` if no shutdown was requested.
     pub fn cutoff(&self) -> Option<Instant> {
         match self.cutoff_ms.load(Ordering::Acquire) {
             0 => None,
@@ -51,7 +51,7 @@ impl Shutdown {
         }
     }
 
-    /// Returns at the cutoff, once there is one.
+    /// Waits for the cutoff, once there is one.
     pub async fn cut_off(&self) {
         loop {
             let wait = match self
@@ -70,7 +70,7 @@ impl Shutdown {
         self.cut.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// How many requests ended themselves at the cutoff.
+    /// Returns the number of requests that ended themselves at the cutoff.
     pub fn cut(&self) -> usize {
         self.cut.load(Ordering::Acquire)
     }

@@ -1,7 +1,7 @@
-//! What a request's trace is made of, where it is one of those that are traced.
+//! The trace of a request, if the request is traced.
 //!
-//! Whether it is, chance decides and no caller. Must not send anything: that is
-//! `telemetry/traces.rs`.
+//! Chance decides whether it is, not the caller. This file must not send anything:
+//! `telemetry/traces.rs` does.
 
 use super::context::{Context, Stage};
 use crate::clock;
@@ -9,16 +9,17 @@ use crate::telemetry::traces::{self, ALL, Fact, Kind, Parent, Plan, Span, SpanId
 use http::{HeaderMap, HeaderName, HeaderValue};
 use std::time::{Duration, Instant};
 
-/// The header in which a trace travels.
+/// Header that carries a trace context.
 pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
-/// Of one request that is traced, or whose caller's trace is to reach the vendor.
+/// The trace of one request that is sampled, or whose caller's trace context is passed to the
+/// vendor.
 pub struct Trace {
     parent: Option<Parent>,
-    /// `None` where chance left it out.
+    /// Ids of the gateway's own trace. `None` if the request was not sampled.
     own: Option<(TraceId, SpanId)>,
     to_vendors: bool,
-    /// As the caller said it.
+    /// Trace context as the caller sent it.
     said: Option<HeaderValue>,
     attempts: Vec<Attempt>,
 }
@@ -27,15 +28,15 @@ struct Attempt {
     id: SpanId,
     began: Instant,
     endpoint: String,
-    /// 0 where there was no answer.
+    /// Status of the response. 0 if there was none.
     status: Option<u16>,
 }
 
 impl Trace {
-    /// Begins one, if this request is to have one.
+    /// Begins a trace, if this request gets one.
     pub fn begin(plan: &Plan, header: &HeaderMap) -> Option<Box<Self>> {
         let mut told = header.get_all(TRACEPARENT).iter();
-        // Twice is not once.
+        // A repeated header is ignored.
         let said = told.next().filter(|_| told.next().is_none());
         let parent = said.and_then(|value| traces::parent(value.to_str().ok()?));
         let ids = || {
@@ -60,7 +61,7 @@ impl Trace {
         })
     }
 
-    /// An attempt at an endpoint begins.
+    /// Begins an attempt at an endpoint.
     pub fn attempt(&mut self, endpoint: &str) {
         if let (Some(_), Some(id)) = (self.own, random()) {
             self.attempts.push(Attempt {
@@ -72,7 +73,7 @@ impl Trace {
         }
     }
 
-    /// What the vendor of the running attempt gets to know.
+    /// Returns the trace context that the vendor of the running attempt gets.
     pub fn traceparent(&self) -> Option<HeaderValue> {
         if !self.to_vendors {
             return None;
@@ -85,7 +86,7 @@ impl Trace {
         }
     }
 
-    /// The vendor's header is there.
+    /// Records the status of the vendor's header.
     pub fn answered(&mut self, status: u16) {
         if let Some(attempt) = self.attempts.last_mut() {
             attempt.status = Some(status);
@@ -93,7 +94,7 @@ impl Trace {
     }
 }
 
-/// The spans of a request that is over, `took` after it arrived.
+/// Returns the spans of a finished request. `took` is its duration.
 pub fn spans(ctx: &mut Context, status: u16, took: Duration) -> Vec<Span> {
     let Some(trace) = ctx.trace.take() else {
         return Vec::new();
@@ -115,7 +116,7 @@ pub fn spans(ctx: &mut Context, status: u16, took: Duration) -> Vec<Span> {
         is_failed: status >= 500,
         facts: facts(ctx, status),
     }];
-    // The next one begins where the last one was given up.
+    // An attempt ends where the next one begins.
     let ends = trace
         .attempts
         .iter()
@@ -183,7 +184,7 @@ fn random<const N: usize>() -> Option<[u8; N]> {
     Some(bytes)
 }
 
-/// So many of a million.
+/// Decides by chance, with a probability of `share` in [`SAMPLE_ALL`] (a million).
 fn is_chosen(share: u32) -> bool {
     share == ALL
         || share > 0 && random().is_some_and(|bytes| u32::from_le_bytes(bytes) % ALL < share)

@@ -1,7 +1,7 @@
-//! A call as a turn of its conversation: the input that is assumed until its vendor reports it, and
-//! what is remembered of it for the turns to come.
+//! A request as one turn of its conversation: the input that the gateway assumes until the vendor
+//! reports it, and what it remembers for the next turns.
 //!
-//! Must not decide what is billed: that is `edge/meter.rs` and `edge/reply.rs`.
+//! This file must not decide what is billed: `edge/finish.rs` and `edge/response.rs` do.
 
 use crate::billing::estimate::{InputEstimate, ReportedTurn};
 use crate::billing::turns::{ReportedTurns, TurnKey};
@@ -11,7 +11,7 @@ use crate::protocol::request::{Content, ConversationKey};
 use crate::usage::{Usage, UsageEstimator};
 use std::sync::Arc;
 
-/// One turn, of one model.
+/// One turn of a conversation, at one model.
 #[derive(Clone)]
 pub struct Turn {
     turns: ReportedTurns,
@@ -19,7 +19,7 @@ pub struct Turn {
     content: Content,
     before: Option<ReportedTurn>,
     estimate: InputEstimate,
-    /// The vendor reports the input when its stream begins.
+    /// Whether the vendor reports the input when its stream begins.
     is_reported_early: bool,
 }
 
@@ -49,7 +49,7 @@ impl Turn {
         }
     }
 
-    /// The same request, of another model.
+    /// Returns the turn of this request at another model.
     pub fn with_model(&self, model: &Model) -> Self {
         Self::new(
             &self.turns,
@@ -68,18 +68,18 @@ impl Turn {
         self.estimate.estimator
     }
 
-    /// Before the answer begins: only its vendor will say how much of the input it had in its
-    /// cache, and only at the end.
+    /// Whether the estimate is uncertain before the response begins: only the vendor knows how much
+    /// of the input was in its cache, and it reports that only at the end.
     pub fn is_doubtful(&self) -> bool {
         self.estimate.is_doubtful && !self.is_reported_early
     }
 
-    /// The same of an answer of which so much was `reported`.
+    /// Whether the estimate is still uncertain, given the usage that was `reported` so far.
     pub fn is_still_doubtful(&self, reported: Option<Usage>) -> bool {
         self.estimate.is_doubtful && reported.is_none_or(|usage| usage.input_total() == 0)
     }
 
-    /// The vendor reported all of it.
+    /// Remembers the turn, if the vendor reported its complete usage.
     pub fn remember(&self, usage: &Usage, generated_bytes: u64) {
         if usage.input_total() > 0 {
             let turn =

@@ -1,8 +1,9 @@
-//! The vendor's side of a request: which endpoint, how it is reached, and the header it gets.
+//! The vendor's side of a request: which endpoint it uses, how the gateway connects, and which
+//! header the vendor gets.
 //!
-//! The header is built anew from an allow-list: nothing of the client's own but the version and the
-//! preview flags passes. Must not touch bodies. Next: `upstream/target.rs` (path and key),
-//! `upstream/attempts.rs` (another endpoint, or none), `upstream/names.rs` (where they are).
+//! The gateway builds the header from an allow-list: of the client's own header only the version
+//! and the preview flags pass. This file must not touch bodies. Next: `upstream/target.rs` (path
+//! and key), `upstream/attempts.rs` (another endpoint, or none), `upstream/dns.rs` (addresses).
 
 mod attempts;
 mod local_sidecar;
@@ -33,34 +34,35 @@ use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorSource, ErrorType};
 use std::time::Duration;
 
-/// Vendors close idle connections after about a minute: ours are given up before that.
+/// Vendors close idle connections after about a minute. The gateway closes its own before that.
 const POOL_IDLE: Duration = Duration::from_secs(45);
-/// Streams of one HTTP/2 connection, where the vendor's `SETTINGS_MAX_CONCURRENT_STREAMS` allows as
-/// many.
+/// Maximum number of streams per HTTP/2 connection, if the vendor's
+/// `SETTINGS_MAX_CONCURRENT_STREAMS` allows that many.
 const MAX_H2_STREAMS: usize = 100;
-/// How often an HTTP/2 connection is asked for a sign of life. Pingora closes it where none comes
-/// within 5 s, so a vendor that is silent because its host is gone is noticed within 35 s.
+/// Interval of HTTP/2 pings. Pingora closes the connection if no answer arrives within 5 s, so the
+/// gateway notices a lost host within 35 s.
 const H2_PING_INTERVAL: Duration = Duration::from_secs(30);
-/// What a vendor may send ahead of a client that reads slowly. Pingora's own is 8 MiB, and as much
-/// for all streams of a connection together, so that one such client would hold up all others.
+/// Number of bytes that a vendor may send ahead of a client that reads slowly. Pingora's default is
+/// 8 MiB, and as much for all streams of a connection together, so one slow client would block all
+/// others.
 const H2_STREAM_WINDOW_BYTES: u32 = 128 * 1024;
-/// Room for every stream's window at a time.
+/// Large enough for the windows of all streams at once.
 const H2_CONNECTION_WINDOW_BYTES: u32 = 16 * 1024 * 1024;
-/// A vendor may be silent for as long as `first_byte_seconds` and `idle_seconds` say, and one whose
-/// machine is gone is found in a minute: after this long without a byte its system is asked whether
-/// it is there,
+/// `first_byte_seconds` and `idle_seconds` bound how long a vendor may be silent. TCP keepalive
+/// finds a lost host within a minute: the first probe follows after this time without a byte.
 const SILENT: Duration = Duration::from_secs(30);
-/// again at this interval,
+/// Interval between keepalive probes.
 const PROBE_INTERVAL: Duration = Duration::from_secs(10);
-/// and this often before it counts as gone.
+/// Number of unanswered probes after which the host counts as lost.
 const PROBES: usize = 3;
-/// What was sent and is not acknowledged for this long: gone as well. Probes are not sent
-/// meanwhile.
+/// Time after which unacknowledged data also means that the host is lost. The kernel sends no
+/// probes meanwhile.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(60);
-/// Between two pieces of a page of the sidecar's, where the limits for vendors allow as much.
+/// Maximum time between two pieces of a page from the sidecar, if the limits for vendors allow that
+/// much.
 const PAGE_SILENT: Duration = Duration::from_secs(120);
 
-/// The endpoint for the next attempt.
+/// Returns the peer of the next attempt.
 pub async fn peer(gateway: &Gateway, ctx: &mut Context) -> Result<Box<HttpPeer>> {
     let Some(call) = ctx.call() else {
         return sidecar(gateway);
@@ -87,7 +89,8 @@ pub async fn peer(gateway: &Gateway, ctx: &mut Context) -> Result<Box<HttpPeer>>
         .lease
         .as_ref()
         .map_or(0, |lease| lease.connection_group());
-    // Pingora's own memory of such vendors does not keep it from a pooled connection of HTTP/2.
+    // Pingora's own record of HTTP/1.1-only vendors does not keep it from using a pooled HTTP/2
+    // connection.
     let wants_http1 = call
         .upstream
         .lease
@@ -110,7 +113,7 @@ fn set_times(peer: &mut HttpPeer, limits: &Limits) {
     let connect = Duration::from_secs(limits.connect_seconds);
     peer.options.connection_timeout = Some(connect);
     peer.options.total_connection_timeout = Some(connect);
-    // A backstop: `intake.rs` watches the two limits apart, which Pingora cannot.
+    // A backstop. `intake.rs` enforces the two limits separately, which Pingora cannot.
     peer.options.read_timeout = Some(Duration::from_secs(
         limits.first_byte_seconds.max(limits.idle_seconds),
     ));
@@ -127,10 +130,10 @@ fn keep_alive() -> TcpKeepalive {
     }
 }
 
-/// A page whose sidecar was about to be succeeded when the question came: nothing of an answer is
-/// there, and asking again changes nothing. Over connections that were kept as often as they are
-/// found dead, over a new one once; and never one that takes its time, for it would take that
-/// again.
+/// Whether the gateway may retry the request for a page whose sidecar was about to be replaced:
+/// nothing of a response has arrived, and the request changes nothing. The gateway retries as often
+/// as it finds a pooled connection dead, and once over a new connection. It does not retry after a
+/// timeout, because the retry would take that time again.
 pub fn may_ask_pages_again(
     session: &Session,
     ctx: &mut Context,
@@ -163,7 +166,7 @@ fn sidecar(gateway: &Gateway) -> Result<Box<HttpPeer>> {
         .options
         .read_timeout
         .map(|limit| limit.min(PAGE_SILENT));
-    // A predecessor's own sidecar has ended; its successor's has the address.
+    // The sidecar of a predecessor process has ended. The sidecar of its successor has the address.
     peer.options.custom_l4 = gateway
         .sidecar
         .as_ref()
@@ -172,8 +175,8 @@ fn sidecar(gateway: &Gateway) -> Result<Box<HttpPeer>> {
     Ok(Box::new(peer))
 }
 
-/// Puts the same request without its reasoning in the place of the one that the vendor refused.
-/// False where that cannot be, or was done before.
+/// Replaces the request that the vendor refused with the request without its reasoning. Returns
+/// false if that is impossible or was done before.
 pub fn ask_without_thinking(call: &mut Call) -> bool {
     let Some(again) = call.again.take() else {
         return false;
@@ -194,7 +197,7 @@ pub fn ask_without_thinking(call: &mut Call) -> bool {
     call.shared.set_body(said.body);
     call.reply.begin_again(said.recall);
     if more.is_empty() && !again.strict {
-        // The blocks of earlier turns alone.
+        // Only the reasoning blocks of earlier turns are dropped.
         more.push("dropped:thinking".to_owned());
     }
     call.warnings.extend(more);
@@ -203,10 +206,10 @@ pub fn ask_without_thinking(call: &mut Call) -> bool {
     true
 }
 
-/// Begins an attempt with the header that the vendor gets.
+/// Builds the header that the vendor gets, and begins the attempt.
 ///
 /// # Errors
-/// A configured value does not fit into a header.
+/// Returns an error if a configured value does not fit into a header.
 pub fn vendor_header(ctx: &mut Context, header: &mut RequestHeader) -> Result<()> {
     let request_id = ctx.request_id.clone();
     let traceparent = ctx.trace.as_ref().and_then(|trace| trace.traceparent());
@@ -217,8 +220,8 @@ pub fn vendor_header(ctx: &mut Context, header: &mut RequestHeader) -> Result<()
     call.upstream.refused = false;
     call.failure = None;
     call.vendor_answered = None;
-    // By now Pingora has set the version that the connection speaks; it needs the same one in the
-    // header that it gets back.
+    // At this point Pingora has set the version that the connection speaks, and it needs the same
+    // version in the header that it gets back.
     let version = header.version;
     call.shared.begin_attempt(version == Version::HTTP_2);
     let Some(endpoint) = call.endpoint() else {
@@ -260,7 +263,7 @@ pub fn vendor_header(ctx: &mut Context, header: &mut RequestHeader) -> Result<()
     if let Some(traceparent) = traceparent {
         fresh.insert_header(TRACEPARENT, traceparent)?;
     }
-    // Other requests may share a connection of HTTP/2.
+    // Only for HTTP/1: other requests may share an HTTP/2 connection.
     if version != Version::HTTP_2
         && let Some(socket) = call.upstream.socket
     {
@@ -270,19 +273,20 @@ pub fn vendor_header(ctx: &mut Context, header: &mut RequestHeader) -> Result<()
     Ok(())
 }
 
-/// Tells the sidecar whose question it is. Nobody but an edge may say it.
+/// Header that names the account of the request to the sidecar. Only an edge may set it.
 const ACCOUNT: &str = "x-gateway-account";
-/// Says that the address in `x-forwarded-for` is a proxy's, which named nobody.
+/// Header that marks the address in `x-forwarded-for` as that of a proxy that named no client.
 const UNNAMED: &str = "x-gateway-unnamed";
 
-/// The header that the sidecar gets: the client's, but for what only we may say.
+/// Builds the header that the sidecar gets: the client's header without the fields that only the
+/// gateway may set.
 ///
 /// # Errors
-/// The client's address does not fit into a header.
+/// Returns an error if the client's address does not fit into a header.
 pub fn sidecar_header(gateway: &Gateway, ctx: &Context, header: &mut RequestHeader) -> Result<()> {
     if gateway.sidecar.is_some() {
-        // A connection in memory costs nothing to make, and Pingora's pool knows connections by
-        // their descriptor alone.
+        // An in-memory connection costs nothing to open, and Pingora's pool identifies connections
+        // only by their descriptor.
         header.insert_header(header::CONNECTION, "close")?;
     }
     let claims = [
@@ -300,7 +304,7 @@ pub fn sidecar_header(gateway: &Gateway, ctx: &Context, header: &mut RequestHead
         ..
     } = &ctx.stage
     {
-        // It was seen here; there it is nobody's business.
+        // The edge has checked the key. The sidecar must not see it.
         for name in ["authorization", "x-api-key"] {
             header.remove_header(name);
         }

@@ -1,7 +1,8 @@
-//! Where idempotency keys are kept: in this process's own file, or in the store that many edges
-//! share.
+//! The backends that store idempotency keys: this process's own file, or the store that several
+//! edges share.
 //!
-//! What a request under a key came to is decided elsewhere, the same for both. Must not know HTTP.
+//! Must not decide the result of a request, which does not depend on the backend. Must not know
+//! HTTP.
 
 use crate::billing::{Billing, SharedBilling, Till};
 use crate::clock;
@@ -15,11 +16,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// How long a shared store's answer is waited for where a request waits for it, and where none
-/// does.
+/// How long to wait for the shared store when a request waits for it, and when none does.
 const SERVE_PATIENCE: Duration = Duration::from_millis(250);
 const TIDY_PATIENCE: Duration = Duration::from_secs(2);
-/// For so long beyond a request's longest time it is believed to run, whoever may have died.
+/// Time added to a request's maximum duration before it is presumed dead.
 const LEASE_SPARE: Duration = Duration::from_secs(60);
 
 pub enum Book {
@@ -27,26 +27,27 @@ pub enum Book {
     Shared(Shared),
 }
 
-/// One file, of one process at a time.
+/// The idempotency file, used by one process at a time.
 pub struct Here {
     pub db: IdempotencyDb,
     billing: Billing,
-    /// Written since the log was carried back.
+    /// Whether something was written since the last checkpoint.
     touched: AtomicBool,
 }
 
-/// Entries of all edges. An edge resolves what it left running itself, from its own journal.
+/// Entries of all edges. Each edge resolves the requests that it left running, from its own
+/// journal.
 pub struct Shared {
-    /// Of the threads that serve, and of the one that tidies up: each runtime has a connection of
-    /// its own.
+    /// Connections for the serving threads and for the housekeeping thread: each runtime needs its
+    /// own.
     serving: SharedStore,
     tidying: SharedStore,
     billing: SharedBilling,
-    /// Dead processes of this edge whose entries are resolved.
+    /// Dead instances of this edge whose entries are resolved.
     resolved: Mutex<HashSet<String>>,
 }
 
-/// For how long and in how much room a key and its answer are kept.
+/// How long, and within how many bytes, a key and its response are stored.
 #[derive(Debug, Clone, Copy)]
 pub struct Keeping {
     known_for: Duration,
@@ -71,19 +72,19 @@ impl Keeping {
     }
 }
 
-/// What a request under a key came to.
+/// Result of a request with a key.
 #[derive(Debug)]
 pub struct End {
     pub entry: Entry,
-    /// It was debited: its key is spent. `None`: it is free.
+    /// Retention of the spent key if the request was debited; `None` frees the key.
     pub spent: Option<Keeping>,
-    /// Its answer, where it is to be kept.
+    /// Response to store, if any.
     pub kept: Option<Kept>,
 }
 
 impl Book {
     /// # Errors
-    /// The file cannot be opened.
+    /// Returns an error if the file cannot be opened.
     pub fn open(data_dir: &Path, till: &Till) -> Result<Self, StoreError> {
         Ok(match till {
             Till::Here(billing) => {
@@ -103,10 +104,11 @@ impl Book {
         })
     }
 
-    /// Looks a key up, and enters the request as running where nothing is known of it.
+    /// Looks up a key, and enters the request as running if the key is new.
     ///
     /// # Errors
-    /// The store cannot be asked; a shared one may have entered the request all the same.
+    /// Returns an error if the store cannot be queried; a shared store may have entered the request
+    /// anyway.
     pub async fn begin(
         &self,
         ask: &Ask<'_>,
@@ -128,10 +130,10 @@ impl Book {
         }
     }
 
-    /// Whether a key is known, whatever body it came with. Enters nothing.
+    /// Whether a key is known, with any body. Enters nothing.
     ///
     /// # Errors
-    /// The store cannot be asked.
+    /// Returns an error if the store cannot be queried.
     pub async fn is_known(
         &self,
         ask: &Ask<'_>,
@@ -151,10 +153,10 @@ impl Book {
         }
     }
 
-    /// Off the path of requests.
+    /// Writes a completion outside the path of requests.
     ///
     /// # Errors
-    /// The store cannot be written.
+    /// Returns an error if the store cannot be written.
     pub async fn end(&self, end: &End) -> Result<(), StoreError> {
         match self {
             Self::Here(here) => here.end(end),
@@ -162,12 +164,12 @@ impl Book {
         }
     }
 
-    /// Of each request that a dead process was answering: done without an answer where it was
-    /// debited, else as if it had never been asked. Requests of processes whose journal is not read
-    /// stay as they are.
+    /// Resolves each request that a dead process was answering: if it was debited, the key is done
+    /// without a response; otherwise it is free. Requests of processes whose journals are not read
+    /// yet do not change.
     ///
     /// # Errors
-    /// The store or the ledger cannot be asked.
+    /// Returns an error if the store or the ledger cannot be queried.
     pub async fn resolve_left(&self, keeping: Keeping, now_ms: i64) -> Result<(), StoreError> {
         match self {
             Self::Here(here) => here.resolve_left(keeping.expires_at_ms(now_ms)),
@@ -175,10 +177,10 @@ impl Book {
         }
     }
 
-    /// Removes what is over, and the oldest of what is too much.
+    /// Removes expired entries, and the oldest entries above the limits.
     ///
     /// # Errors
-    /// The store cannot be written; what was removed stays removed.
+    /// Returns an error if the store cannot be written; entries already removed stay removed.
     pub async fn clean(&self, limits: &Limits, now_ms: i64) -> Result<(), StoreError> {
         match self {
             Self::Here(here) => {
@@ -189,8 +191,8 @@ impl Book {
                 here.touched.store(true, Ordering::Relaxed);
                 here.db.clean(now_ms, room)
             }
-            // It expires by itself, and is counted anew with each answer; here, where no answer
-            // comes.
+            // A shared store expires entries itself, and recounts them with every stored response.
+            // Recount here for times without responses.
             Self::Shared(shared) => {
                 for partition in 0..PARTITIONS {
                     shared.tidying.tidy_answers(partition).await?;
@@ -200,10 +202,10 @@ impl Book {
         }
     }
 
-    /// Makes durable what was written lately, where that is this process's to do.
+    /// Makes recent writes durable, if the backend is this process's own file.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// Returns an error if the file cannot be written.
     pub fn checkpoint(&self) -> Result<(), StoreError> {
         match self {
             Self::Here(here) if here.touched.swap(false, Ordering::Relaxed) => here.db.checkpoint(),
@@ -241,7 +243,7 @@ impl Here {
 }
 
 impl Shared {
-    /// On the path of a request, whose last byte waits for it.
+    /// Runs on the path of a request, whose last byte waits for it.
     pub async fn end(&self, end: &End) -> Result<(), StoreError> {
         in_time(
             "keep an answer for its idempotency key",
@@ -266,8 +268,8 @@ impl Shared {
             for entry in self.tidying.left_running(&boot).await? {
                 let debited = match self.billing.was_debited(&entry.request_id) {
                     Some(debited) => debited,
-                    // The journal no longer has it, so the ledger does: whatever it ended as, the
-                    // key is given up.
+                    // The journal no longer has the request, so the ledger does. Whatever its
+                    // result, give up the key.
                     None => {
                         self.tidying
                             .has_ended(&entry.account, &entry.request_id)

@@ -1,4 +1,4 @@
-//! What becomes of keys when their requests end, and when their process does.
+//! Tests of keys when their requests end, and when their process dies.
 
 use super::*;
 use crate::billing::pricing::{Quote, Reach};
@@ -9,7 +9,7 @@ use crate::protocol::Protocol;
 use crate::store::ledger::Outcome;
 use crate::usage::Usage;
 
-/// Before today: what is done here expires by the clock.
+/// In the past, so that everything here is expired by the system clock.
 const NOW: i64 = 1_700_000_000_000;
 const SCOPE: (&str, &str, &str) = ("acct_1", "/v1/messages", "k");
 const BODY: &[u8] = b"{}";
@@ -30,7 +30,7 @@ fn billing(dir: &Path) -> Billing {
 }
 
 fn ask(of: &Idempotency, scope: (&str, &str, &str), request_id: &str, limits: &Limits) -> Asked {
-    // The file is asked without waiting for anything.
+    // The local backend answers without waiting.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build()
@@ -161,7 +161,7 @@ fn the_ledger_decides_what_became_of_a_dead_process() {
     let before = billing(dir.path());
     let of = Idempotency::open(dir.path(), &Till::Here(before.clone())).unwrap();
     let mut left = Vec::new();
-    // Before the hold; under a hold; debited; ended for nothing.
+    // Requests before the hold, with a hold, debited, and ended without cost.
     for name in ["asked", "held", "debited", "voided"] {
         let scope = ("acct_1", "/v1/messages", name);
         let Asked::New(running) = ask(&of, scope, name, &Limits::default()) else {
@@ -179,10 +179,10 @@ fn the_ledger_decides_what_became_of_a_dead_process() {
         .settle(usage, Outcome::Completed, false, NOW)
         .unwrap();
     hold(&before, "voided").release(Outcome::VendorError, NOW);
-    // While its journal is there, another process decides nothing.
+    // While its journal exists, another process does not resolve its keys.
     resolve(&of, NOW);
     assert_eq!(here(&of).db.left_running(&[]).unwrap().len(), 4);
-    // It dies: nothing of it is dropped, and its lock goes with its files.
+    // Simulate the process's death: nothing is dropped, and its locks disappear with its files.
     std::mem::forget((left, held));
     std::fs::remove_file(dir.path().join("serving.lock")).unwrap();
     let boot = before.boot().to_owned();

@@ -1,9 +1,10 @@
-//! An answer on its way from vendor to client, whichever protocols meet: the edge's one door for
-//! answers.
+//! An answer on its way from vendor to client, for every pair of protocols: the edge's only entry
+//! point for answers.
 //!
-//! It must not look into bytes: same protocol on both sides is `same.rs`, the rest `translate.rs`.
+//! It must not inspect bytes: `passthrough.rs` handles the same protocol on both sides,
+//! `translate.rs` the rest.
 //!
-//! Read next: `protocol/same.rs`, then `protocol/translate.rs`.
+//! Read next: `protocol/passthrough.rs`, then `protocol/translate.rs`.
 
 use super::Protocol;
 use super::form::answer::Recall;
@@ -17,25 +18,25 @@ pub use fault::Fault;
 mod completion;
 mod fault;
 
-/// A whole answer that may be sent on.
+/// A whole answer that the gateway may send to the client.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Whole {
     pub body: Bytes,
-    /// `None`: the vendor did not count to the end.
+    /// Billed usage; `None`: the vendor did not report final counts.
     pub usage: Option<MeteredUsage>,
-    /// As far as the vendor told it.
+    /// The usage as far as the vendor reported it.
     pub learned: Option<Usage>,
-    /// Bytes of text, reasoning, refusal and tool arguments, as UTF-8: for estimates.
+    /// UTF-8 bytes of text, reasoning, refusal and tool arguments, for estimates.
     pub generated_bytes: u64,
-    /// A messages vendor refused before any output, which it documents as free.
+    /// Whether a messages vendor refused before any output. The vendor documents this as free.
     pub refused_free: bool,
 }
 
-/// Reads a vendor's whole answer. `recall`: where it must be translated. `streamed`: the caller
-/// wants a stream all the same.
+/// Reads a vendor's whole answer. `recall`: the context for translation; `None`: passthrough.
+/// `streamed`: the caller wants a stream although the vendor sent a whole answer.
 ///
 /// # Errors
-/// It is none.
+/// Returns an [`UpstreamError`] if the body is not a complete answer.
 pub fn whole(
     vendor: Protocol,
     surface: Protocol,
@@ -67,7 +68,7 @@ pub fn whole(
     }
 }
 
-/// A stream on its way.
+/// A streamed answer.
 #[derive(Debug)]
 pub enum AnswerStream {
     Same(Box<StreamPass>),
@@ -75,12 +76,13 @@ pub enum AnswerStream {
 }
 
 impl AnswerStream {
-    /// Appends to `out` what may be sent on of the vendor's `bytes`. The terminal event's bytes are
-    /// in `out` when [`AnswerStream::completed`] turns true within this call: the caller journals
-    /// before it releases `out`. After a fault or the terminal event, bytes are dropped.
+    /// Reads the vendor's `bytes` and appends to `out` what the gateway may send on. The bytes of
+    /// the terminal event are in `out` when [`StreamConverter::is_complete`] turns true within this
+    /// call: the caller must write its journal before it releases `out`. After an error or the
+    /// terminal event, further bytes are dropped.
     ///
     /// # Errors
-    /// The stream cannot go on.
+    /// Returns an [`UpstreamError`] if the stream cannot continue.
     pub fn push(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Fault> {
         match self {
             AnswerStream::Same(stream) => stream.push(bytes, out),
@@ -88,10 +90,11 @@ impl AnswerStream {
         }
     }
 
-    /// The vendor's body ended. What is missing of a complete answer's end is added.
+    /// Handles the end of the vendor's body. Appends to `out` what a complete answer still lacks at
+    /// its end.
     ///
     /// # Errors
-    /// The answer is not complete.
+    /// Returns an [`UpstreamError`] if the answer is not complete.
     pub fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), Fault> {
         match self {
             AnswerStream::Same(stream) => stream.finish(out),
@@ -99,7 +102,7 @@ impl AnswerStream {
         }
     }
 
-    /// The answer is whole, and its last byte was given out.
+    /// Returns whether the answer is complete and its last byte was written to `out`.
     pub fn completed(&self) -> bool {
         match self {
             AnswerStream::Same(stream) => stream.completed(),
@@ -107,8 +110,8 @@ impl AnswerStream {
         }
     }
 
-    /// More than the opening was given out: something that a client waits for. Until then the
-    /// answer may be another's.
+    /// Returns whether the stream has sent more than its opening: content that a client waits for.
+    /// Until then another vendor's answer may replace this one.
     pub fn has_content(&self) -> bool {
         match self {
             AnswerStream::Same(stream) => stream.has_content(),
@@ -116,8 +119,8 @@ impl AnswerStream {
         }
     }
 
-    /// The stop reason has come, and the last event has not: the answer is complete even if nothing
-    /// follows.
+    /// Returns whether the stop reason has come and the last event has not: the answer is complete
+    /// even if nothing follows.
     pub fn is_finishing(&self) -> bool {
         match self {
             AnswerStream::Same(stream) => stream.is_finishing(),
@@ -125,7 +128,7 @@ impl AnswerStream {
         }
     }
 
-    /// Any event of the answer came.
+    /// Returns whether any event of the answer has come.
     pub fn started(&self) -> bool {
         match self {
             AnswerStream::Same(stream) => stream.started(),
@@ -133,7 +136,7 @@ impl AnswerStream {
         }
     }
 
-    /// Ends the answer here, at the output limit. `usage` is what the caller is told of it.
+    /// Ends the answer here, at the output limit. `usage` is the usage reported to the client.
     pub fn end_at_limit(&mut self, usage: &Usage, out: &mut Vec<u8>) {
         match self {
             AnswerStream::Same(stream) => stream.end_at_limit(usage, out),
@@ -141,7 +144,7 @@ impl AnswerStream {
         }
     }
 
-    /// What the answer used, once the vendor has counted to the end.
+    /// Returns the usage once the vendor has reported final counts.
     pub fn usage(&self) -> Option<MeteredUsage> {
         match self {
             AnswerStream::Same(stream) => stream.usage(),
@@ -149,7 +152,7 @@ impl AnswerStream {
         }
     }
 
-    /// Output as the vendor counts it so far, which may be more than the request can use.
+    /// Returns the output as the vendor counts it so far. It may exceed the request's upper bound.
     pub fn counted_output(&self) -> u64 {
         match self {
             AnswerStream::Same(stream) => stream.counted_output(),
@@ -157,7 +160,7 @@ impl AnswerStream {
         }
     }
 
-    /// The usage so far, as a vendor tells it before its end.
+    /// Returns the usage so far, if the vendor reports it before the end.
     pub fn input_learned(&self) -> Option<Usage> {
         match self {
             AnswerStream::Same(stream) => stream.input_learned(),
@@ -165,7 +168,7 @@ impl AnswerStream {
         }
     }
 
-    /// Any thinking was seen, be it by its signature alone.
+    /// Returns whether any thinking was seen, if only its signature.
     pub fn shows_thinking(&self) -> bool {
         match self {
             AnswerStream::Same(stream) => stream.shows_thinking(),
@@ -173,7 +176,7 @@ impl AnswerStream {
         }
     }
 
-    /// Bytes of text, reasoning, refusal and tool arguments, as UTF-8: for estimates.
+    /// UTF-8 bytes of text, reasoning, refusal and tool arguments, for estimates.
     pub fn generated_bytes(&self) -> u64 {
         match self {
             AnswerStream::Same(stream) => stream.generated_bytes(),
@@ -181,7 +184,8 @@ impl AnswerStream {
         }
     }
 
-    /// A messages vendor refused before any output, which it documents as free.
+    /// Returns whether a messages vendor refused before any output. The vendor documents this as
+    /// free.
     pub fn refused_free(&self) -> bool {
         match self {
             AnswerStream::Same(stream) => stream.refused_free(),

@@ -1,16 +1,17 @@
-//! What is said in a stream beside its writer: signs of life while the vendor is silent, and the
-//! end of one that failed.
+//! Bytes that the gateway inserts in a stream beside the stream writer: keep-alives while the
+//! vendor is silent, and the last events of a stream that failed.
 //!
-//! It must not be written beforehand: where events are numbered, only the moment tells the number.
+//! They must not be built in advance: where events are numbered, the number is known only when the
+//! event is written.
 //!
-//! Read next: `responses/voice.rs`.
+//! Read next: `responses/event_sequencer.rs`.
 
 use super::failure::Failure;
 use super::responses::Voice;
 use super::{Protocol, chat, messages};
 use bytes::Bytes;
 
-/// What tells a waiting client that its stream is alive.
+/// Keep-alive of a stream: shows a waiting client that the connection is alive.
 #[derive(Clone, Debug)]
 pub enum SignOfLife {
     Fixed(&'static [u8]),
@@ -18,19 +19,21 @@ pub enum SignOfLife {
 }
 
 impl SignOfLife {
-    /// `voice`: that of the stream, where it has one.
+    /// Returns the keep-alive of `surface`. The second argument is the stream's event sequencer, if
+    /// it has one.
     pub fn of(surface: Protocol, voice: Option<Voice>) -> SignOfLife {
         match (surface, voice) {
             (Protocol::Responses, Some(voice)) => SignOfLife::Numbered(voice),
             (Protocol::Messages, _) => SignOfLife::Fixed(messages::write_stream::KEEP_ALIVE),
-            // A comment, which no client takes for an event.
+            // An SSE comment, which no client takes for an event.
             (Protocol::Chat | Protocol::Responses, _) => {
                 SignOfLife::Fixed(chat::write_stream::KEEP_ALIVE)
             }
         }
     }
 
-    /// To be written now where events are still to be written that came before: without a number.
+    /// Returns a keep-alive that may be written now although earlier events are still unwritten: it
+    /// carries no sequence number.
     pub fn bytes_beside(&self) -> Bytes {
         match self {
             SignOfLife::Fixed(bytes) => Bytes::from_static(bytes),
@@ -38,7 +41,7 @@ impl SignOfLife {
         }
     }
 
-    /// To be written now.
+    /// Returns a keep-alive to write now.
     pub fn bytes(&self) -> Bytes {
         match self {
             SignOfLife::Fixed(bytes) => Bytes::from_static(bytes),
@@ -47,7 +50,7 @@ impl SignOfLife {
     }
 }
 
-/// The end of a stream that failed after its 200 was sent; nothing may follow it.
+/// Returns the last events of a stream that failed after its 200 was sent. Nothing may follow them.
 pub fn last_words(
     surface: Protocol,
     voice: Option<&Voice>,

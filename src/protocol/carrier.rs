@@ -1,15 +1,15 @@
-//! Reasoning that one vendor made, packed into a string that a client of another protocol keeps and
-//! sends back.
+//! Packs one vendor's reasoning into a string that a client of another protocol stores and sends
+//! back.
 //!
-//! Every such string of ours begins with `gw1.`. Then either base64url of a chat vendor's
-//! `reasoning_details` (in the signature that a messages client keeps), or a kind, a dot and
-//! base64url of a JSON object: `m` a messages vendor's block, `c` a chat vendor's reasoning, `r` a
-//! responses vendor's item. Base64url has no dot, so that the two forms cannot be taken for one
-//! another. Nothing behind the mark only says "not a messages vendor's".
+//! Every such token begins with `gw1.`. Two forms follow. Either base64url of a chat vendor's
+//! `reasoning_details` (in the signature that a messages client stores). Or a kind, a dot and
+//! base64url of a JSON object: `m` for a messages vendor's block, `c` for a chat vendor's
+//! reasoning, `r` for a responses vendor's item. Base64url has no dot, so the two forms cannot be
+//! confused. A token with nothing after the prefix only says that no messages vendor made it.
 //!
-//! It must not trust what comes back: it is the caller's word, so what is in it is checked before
-//! anybody writes it into a body, and what cannot be read is no carrier. There is no seal on it:
-//! the vendor itself checks what it signed.
+//! It must not trust a returned token: the caller may have forged it. Its content is checked before
+//! a writer puts it into a request body, and a string that cannot be decoded is not a token. The
+//! token is not signed or encrypted, because the vendor verifies its own signatures.
 //!
 //! Read next: `messages/write_stream.rs` and `responses/write_stream.rs`, which pack, and
 //! `chat/write_request.rs`, which unpacks.
@@ -20,29 +20,30 @@ use crate::protocol::tree::{Nodes, Tree, Value};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-/// What every signature of ours begins with.
+/// Prefix of every token of ours.
 pub const MARK: &str = "gw1.";
 
-/// The longest carrier with a kind, in bytes. A longer one is not made, and is none.
+/// Maximum length of a token with a kind, in bytes. The gateway neither makes nor accepts a longer
+/// one.
 pub const BYTES_MAX: usize = 1 << 20;
 
-/// A messages vendor may have made this signature: there is one, and it is not ours.
+/// Returns whether a messages vendor may have made this signature: it is not empty and not ours.
 pub fn is_vendors(signature: &str) -> bool {
     !signature.is_empty() && !signature.starts_with(MARK)
 }
 
-/// Arrays and objects around the details where they stand in a body: messages, message.
+/// Nesting levels around the details in a request body: messages, message.
 const DEPTH_AROUND: u32 = 4;
 
-/// A signature of ours, holding the JSON array of `reasoning_details`.
+/// Packs the JSON array of `reasoning_details` into a signature.
 pub fn encode(details_json: &str) -> String {
     let mut json = Vec::with_capacity(details_json.len());
     compact(details_json, &mut json);
     format!("{MARK}{}", URL_SAFE_NO_PAD.encode(json))
 }
 
-/// The JSON array of `reasoning_details` in a signature of ours; `None` for any other signature,
-/// and for one that holds nothing or no array.
+/// Returns the JSON array of `reasoning_details` in a signature of ours. Returns `None` for any
+/// other signature, and for one that is empty or holds no array.
 pub fn decode(signature: &str) -> Option<String> {
     let json = unpacked(signature.strip_prefix(MARK)?)?;
     let tree = read(&json)?;
@@ -50,10 +51,10 @@ pub fn decode(signature: &str) -> Option<String> {
     is_array.then_some(json)
 }
 
-/// What a carrier with a kind holds.
+/// Content of a token with a kind.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Carried {
-    /// A messages vendor's thinking, as it was signed.
+    /// A messages vendor's thinking, exactly as the vendor signed it.
     Thinking {
         text: String,
         signature: String,
@@ -69,46 +70,47 @@ pub enum Carried {
     Item(Item),
 }
 
-/// A responses vendor's reasoning item. The texts of its summary travel beside it, joined.
+/// A responses vendor's reasoning item. The texts of its summary travel separately, joined.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Item {
     pub id: String,
     pub encrypted: String,
-    /// Code points of each text of the summary.
+    /// Number of code points in each text of the summary.
     pub lengths: Vec<u64>,
-    /// `content` as it was: a JSON array.
+    /// `content` unchanged: a JSON array.
     pub content: Option<String>,
 }
 
-/// A messages vendor's thinking block. `None`: too long to travel.
+/// Packs a messages vendor's thinking block. Returns `None` if the token would be too long.
 pub fn pack_thinking(text: &Text<'_>, signature: &Text<'_>) -> Option<String> {
     packed('m', |json| {
         json.key("t").text(text).key("s").text(signature);
     })
 }
 
-/// A messages vendor's redacted block. `None`: too long to travel.
+/// Packs a messages vendor's redacted block. Returns `None` if the token would be too long.
 pub fn pack_hidden(data: &Text<'_>) -> Option<String> {
     packed('m', |json| {
         json.key("d").text(data);
     })
 }
 
-/// A chat vendor's reasoning text. `None`: too long to travel.
+/// Packs a chat vendor's reasoning text. Returns `None` if the token would be too long.
 pub fn pack_chat_text(text: &Text<'_>) -> Option<String> {
     packed('c', |json| {
         json.key("t").text(text);
     })
 }
 
-/// A chat vendor's `reasoning_details`, a JSON array. `None`: too long to travel.
+/// Packs a chat vendor's `reasoning_details`, a JSON array. Returns `None` if the token would be
+/// too long.
 pub fn pack_chat_details(details_json: &str) -> Option<String> {
     packed('c', |json| {
         json.key("a").compact(details_json);
     })
 }
 
-/// A responses vendor's item. `None`: too long to travel.
+/// Packs a responses vendor's item. Returns `None` if the token would be too long.
 pub fn pack_item(item: &Item) -> Option<String> {
     packed('r', |json| {
         json.key("i")
@@ -127,7 +129,7 @@ pub fn pack_item(item: &Item) -> Option<String> {
     })
 }
 
-/// What a carrier with a kind holds; `None` for everything else.
+/// Returns the content of a token with a kind; `None` for every other string.
 pub fn unpack(carrier: &str) -> Option<Carried> {
     if carrier.len() > BYTES_MAX {
         return None;
@@ -217,7 +219,8 @@ mod tests {
 
     #[test]
     fn other_signatures_hold_nothing() {
-        // Nothing; a messages vendor's; no letters of ours; no JSON; no array; half a byte; a kind.
+        // Empty; a messages vendor's; outside the base64url alphabet; not JSON; not an array; half
+        // a byte; a token with a kind.
         for signature in [
             "gw1.",
             "EqQBCgIYAhIM",
@@ -325,8 +328,8 @@ mod tests {
 
     #[test]
     fn a_carrier_is_a_mebibyte_at_most() {
-        // Four letters for three bytes, behind the mark and the kind; around the data there is
-        // `{"d":""}`.
+        // Base64 encodes three bytes as four characters, after the prefix and the kind. `{"d":""}`
+        // surrounds the data.
         let most = (BYTES_MAX - "gw1.m.".len()) / 4 * 3 - r#"{"d":""}"#.len();
         let fits = pack_hidden(&text(&"x".repeat(most))).unwrap();
         assert!(fits.len() > BYTES_MAX - 4 && unpack(&fits).is_some());

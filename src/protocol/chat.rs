@@ -1,4 +1,4 @@
-//! The chat protocol's room: its four doors.
+//! Chat Completions protocol: its request reader, request writer, stream reader and stream writer.
 //!
 //! Read next: `chat/read_request.rs`.
 

@@ -1,24 +1,25 @@
-//! Reads the counters of a usage object; tolerant of whatever a vendor puts there.
+//! Reads the counters of a usage object, tolerant of any value that a vendor sends.
 //!
-//! It must not merge or judge: `usage/counters.rs` and `usage/metering.rs` do. An integral number
-//! in any form (`1234`, `1234.0`, `1.234e3`, `-0`) is a count; one that is negative, fractional or
-//! beyond 2^53, and what is no number, is none. A usage that is not an object says nothing.
+//! It must not merge or validate: `usage/counters.rs` and `usage/metering.rs` do. An integral
+//! number in any form (`1234`, `1234.0`, `1.234e3`, `-0`) is a count. A number that is negative,
+//! fractional or beyond 2^53 is not, nor is any other value. A usage that is not an object has no
+//! counts.
 //!
 //! Read next: `usage/counters.rs`.
 
 use super::scan::{Broken, COUNT_MAX, Kind, Scan};
 use crate::usage::{ChatCounters, MessagesCounters, Pass, ServerTool, ServiceTier};
 
-/// What a chat vendor's counters are called in one of its two protocols.
+/// Names of a chat vendor's counters in one of its two protocols.
 struct Names {
     prompt: &'static str,
     prompt_parts: &'static str,
     completion: &'static str,
     completion_parts: &'static str,
-    /// Of both sides. Responses sells no audio: what a vendor says of it there is a part of the
-    /// whole like any other.
+    /// Name of the audio counters, input and output. Responses has no audio price: audio counts
+    /// there like any other part of the total.
     audio: Option<&'static str>,
-    /// What some servers say in the place of a part of the prompt.
+    /// Name that some servers use instead of the cached part of the prompt.
     cache_hit: Option<&'static str>,
 }
 
@@ -40,12 +41,12 @@ const RESPONSES: Names = Names {
     cache_hit: None,
 };
 
-/// The usage object of a chat vendor; `None` if the next value is none.
+/// Reads a chat vendor's usage object; `None` if the next value is not one.
 pub(crate) fn chat(scan: &mut Scan<'_>) -> Result<Option<ChatCounters>, Broken> {
     named(scan, &CHAT)
 }
 
-/// The usage object of a responses vendor; `None` if the next value is none.
+/// Reads a responses vendor's usage object; `None` if the next value is not one.
 pub(crate) fn responses(scan: &mut Scan<'_>) -> Result<Option<ChatCounters>, Broken> {
     named(scan, &RESPONSES)
 }
@@ -92,7 +93,7 @@ fn named(scan: &mut Scan<'_>, names: &Names) -> Result<Option<ChatCounters>, Bro
     Ok(is_object.then_some(counters))
 }
 
-/// An object of counters, if the next value is one: `place` says where the count of a name belongs.
+/// Reads an object of counters, if the next value is one. `place` returns the counter for a name.
 fn parts<C>(
     scan: &mut Scan<'_>,
     counters: &mut C,
@@ -109,8 +110,7 @@ fn parts<C>(
     Ok(())
 }
 
-/// The next value as a count. `irregular` is set where it is something else than plain digits, or
-/// null.
+/// Reads the next value as a count. Sets `irregular` if it is neither digits only nor null.
 fn counter(scan: &mut Scan<'_>, irregular: &mut bool) -> Result<Option<u64>, Broken> {
     let kind = scan.kind()?;
     let span = scan.skip()?;
@@ -120,7 +120,7 @@ fn counter(scan: &mut Scan<'_>, irregular: &mut bool) -> Result<Option<u64>, Bro
     Ok(plain.or_else(|| number.and_then(integral)))
 }
 
-/// The integer that a JSON number is, if it is one from 0 to 2^53.
+/// Returns the integer value of a JSON number, if it is an integer from 0 to 2^53.
 fn integral(number: &str) -> Option<u64> {
     let (mantissa, exponent) = number.split_once(['e', 'E']).unwrap_or((number, "0"));
     let (is_negative, mantissa) = match mantissa.strip_prefix('-') {
@@ -133,7 +133,7 @@ fn integral(number: &str) -> Option<u64> {
     if significant.is_empty() {
         return Some(0);
     }
-    // How many of the zeros that follow the significant digits belong to the integer.
+    // Number of zeros after the significant digits that belong to the integer.
     let trailing = i64::try_from(
         digits
             .len()
@@ -149,7 +149,7 @@ fn integral(number: &str) -> Option<u64> {
     (!is_negative && count <= COUNT_MAX).then_some(count)
 }
 
-/// The tier that a vendor says it served; `None` if the next value is no word.
+/// Reads the tier that the vendor reports; `None` if the next value is not a non-empty string.
 pub(crate) fn tier(scan: &mut Scan<'_>) -> Result<Option<ServiceTier>, Broken> {
     let word = scan
         .text_or_skip()?
@@ -162,7 +162,7 @@ fn tool_of_key(key: &str) -> Option<ServerTool> {
     ServerTool::ALL.into_iter().find(|tool| tool.key() == key)
 }
 
-/// The usage object of a messages vendor; `None` if the next value is none.
+/// Reads a messages vendor's usage object; `None` if the next value is not one.
 pub(crate) fn messages(scan: &mut Scan<'_>) -> Result<Option<MessagesCounters>, Broken> {
     let mut counters = MessagesCounters::default();
     let mut irregular = false;
@@ -189,7 +189,7 @@ pub(crate) fn messages(scan: &mut Scan<'_>) -> Result<Option<MessagesCounters>, 
     Ok(is_object.then_some(counters))
 }
 
-/// The token counts that an answer and each of its iterations have alike.
+/// Reads a token count that an answer and each of its iterations have in common.
 fn tokens(
     name: &str,
     scan: &mut Scan<'_>,
@@ -214,8 +214,8 @@ fn tokens(
     Ok(())
 }
 
-/// An entry of `iterations`, if it is a pass that shortened the conversation: the counters of the
-/// answer leave it out.
+/// Reads an entry of `iterations`; returns it if it is a compaction pass, which the answer's own
+/// counters leave out.
 fn compaction(scan: &mut Scan<'_>, irregular: &mut bool) -> Result<Option<Pass>, Broken> {
     let mut counters = MessagesCounters::default();
     let mut is_compaction = false;
@@ -363,7 +363,7 @@ mod tests {
             .replace("prompt_", "input_")
             .replace("completion_", "output_");
         assert_eq!(read(&renamed, responses), parts);
-        // Neither is read by the other's words.
+        // Neither protocol reads the other's names.
         assert_eq!(read(told, responses), ChatCounters::default());
         assert_eq!(read(&renamed, chat), ChatCounters::default());
     }

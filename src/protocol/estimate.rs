@@ -1,10 +1,10 @@
-//! Input tokens of a request before any vendor counted them: for `count_tokens` of models whose
-//! vendor has no such thing, and for the places in a stream where a number must stand early.
+//! Estimates the input tokens of a request before a vendor counts them: for `count_tokens` of
+//! models whose vendor does not offer it, and for members of a stream that need a number early.
 //!
-//! It must err upwards: clients shorten their history by it, and too low a number ends in hard
-//! errors. No tokenizer: its tables would cost more memory than all the rest of a gateway.
+//! It must err upwards: clients shorten their history by this number, and a low one leads to hard
+//! errors. It uses no tokenizer: the tables would take more memory than the rest of the gateway.
 //!
-//! Read next: `protocol/form.rs`.
+//! Read next: `protocol/ir.rs`.
 
 use super::form::{
     Arguments, Block, BlockKind, FileContent, OutcomeContent, Request, Thinking, ToolKind,
@@ -16,8 +16,8 @@ use base64::Engine;
 use memchr::memmem;
 use std::borrow::Cow;
 
-/// Hundredths of a token: a byte of UTF-8 text is 1 ÷ 3.5, with the margin of × 1.05; a token
-/// counted is the margin.
+/// Weights in hundredths of a token. A byte of UTF-8 text is 1 ÷ 3.5 token, with a margin of ×
+/// 1.05; a counted token is the margin alone.
 const PER_BYTE: u64 = HUNDREDTHS_PER_TEXT_BYTE;
 const PER_TOKEN: u64 = 105;
 
@@ -25,21 +25,21 @@ const PER_MESSAGE: u64 = 4;
 const PER_TOOL: u64 = 8;
 const FOR_TOOLS: u64 = 300;
 const PER_IMAGE: u64 = 1_600;
-/// Of a page that is read as text and as an image.
+/// Tokens of a page that the model reads as text and as an image.
 pub(super) const PER_PAGE: u64 = 1_500;
-/// Of a document that only its vendor will see.
+/// Number of pages assumed for a document that only its vendor can read.
 pub(super) const PAGES_UNSEEN: u64 = 10;
-/// Base64 of a page: of a large one where the pages were counted, of a small one where they are
-/// packed.
+/// Base64 bytes per page: of a large page if the pages were counted, of a small page if they are
+/// compressed.
 const PAGE_BASE64_BYTES: u64 = 1_048_576;
 const PACKED_PAGE_BASE64_BYTES: u64 = 8_192;
 
-/// Bytes of a body for each token of its input, and the most memory that is taken for one in one
-/// piece; a larger body grows into it.
+/// Body bytes per input token, and the maximum memory allocated for a body at once; a larger body
+/// grows into it.
 const BODY_BYTES_PER_TOKEN: u64 = 4;
 const BODY_BYTES_MAX: u64 = 32 << 20;
 
-/// The first guess of how long a body becomes whose input comes to so many tokens.
+/// Returns the initial capacity of a body with this estimated number of input tokens.
 pub fn body_bytes(input_tokens: u64) -> usize {
     let bytes = input_tokens
         .saturating_mul(BODY_BYTES_PER_TOKEN)
@@ -47,7 +47,7 @@ pub fn body_bytes(input_tokens: u64) -> usize {
     usize::try_from(bytes).unwrap_or_default()
 }
 
-/// What the request's input comes to.
+/// Returns the estimated input tokens of the request.
 pub fn input_tokens(request: &Request<'_>) -> u64 {
     let mut sum = Sum::default();
     request.system.iter().for_each(|block| sum.block(block));
@@ -97,7 +97,7 @@ pub fn input_tokens(request: &Request<'_>) -> u64 {
 #[derive(Default)]
 struct Sum {
     bytes: u64,
-    /// Counted by the piece; the margin is added at the end.
+    /// Tokens counted per item; the margin is added at the end.
     tokens: u64,
 }
 
@@ -155,10 +155,10 @@ impl Sum {
     }
 }
 
-/// Pages of the PDF that `base64` is, upwards: where its objects are not packed each page says so,
-/// and else the size tells.
+/// Returns the number of pages of the PDF in `base64`, rounded up. If its objects are not
+/// compressed, each page is marked; otherwise the size decides.
 pub(super) fn pages(base64: &str) -> u64 {
-    // Some writers of JSON escape every slash.
+    // Some JSON writers escape every slash.
     let base64 = if base64.contains('\\') {
         base64.replace('\\', "").into()
     } else {

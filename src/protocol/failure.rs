@@ -1,8 +1,8 @@
-//! Every failure the edge can answer with, and its shape on each surface.
+//! All failures that the edge can respond with, and their form on each surface.
 //!
-//! It must not decide *that* something failed, know HTTP types or log. What a kind of failure looks
-//! like is one total match in `failure/table.rs`; what a vendor's error means is
-//! `failure/vendor.rs`.
+//! It must not decide *that* something failed, know HTTP types or log. One total match in
+//! `failure/table.rs` defines the appearance of each kind; `failure/vendor.rs` interprets a
+//! vendor's errors.
 //!
 //! Read next: `protocol/failure/table.rs`, then `protocol/failure/vendor.rs`.
 
@@ -19,24 +19,24 @@ pub use vendor::{
     VendorError, from_vendor, from_vendor_error, refuses_key, seconds as retry_after_seconds,
 };
 
-/// The longest `retry-after` that no official client takes for "do not retry at all".
+/// Maximum `retry-after`: official clients take a longer one as "do not retry at all".
 const RETRY_AFTER_SECONDS_MAX: u32 = 60;
 
-/// Declares `Kind` and lists its variants in `Kind::ALL`.
+/// Declares `FailureKind` and lists its variants in `FailureKind::ALL`.
 macro_rules! kinds {
     ($(#[$doc:meta])* pub enum Kind { $($(#[$variant_doc:meta])* $variant:ident,)* }) => {
         $(#[$doc])*
         pub enum Kind { $($(#[$variant_doc])* $variant,)* }
 
         impl Kind {
-            /// Every kind, in the order of the declaration.
+            /// All kinds, in the order of the declaration.
             pub const ALL: &[Kind] = &[$(Kind::$variant,)*];
         }
     };
 }
 
 kinds! {
-/// What went wrong, as far as a caller can tell.
+/// Kind of a failure, as far as a caller can distinguish it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Kind {
     InvalidRequest,
@@ -52,36 +52,36 @@ pub enum Kind {
     TrialExpired,
     KeySpendLimit,
     RateLimited,
-    /// The key, or its account, has asked for as many requests, or tokens, as it may within a
-    /// minute.
+    /// The key or its account has reached its limit of requests, or of tokens, per minute.
     RequestsPerMinute,
     TokensPerMinute,
-    /// The key, or its account, has as many requests running as it may.
+    /// The key or its account has reached its limit of concurrent requests.
     Concurrent,
-    /// More requests in flight than the account may hold open.
+    /// The account has reached its limit of requests in flight.
     TooManyOpen,
-    /// The key, or its account, has asked for as much that costs nothing as it may within a minute.
+    /// The key or its account has reached its limit of free requests per minute.
     FreeRequests,
-    /// The requests in flight of the account, or of the connection, hold as much of their bodies as
-    /// they may.
+    /// The requests in flight of the account, or of the connection, have reached the limit of body
+    /// bytes in memory.
     AccountBodies,
     ConnectionBodies,
     BodyTooLarge,
-    /// Too many bytes or fields before the body.
+    /// The request head has too many bytes or fields.
     HeaderTooLarge,
     /// The client did not send its body in time.
     BodyTimeout,
     ContextTooLong,
-    /// A vendor refused the input for its content.
+    /// A vendor refused the content of the input.
     ContentPolicy,
     UnpricedFeature,
-    /// A message thread cannot go on here; the official runner then resends the whole conversation.
+    /// A message thread cannot continue here. The official runner then resends the whole
+    /// conversation.
     ThreadUnsupported,
-    /// The same idempotency key and body is running.
+    /// A request with the same idempotency key and body is running.
     IdempotencyRunning,
-    /// The same idempotency key came with another body.
+    /// The idempotency key was used with another body.
     IdempotencyConflict,
-    /// The request was completed but its answer is not kept.
+    /// The request was completed but its answer is not stored.
     IdempotencyResultUnavailable,
     /// A vendor's 409.
     Conflict,
@@ -89,35 +89,35 @@ pub enum Kind {
     Unprocessable,
     /// A vendor's 408.
     VendorRequestTimeout,
-    /// A vendor's 404 that is about something other than the model.
+    /// A vendor's 404 that does not concern the model.
     VendorNotFound,
-    /// A vendor does not know the model the catalog names. For the operator to mend.
+    /// A vendor does not know the model that the catalog names. The operator must fix it.
     VendorModelMissing,
-    /// A vendor refused our own credentials. For the operator to mend.
+    /// A vendor refused the operator's credentials. The operator must fix it.
     VendorRefusedUs,
-    /// Our own account at the vendor is out of credit. For the operator to mend.
+    /// The operator's account at the vendor is out of credit. The operator must fix it.
     VendorQuota,
     UpstreamUnreachable,
     UpstreamTimeout,
-    /// The vendor's body ended before its answer did.
+    /// The vendor's body ended before the answer was complete.
     UpstreamClosed,
-    /// The vendor failed, or gave an answer that cannot be read.
+    /// The vendor failed, or sent an answer that cannot be read.
     UpstreamFailed,
-    /// One event of the vendor was larger than we hold.
+    /// One event of the vendor exceeds the gateway's limit.
     UpstreamEventTooLarge,
     Overloaded,
-    /// Too many large bodies wait for a thread that works on them, or one has waited for too long.
+    /// Too many large bodies wait for a worker thread, or one has waited too long.
     CpuQueueFull,
-    /// This process has little memory left.
+    /// This process is low on memory.
     MemoryShort,
-    /// This process has few open files left.
+    /// This process is low on file descriptors.
     FilesShort,
-    /// This process holds as many bytes of request bodies as it may.
+    /// This process has reached its limit of request body bytes in memory.
     BodiesFull,
-    /// This process, or this client's address, has as many pages open as it may.
+    /// This process, or this client's address, has reached its limit of open pages.
     TooManyPages,
     TooManyPagesOfAddress,
-    /// The same for the dashboard's event streams.
+    /// This process, or this client's address, has reached its limit of dashboard event streams.
     TooManyLiveStreams,
     TooManyLiveStreamsOfAddress,
     Draining,
@@ -127,18 +127,18 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// A short word of a closed set, for metrics and logs. Several kinds may share one.
+    /// Returns the label for metrics and logs, from a closed set. Several kinds may share one.
     pub fn reason(self) -> &'static str {
         table::row(self).reason
     }
 
-    /// The status on this surface.
+    /// Returns the HTTP status on this surface.
     pub fn status(self, surface: Protocol) -> u16 {
         table::row(self).on(surface).0
     }
 
-    /// The trouble is the vendor's, or between it and us, and not the request's: another endpoint
-    /// or model may answer.
+    /// Returns whether the cause is the vendor or the connection to it, not the request: another
+    /// endpoint or model may succeed.
     pub fn another_may_answer(self) -> bool {
         matches!(
             self,
@@ -156,21 +156,21 @@ impl Kind {
     }
 }
 
-/// One failure, before it has a shape.
+/// A failure, before it is rendered for a surface.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
     pub kind: Kind,
-    /// For people; rendered as it is, but for the kinds whose words differ by surface.
+    /// Text for people. It is rendered unchanged, except for kinds whose text differs by surface.
     pub message: String,
-    /// JSON path of the member that is at fault; only the chat shape has a place for it.
+    /// JSON path of the faulty member; only the chat form has a member for it.
     pub param: Option<String>,
-    /// A finer code than the kind's own.
+    /// A finer code than that of the kind.
     pub code: Option<String>,
-    /// Instead of the kind's own; 1 to 60 is sent.
+    /// Overrides the kind's own value. Values from 1 to 60 are sent.
     pub retry_after_seconds: Option<u32>,
-    /// The model id that a failure is about.
+    /// The model id that the failure concerns.
     pub model: Option<String>,
-    /// What else is said in the header; boxed, because few failures have any.
+    /// Further headers; boxed, because few failures have any.
     pub also: Option<Box<Also>>,
 }
 
@@ -178,17 +178,17 @@ pub struct Failure {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Also(pub Vec<(&'static str, String)>);
 
-/// A failure as an HTTP answer.
+/// A failure as an HTTP response.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rendered {
     pub status: u16,
     pub body: Vec<u8>,
-    /// `content-type`, and where they apply `retry-after` and `x-should-retry`.
+    /// `content-type`, and if they apply, `retry-after` and `x-should-retry`.
     pub headers: Vec<(&'static str, String)>,
 }
 
 impl Failure {
-    /// A failure of this kind in its usual words.
+    /// Creates a failure of this kind with its default message.
     pub fn of(kind: Kind) -> Self {
         Failure::new(kind, table::row(kind).message)
     }
@@ -220,7 +220,7 @@ impl Failure {
         self
     }
 
-    /// The same without a secret that the vendor has quoted, in whichever member.
+    /// Replaces a secret that the vendor has quoted, in every member.
     pub fn without(mut self, secret: &str) -> Self {
         let texts = [
             Some(&mut self.message),
@@ -237,17 +237,17 @@ impl Failure {
         self
     }
 
-    /// A short word of a closed set, for metrics and logs.
+    /// Returns the label for metrics and logs, from a closed set.
     pub fn reason(&self) -> &'static str {
         self.kind.reason()
     }
 
-    /// The status on this surface.
+    /// Returns the HTTP status on this surface.
     pub fn status(&self, surface: Protocol) -> u16 {
         self.kind.status(surface)
     }
 
-    /// The answer before any byte of a 200 was sent.
+    /// Renders the failure as a response, if no byte of a 200 was sent yet.
     pub fn render(&self, surface: Protocol, request_id: &str) -> Rendered {
         let row = table::row(self.kind);
         let (status, error_type) = row.on(surface);
@@ -285,7 +285,7 @@ impl Failure {
         }
     }
 
-    /// The last frame of a stream whose 200 was sent; nothing may follow it (§8.6).
+    /// Returns the last frame of a stream whose 200 was sent; nothing may follow it (§8.6).
     pub fn frame(&self, surface: Protocol, request_id: &str) -> Vec<u8> {
         let (code, error_type) = table::frame_words(self.kind);
         let message = messages_for::surface(self, surface);
@@ -327,7 +327,7 @@ impl Failure {
             let seconds = seconds.clamp(1, RETRY_AFTER_SECONDS_MAX);
             headers.push(("retry-after", seconds.to_string()));
         }
-        // Repeating cannot help, and clients that are not the official SDKs repeat whatever is not
+        // A retry cannot help, and clients other than the official SDKs retry unless it is
         // forbidden.
         if matches!(status, 401..=404) || row.never_retry {
             headers.push(("x-should-retry", "false".to_owned()));
@@ -337,10 +337,10 @@ impl Failure {
     }
 }
 
-/// The failures that need a value to be said; the others are `Failure::of(kind)`.
+/// Constructors of failures that need a value; the others use `Failure::from_kind(kind)`.
 impl Failure {
-    /// A body that breaks a rule. `param` is the member's JSON path; the messages shape has no
-    /// place for it, so its message opens with the dotted path (§8.5).
+    /// A body that breaks a rule. `param` is the member's JSON path. The messages form has no
+    /// member for it, so its message begins with the dotted path (§8.5).
     pub fn invalid(surface: Protocol, param: &str, message: &str) -> Self {
         let message = match surface {
             Protocol::Chat | Protocol::Responses => message.to_owned(),
@@ -349,7 +349,7 @@ impl Failure {
         Failure::new(Kind::InvalidRequest, message).with_param(param)
     }
 
-    /// The catalog has no such model.
+    /// The catalog does not have the model.
     pub fn model_not_found(model: &str) -> Self {
         Failure::about_model(Kind::ModelNotFound, model)
     }
@@ -362,8 +362,7 @@ impl Failure {
         failure
     }
 
-    /// A path of the API that does not answer to this method; `allowed` are those that it answers
-    /// to.
+    /// The path exists but does not support this method. `allowed`: the methods that it supports.
     pub fn wrong_method(method: &str, path: &str, allowed: &[&str]) -> Self {
         let (method, path) = (
             messages_for::shortened(method),
@@ -378,7 +377,7 @@ impl Failure {
         failure
     }
 
-    /// No such path of the API. `base_url`: the gateway's public address.
+    /// The path does not exist. `base_url`: the gateway's public address.
     pub fn unknown_path(method: &str, path: &str, base_url: &str) -> Self {
         let hint = match wrong_base(path) {
             Some(WrongBase::OneTooMany) => " Drop one `/v1` from the client's base address.",
@@ -393,7 +392,7 @@ impl Failure {
         Failure::new(Kind::UnknownPath, message)
     }
 
-    /// The body is over `body_bytes_max`, decoded.
+    /// The decoded body is larger than `body_bytes_max`.
     pub fn body_too_large(body_bytes_max: u64) -> Self {
         Failure::new(
             Kind::BodyTooLarge,
@@ -401,7 +400,8 @@ impl Failure {
         )
     }
 
-    /// The input is longer than the model reads, known before the vendor was asked.
+    /// The input is longer than the model's context. The gateway knows this before it calls the
+    /// vendor.
     pub fn context_too_long(input_tokens: u64, context_tokens: u64) -> Self {
         Failure::new(
             Kind::ContextTooLong,
@@ -409,7 +409,7 @@ impl Failure {
         )
     }
 
-    /// Nothing is priced for what the request asks, so it cannot be billed.
+    /// The requested feature has no price, so it cannot be billed.
     pub fn unpriced_feature(surface: Protocol, param: &str) -> Self {
         let mut failure = Failure::invalid(
             surface,
@@ -427,13 +427,13 @@ impl Failure {
     }
 }
 
-/// What is wrong with the base address that led to an unknown path.
+/// The mistake in the client's base URL that led to an unknown path.
 enum WrongBase {
     OneTooMany,
     Missing,
 }
 
-/// The first parts of the API's paths below `/v1`.
+/// First segments of the API's paths below `/v1`.
 const BELOW_V1: [&str; 6] = [
     "chat/completions",
     "messages",
@@ -462,8 +462,8 @@ fn wrong_base(path: &str) -> Option<WrongBase> {
 }
 
 fn json(body: &impl Serialize) -> Vec<u8> {
-    // Strings and options only: this cannot fail, and an empty body is the honest answer if it ever
-    // did.
+    // The body has only strings and options, so this cannot fail. If it did, an empty body would be
+    // the honest response.
     serde_json::to_vec(body).unwrap_or_default()
 }
 

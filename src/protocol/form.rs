@@ -1,18 +1,19 @@
-//! The one canonical form of a conversation: what every surface is read into, and every vendor's
-//! body is written from.
+//! The canonical form of a conversation: readers convert every surface to it, and writers build
+//! every vendor's request body from it.
 //!
-//! Its shape is the strictest of the protocols: ordered blocks. It holds the caller's own JSON
-//! tokens, borrowed, not values. What only one protocol can say travels as [`Opaque`] and is
-//! written only by the writer of its origin; every other writer must give it an outcome, so that
-//! nothing is lost silently. Same protocol on both sides never comes here. It must not grow a field
-//! per vendor's wish: a thing enters when two protocols can say it.
+//! It follows the strictest of the protocols: ordered blocks. It holds the caller's own JSON
+//! tokens, borrowed, not values. A member that only one protocol can express travels as [`Opaque`],
+//! and only the writer of that protocol writes it. Every other writer must report an outcome for
+//! it, so that nothing is lost silently. Requests with the same protocol on both sides never come
+//! here. This form must not grow a field for each vendor's extension: a concept enters when two
+//! protocols can express it.
 //!
-//! Division of work. A reader judges what its surface judges (types, ranges, tags it does not know)
-//! and keeps order; it turns one message into one turn. A writer judges by the target's rules and
-//! merges, moves, drops and warns.
+//! Division of work: a reader validates by the rules of its surface (types, ranges, unknown tags),
+//! keeps the order and converts one message to one turn. A writer validates by the target's rules,
+//! and merges, moves and drops members with a warning.
 //!
-//! Read next: `form/answer.rs` (the way back), `rules.rs`, then the rooms: `chat/read_request.rs`,
-//! ….
+//! Read next: `ir/event.rs` (the way back), `capabilities.rs`, then the readers and writers:
+//! `chat/read_request.rs`, ….
 
 use super::Protocol;
 use super::failure::Failure;
@@ -24,10 +25,11 @@ use std::fmt;
 
 pub mod answer;
 
-/// A request, read. Everything is optional that a caller may leave out; null was taken for absent.
+/// A parsed request. Every member that a caller may leave out is optional; the readers treat null
+/// as absent.
 #[derive(Debug)]
 pub struct Request<'a> {
-    /// Whose words a refusal takes.
+    /// The protocol in which an error response is written.
     pub surface: Protocol,
     /// Instructions before the first turn, one block per part, in order. Text blocks only.
     pub system: Vec<Block<'a>>,
@@ -37,27 +39,28 @@ pub struct Request<'a> {
     /// The caller used `functions` and `function_call` (chat).
     pub legacy_functions: bool,
     pub choice: Choice<'a>,
-    /// May several tools be called at once; `None`: not said.
+    /// Whether the model may call several tools at once; `None`: the caller did not say.
     pub parallel_calls: Option<bool>,
     pub limit: Option<Limit>,
     pub sampling: Sampling<'a>,
-    /// With its place: `stop[2]`, `stop_sequences[0]`.
+    /// Stop sequences, with their paths: `stop[2]`, `stop_sequences[0]`.
     pub stop: Vec<Text<'a>>,
     pub format: Format<'a>,
     pub reasoning: Reasoning<'a>,
-    /// Who is behind the request, in the caller's words; never sent as it is.
+    /// The end user's identifier as the caller gave it. The gateway never sends it unchanged.
     pub end_user: Option<Text<'a>>,
     pub tier: Option<Text<'a>>,
     pub stream: bool,
-    /// The caller wants usage at the end of a stream (chat asks, messages always gets it).
+    /// Whether the caller wants usage at the end of a stream (a chat caller must ask; a messages
+    /// caller always gets it).
     pub include_usage: bool,
-    /// Top-level members that only the surface's own protocol can say (or nobody knows), with their
-    /// names.
+    /// Top-level members that only the surface's own protocol can express, or that are unknown,
+    /// with their names.
     pub extra: Vec<Opaque<'a>>,
-    /// Tools whose calls go back in another form than their name and arguments (responses), by the
+    /// Tools whose calls are returned in another form than name and arguments (responses), by the
     /// name in `tools`.
     pub own_tools: HashMap<String, OwnTool>,
-    /// Members that the answer repeats (responses).
+    /// Members that the answer repeats unchanged (responses).
     pub echo: Vec<(&'static str, Value<'a>)>,
 }
 
@@ -66,20 +69,20 @@ pub struct Request<'a> {
 pub struct Turn<'a> {
     pub side: Side,
     pub blocks: Vec<Block<'a>>,
-    /// Of the message, or of the first item.
+    /// Path of the message, or of the first item.
     pub at: At,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Side {
-    /// What the model is told; tool results among it.
+    /// Input to the model, including tool results.
     User,
     Assistant,
-    /// Instructions that came later than the first turn.
+    /// Instructions after the first turn.
     System,
 }
 
-/// One piece of a turn.
+/// One content block of a turn.
 #[derive(Debug)]
 pub struct Block<'a> {
     pub at: At,
@@ -90,32 +93,32 @@ pub struct Block<'a> {
 #[derive(Debug)]
 pub enum BlockKind<'a> {
     Text(Text<'a>),
-    /// What the model said instead of an answer (chat, assistant).
+    /// The model's refusal in an earlier answer (chat, assistant).
     Refusal(Text<'a>),
     Image(Image<'a>),
     File(File<'a>),
-    /// Reasoning that its vendor wants back.
+    /// Reasoning that the vendor requires to be sent back.
     Thinking(Thinking<'a>),
     Call(Call<'a>),
     Result(Outcome<'a>),
     Opaque(Opaque<'a>),
 }
 
-/// An image that the caller showed.
+/// An image in the caller's message.
 #[derive(Debug)]
 pub struct Image<'a> {
     pub source: ImageSource<'a>,
-    /// How closely to look, where the caller said so; the messages protocol has no word for it.
+    /// Image detail, if the caller set it. The messages protocol has no such member.
     pub detail: Option<Detail>,
 }
 
-/// How closely to look at an image, in the words of chat and responses.
+/// Image detail, as chat and responses name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Detail {
     Auto,
     Low,
     High,
-    /// As it is, however large: a word of responses alone.
+    /// The original size, however large (responses only).
     Original,
 }
 
@@ -138,7 +141,7 @@ impl Detail {
 
 #[derive(Debug)]
 pub enum ImageSource<'a> {
-    /// `data`: base64, checked to be such. `media_type`: `image/png`, …
+    /// `data`: validated base64. `media_type`: `image/png`, …
     Base64 {
         media_type: Text<'a>,
         data: Text<'a>,
@@ -147,7 +150,7 @@ pub enum ImageSource<'a> {
 }
 
 impl ImageSource<'_> {
-    /// As the one address that chat and responses take for both.
+    /// Writes the image as one URL, the form in which chat and responses accept both variants.
     pub fn write_url(&self, json: &mut Json) {
         match self {
             Self::Url(url) => json.text(url),
@@ -161,14 +164,14 @@ impl ImageSource<'_> {
     }
 }
 
-/// A document that the caller showed.
+/// A document in the caller's message.
 #[derive(Debug)]
 pub struct File<'a> {
     pub title: Option<Text<'a>>,
-    /// Messages: `context`.
+    /// `context` (messages).
     pub context: Option<Text<'a>>,
     pub content: FileContent<'a>,
-    /// Messages: `citations.enabled` is true.
+    /// Whether `citations.enabled` is true (messages).
     pub wants_citations: bool,
 }
 
@@ -177,16 +180,16 @@ pub enum FileContent<'a> {
     /// Base64.
     Pdf(Text<'a>),
     Text(Text<'a>),
-    /// Where the vendor may fetch it from: messages and responses.
+    /// A URL from which the vendor may fetch the document (messages and responses).
     Url(Text<'a>),
-    /// Messages: a document made of texts and images.
+    /// A document made of texts and images (messages).
     Blocks(Vec<Block<'a>>),
 }
 
 /// Reasoning of an earlier answer.
 #[derive(Debug)]
 pub enum Thinking<'a> {
-    /// `signature` of a messages vendor, or one of ours (`gw1.…`), or nothing.
+    /// `signature`: a messages vendor's, one of ours (`gw1.…`), or none.
     Shown {
         text: Text<'a>,
         signature: Option<Text<'a>>,
@@ -195,10 +198,10 @@ pub enum Thinking<'a> {
     Hidden { data: Text<'a> },
 }
 
-/// A call that the model made.
+/// A tool call that the model made.
 #[derive(Debug)]
 pub struct Call<'a> {
-    /// As the caller gave it; `None` where it gave none.
+    /// Id as the caller gave it; `None` if it gave none.
     pub id: Option<Text<'a>>,
     pub name: Text<'a>,
     pub arguments: Arguments<'a>,
@@ -209,15 +212,16 @@ pub struct Call<'a> {
 pub enum Arguments<'a> {
     /// A JSON value (messages: `input`).
     Json(Value<'a>),
-    /// JSON in a string (chat: `arguments`), which may be broken; of a custom tool its plain text.
+    /// A string. For a function it holds JSON (chat: `arguments`) and may be malformed; for a
+    /// custom tool it holds plain text.
     Text(Text<'a>),
 }
 
-/// What a tool gave back.
+/// The result of a tool call.
 #[derive(Debug)]
 pub struct Outcome<'a> {
     pub id: Option<Text<'a>>,
-    /// Chat's `function` messages name the function, not the call.
+    /// Name of the function: chat's `function` messages name the function, not the call.
     pub name: Option<Text<'a>>,
     pub content: OutcomeContent<'a>,
     pub is_error: bool,
@@ -230,7 +234,7 @@ pub enum OutcomeContent<'a> {
     Blocks(Vec<Block<'a>>),
 }
 
-/// A tool that may be called.
+/// A tool that the model may call.
 #[derive(Debug)]
 pub struct Tool<'a> {
     /// Index in the caller's `tools` (or `functions`).
@@ -242,14 +246,14 @@ pub struct Tool<'a> {
 #[derive(Debug)]
 pub enum ToolKind<'a> {
     Function(Function<'a>),
-    /// Chat: free text in, `format` may bound it.
+    /// A tool with free-text input, which `format` may constrain (chat).
     Custom {
         name: Text<'a>,
         description: Option<Text<'a>>,
         format: Option<Value<'a>>,
     },
-    /// A dated tool type of the messages protocol's vendor, with its `type`; run by the client or
-    /// the vendor.
+    /// A tool type with a date, defined by the vendor of the messages protocol, with its `type`.
+    /// The client or the vendor runs it.
     Vendor {
         kind: Text<'a>,
         value: Value<'a>,
@@ -260,39 +264,39 @@ pub enum ToolKind<'a> {
 pub struct Function<'a> {
     pub name: Text<'a>,
     pub description: Option<Text<'a>>,
-    /// An object schema; `None`: no parameters.
+    /// An object schema; `None`: the function has no parameters.
     pub schema: Option<Value<'a>>,
     pub strict: bool,
-    /// Messages: `input_examples`.
+    /// `input_examples` (messages).
     pub examples: Option<Value<'a>>,
 }
 
-/// Which tool must be called.
+/// Which tool the model must call.
 #[derive(Debug, Default)]
 pub enum Choice<'a> {
-    /// Not said.
+    /// The caller did not say.
     #[default]
     Absent,
     Auto,
     None,
-    /// Any of them.
+    /// Any tool.
     Required,
     Tool(Text<'a>),
-    /// Chat: only these may be called; one of them must be, or not.
+    /// The model may call only these tools (chat). `required`: it must call one of them.
     Allowed {
         names: Vec<Text<'a>>,
         required: bool,
     },
 }
 
-/// The output limit, by the name the caller used.
+/// The output limit, with the member's name that the caller used.
 #[derive(Clone, Copy, Debug)]
 pub struct Limit {
     pub field: &'static str,
     pub tokens: u64,
 }
 
-/// As written, checked to be numbers in the surface's own range.
+/// Sampling parameters as the caller wrote them, checked to be numbers in the surface's own range.
 #[derive(Debug, Default)]
 pub struct Sampling<'a> {
     pub temperature: Option<Value<'a>>,
@@ -300,45 +304,44 @@ pub struct Sampling<'a> {
     pub top_k: Option<Value<'a>>,
 }
 
-/// The form that an answer's text must have.
+/// Required format of the answer's text.
 #[derive(Debug, Default)]
 pub enum Format<'a> {
     #[default]
     Free,
-    /// One JSON object.
+    /// A JSON object.
     Json,
     Schema {
         schema: Value<'a>,
         description: Option<Text<'a>>,
-        /// What the caller calls it (chat, responses).
+        /// The caller's name for the schema (chat, responses).
         name: Option<Text<'a>>,
-        /// Whether the vendor must keep to it, where the caller says so.
+        /// Whether the vendor must enforce the schema, if the caller set it.
         strict: Option<bool>,
     },
 }
 
-/// How much the model is to think.
+/// Reasoning settings.
 #[derive(Debug, Default)]
 pub struct Reasoning<'a> {
-    /// By level; a level that nobody knows was refused by the reader.
+    /// Effort level. The reader has refused unknown levels.
     pub effort: Option<Effort>,
-    /// The member that said so, for warnings: `reasoning_effort`, `output_config.effort`,
-    /// `reasoning.effort`.
+    /// Name of the member that set the effort, for warnings: `reasoning_effort`,
+    /// `output_config.effort`, `reasoning.effort`.
     pub effort_field: &'static str,
-    /// `thinking` of the messages protocol, as it stands; the chat surface takes it as an
-    /// extension.
+    /// `thinking` of the messages protocol, unchanged. The chat surface accepts it as an extension.
     pub thinking: Option<Value<'a>>,
-    /// By tokens (chat's extension `reasoning.max_tokens`).
+    /// Token budget (chat's extension `reasoning.max_tokens`).
     pub budget_tokens: Option<u64>,
-    /// Keep the reasoning's text out of the answer (chat's extension `reasoning.exclude`;
-    /// responses, where no summary was asked for).
+    /// Leave the reasoning's text out of the answer (chat's extension `reasoning.exclude`;
+    /// responses, if the caller asked for no summary).
     pub hide: bool,
-    /// The caller wrote the messages protocol's own members on the chat surface: copied, no further
-    /// rules.
+    /// Whether the caller used the messages protocol's own members on the chat surface. They are
+    /// then copied without further checks.
     pub is_verbatim: bool,
 }
 
-/// How hard to think, from least to most.
+/// Reasoning effort, in ascending order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Effort {
     None,
@@ -379,8 +382,8 @@ impl Effort {
             .find(|effort| effort.as_str() == name)
     }
 
-    /// This level if `allowed` has it, else the highest allowed below it, else the lowest allowed.
-    /// `None`: nothing is allowed.
+    /// Returns this level if `allowed` contains it, else the highest allowed level below it, else
+    /// the lowest allowed level. Returns `None` if `allowed` is empty.
     pub fn nearest(self, allowed: &[Effort]) -> Option<Effort> {
         let below = allowed
             .iter()
@@ -391,16 +394,16 @@ impl Effort {
     }
 }
 
-/// A cache breakpoint. Of the sender's marker only the lifetime is kept.
+/// A cache breakpoint. Only the lifetime of the caller's marker is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cache {
-    /// No lifetime was named.
+    /// The marker names no lifetime.
     Usual,
     FiveMinutes,
     OneHour,
 }
 
-/// What only one protocol can say.
+/// A member or block that only one protocol can express.
 #[derive(Debug)]
 pub struct Opaque<'a> {
     pub origin: Protocol,
@@ -409,7 +412,7 @@ pub struct Opaque<'a> {
     pub value: Value<'a>,
 }
 
-/// A place in the caller's JSON: warnings and `param` come from it.
+/// A path in the caller's JSON, for warnings and `param`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum At {
     /// `system[i]`
@@ -433,7 +436,7 @@ pub enum At {
 }
 
 impl At {
-    /// The message or item of that index.
+    /// Returns the path of the message or item at `index`.
     pub fn turn(surface: Protocol, index: usize) -> At {
         match surface {
             Protocol::Chat | Protocol::Messages => At::Message(index),
@@ -441,7 +444,7 @@ impl At {
         }
     }
 
-    /// Index of the message, item or tool that it belongs to.
+    /// Returns the index of the message, item or tool that the path belongs to.
     pub fn message(self) -> usize {
         match self {
             At::System(index) | At::Tool(index) | At::Message(index) | At::Item(index) => index,
@@ -469,15 +472,15 @@ impl fmt::Display for At {
     }
 }
 
-/// A refusal of the request, before any vendor is called. Boxed: it is rare, and results are
+/// A refused request, before any vendor is called. Boxed because it is rare and results are
 /// returned by value.
 pub type Refused = Box<Failure>;
 
-/// What was changed on the way: tokens `action:path` for `x-gateway-warnings`.
+/// Changes that the translation made: tokens `action:path` for the header `x-gateway-warnings`.
 #[derive(Debug, Default)]
 pub struct Warnings(Vec<String>);
 
-/// What happened to a member that could not be carried over as it was.
+/// What the translation did with a member that it could not copy unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
     Dropped,
@@ -491,7 +494,7 @@ pub enum Action {
 }
 
 impl Warnings {
-    /// Each token stands once.
+    /// Adds a token. Each token is listed once.
     pub fn add(&mut self, action: Action, path: impl fmt::Display) {
         if self.0.len() >= WARNINGS_MAX {
             return;
@@ -506,7 +509,7 @@ impl Warnings {
             Action::Inserted => "inserted",
             Action::Merged => "merged",
         };
-        // A caller's member name may hold anything; in a header only visible ASCII may stand.
+        // A caller's member name may hold any character; a header value allows only visible ASCII.
         let token: String = format!("{action}:{path}")
             .chars()
             .map(|letter| {
@@ -527,14 +530,14 @@ impl Warnings {
         self.0.is_empty()
     }
 
-    /// The tokens, sorted.
+    /// Returns the tokens, sorted.
     pub fn into_tokens(mut self) -> Vec<String> {
         self.0.sort_unstable();
         self.0
     }
 }
 
-/// More tokens than this are not kept: no header holds them.
+/// Maximum number of tokens kept, because a header cannot hold more.
 const WARNINGS_MAX: usize = 256;
-/// The longest token that is told whole.
+/// Maximum length of a token in characters. A longer token is truncated.
 const WARNING_LETTERS_MAX: usize = 128;

@@ -1,18 +1,20 @@
-//! The size of an image in pixels, from the first bytes of its base64.
+//! Reads the size of an image in pixels from the first bytes of its base64.
 //!
-//! It must not decode an image, nor more of its base64 than the header of the format may take. What
-//! it cannot read has no size: then the caller takes the largest image that a model reads.
+//! It must not decode an image, nor more base64 than the header of the format may need. It returns
+//! no size for an image that it cannot read; the caller then assumes the largest image that a model
+//! reads.
 
 use base64::Engine;
 use std::borrow::Cow;
 
-/// Letters of base64 that are read at most: a JPEG may carry a preview of itself before its size.
+/// Maximum number of base64 characters read: a JPEG may contain a preview before its size.
 const HEAD_LETTERS_MAX: usize = 65_536;
 
-/// Width and height of the image that `base64` begins, as it stands in a JSON string.
+/// Returns width and height of the image in `base64`, which may be truncated and is still escaped
+/// as a JSON string.
 pub fn pixels(base64: &str) -> Option<(u32, u32)> {
     let head = base64.get(..HEAD_LETTERS_MAX).unwrap_or(base64);
-    // Some writers of JSON escape every slash.
+    // Some JSON writers escape every slash.
     let head: Cow<'_, str> = if head.contains('\\') {
         head.replace('\\', "").into()
     } else {
@@ -54,7 +56,7 @@ fn webp(bytes: &[u8]) -> Option<(u32, u32)> {
         .and_then(|rest| rest.get(4..)?.strip_prefix(b"WEBP"))?;
     let data = form.get(8..)?;
     match form.get(..4)? {
-        // A key frame: its tag, a start code, then fourteen bits each.
+        // A key frame: frame tag, start code, then 14 bits each for width and height.
         b"VP8 " => Some((little(data, 6)? & 0x3fff, little(data, 8)? & 0x3fff)),
         b"VP8L" => {
             let bits = u32::from_le_bytes(*data.get(1..)?.first_chunk()?);
@@ -69,7 +71,7 @@ fn webp(bytes: &[u8]) -> Option<(u32, u32)> {
     }
 }
 
-/// The segments of a JPEG up to the one that names its size.
+/// Scans the segments of a JPEG up to the frame header with its size.
 fn jpeg(bytes: &[u8]) -> Option<(u32, u32)> {
     let mut rest = bytes.strip_prefix(b"\xff\xd8")?;
     loop {
@@ -77,7 +79,7 @@ fn jpeg(bytes: &[u8]) -> Option<(u32, u32)> {
             *rest.get(1)?,
             rest.get(2..).filter(|_| rest.first() == Some(&0xff))?,
         );
-        // All start-of-frame markers but the three of the same range that begin tables.
+        // All start-of-frame markers; 0xC4, 0xC8 and 0xCC in the same range begin tables.
         if matches!(marker, 0xc0..=0xcf) && !matches!(marker, 0xc4 | 0xc8 | 0xcc) {
             return Some((big(segment, 5)?, big(segment, 3)?));
         }
@@ -86,7 +88,7 @@ fn jpeg(bytes: &[u8]) -> Option<(u32, u32)> {
         } else {
             usize::try_from(big(segment, 0)?).ok()?.max(2)
         };
-        // Fill bytes may stand before a marker.
+        // Fill bytes may precede a marker.
         rest = if marker == 0xff {
             rest.get(1..)?
         } else {
@@ -122,7 +124,7 @@ mod tests {
         let png = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\x04\xb0\0\0\x03\xe8\x08\x02\0\0\0";
         let gif = b"GIF89a\xb0\x04\xe8\x03\xf7\0\0";
         let lossy = b"RIFF\0\0\0\0WEBPVP8 \0\0\0\0\x30\x01\0\x9d\x01\x2a\xb0\x04\xe8\x43\0\0";
-        // 1199 and 999, fourteen bits each.
+        // 1199 and 999, 14 bits each.
         let lossless = b"RIFF\0\0\0\0WEBPVP8L\0\0\0\0\x2f\xaf\xc4\xf9\0\0";
         let extended = b"RIFF\0\0\0\0WEBPVP8X\x0a\0\0\0\0\0\0\0\xaf\x04\0\xe7\x03\0";
         let mut jpeg =
@@ -154,7 +156,7 @@ mod tests {
             assert_eq!(pixels(&encoded(image)), None);
         }
         assert_eq!(pixels("no base64, äöü"), None);
-        // Its size stands behind more than is read.
+        // The size is beyond the part that is read.
         let mut far = b"\xff\xd8".to_vec();
         far.extend(b"\xff\xe1\xff\xff".iter().chain(&[0; 65_533]));
         far.extend(b"\xff\xc0\0\x11\x08\x03\xe8\x04\xb0\x03");

@@ -1,4 +1,4 @@
-//! The messages protocol's room: its four doors.
+//! Messages protocol: its request reader, request writer, stream reader and stream writer.
 //!
 //! Read next: `messages/read_request.rs`.
 

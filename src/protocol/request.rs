@@ -1,16 +1,17 @@
-//! What admission must know of a request body, read in one skipping pass, and the few edits made to
-//! it.
+//! Reads the facts that admission needs from a request body, in one skipping pass, and defines the
+//! few edits made to it.
 //!
-//! It must not build a tree, nor judge what a vendor judges itself: only what decides who pays, how
-//! much at most and where the request goes. A body that two readers could understand differently
-//! there (a member twice, a member in another case) is refused, because the vendor's reading would
-//! be billed by ours.
+//! It must not build a tree, nor check what the vendor checks itself: only what decides who pays,
+//! the maximum cost and the destination. A body is refused if two parsers could read those facts
+//! differently (a duplicate member, a member in another case), because the gateway would then bill
+//! by its own reading and the vendor would act by another.
 //!
 //! Read next: `request/features.rs` (what makes a request cost more than its bytes),
-//! `request/rewrite.rs`, `request/vendor_state.rs` (what lives in the vendor account),
-//! `request/extensions.rs` (what only some vendors know), `request/strip.rs` (what another vendor's
-//! answer left behind), `request/dialect.rs` (what this model refuses), `request/content.rs` (what
-//! it holds, by kind), `request/conversation.rs` (whose turn it is).
+//! `request/rewrite.rs`, `request/vendor_state.rs` (objects in the vendor account),
+//! `request/extensions.rs` (members that only some vendors know), `request/foreign_fields.rs`
+//! (remains of another vendor's answer), `request/repair_hints.rs` (what this model refuses),
+//! `request/content.rs` (content by kind), `request/conversation.rs` (which conversation it belongs
+//! to).
 
 use super::Protocol;
 use super::failure::{Failure, Kind as FailureKind};
@@ -37,43 +38,44 @@ pub use features::{Features, Leftovers, ToolOffer};
 pub use rewrite::{Edits, rewrite, rewrite_stripped};
 pub use strip::{Sender, Stripped, for_responses, strip, without_reasoning};
 
-/// The deepest nesting of a request that is read.
+/// Maximum nesting depth of a request.
 pub const DEPTH_MAX: u32 = 64;
 
-/// The most choices the chat surface allows.
+/// Maximum number of choices on the chat surface.
 const CHOICES_MAX: u64 = 128;
 
-/// What a body asks for.
+/// Summary of a request body.
 #[derive(Clone, Debug, Default)]
 pub struct Outline {
     pub model: String,
     pub stream: bool,
     pub output_limit: Option<OutputLimit>,
-    /// Messages: `thinking.budget_tokens` of `{"type":"enabled"}`.
+    /// `thinking.budget_tokens` of `{"type":"enabled"}` (messages).
     pub thinking_budget: Option<u64>,
-    /// Chat: `stream_options.include_usage`.
+    /// `stream_options.include_usage` (chat).
     pub include_usage: bool,
-    /// Chat: `n`; 1 if absent.
+    /// `n`; 1 if absent (chat).
     pub choices: u64,
     pub features: Features,
-    /// Members of objects and items of arrays in the whole body.
+    /// Number of object members and array items in the whole body.
     pub values: u64,
     dialect: Dialect,
     spans: Spans,
     signs: Signs,
 }
 
-/// The output limit a body gives. Null is no limit.
+/// The output limit in a body. Null counts as no limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OutputLimit {
-    /// `max_completion_tokens` where both are given.
+    /// Name of the member; `max_completion_tokens` if the body has both.
     pub field: &'static str,
-    /// Tokens. The larger where both are given: a vendor may heed either.
+    /// Tokens; the larger limit if the body has both, because a vendor may apply either.
     pub tokens: u64,
 }
 
 impl Outline {
-    /// Messages: the prompt is to be put into the vendor's cache, and nothing to be generated.
+    /// Returns whether the request only puts the prompt into the vendor's cache and generates
+    /// nothing (messages).
     pub fn is_prewarming(&self) -> bool {
         self.spans
             .max_tokens
@@ -81,10 +83,10 @@ impl Outline {
     }
 }
 
-/// Where the members stand that may be edited.
+/// Spans of the members that may be edited.
 #[derive(Clone, Copy, Debug, Default)]
 struct Spans {
-    /// Right behind the opening brace.
+    /// Position right after the opening brace.
     inside: usize,
     model: Span,
     max_tokens: Option<Limit>,
@@ -105,7 +107,7 @@ struct Limit {
 enum StreamOptions {
     Null(Span),
     Object {
-        /// Right behind the opening brace.
+        /// Position right after the opening brace.
         inside: usize,
         is_empty: bool,
         include_usage: Option<Span>,
@@ -114,21 +116,22 @@ enum StreamOptions {
 
 /// Reads the body.
 ///
-/// Refused with 400: no JSON, no object, deeper than [`DEPTH_MAX`], no `model`, a member that
-/// decides the bill given twice or of a wrong type, a number out of its range. Null counts as
-/// absent.
+/// Refuses with 400: invalid JSON, a value that is not an object, nesting deeper than
+/// [`MAX_DEPTH`], no `model`, a billing member that is duplicated or has the wrong type, a number
+/// out of its range. Null counts as absent.
 pub fn read(protocol: Protocol, body: &[u8]) -> Result<Outline, Failure> {
     read_bounded(protocol, body, u64::MAX)
 }
 
-/// As [`read`], and refused with 400 as well: more than `values_max` members of objects and items
-/// of arrays. What is built of a body takes memory for each of them.
+/// Reads the body like [`read_summary`], and also refuses with 400 a body with more than
+/// `values_max` object members and array items. Each of them takes memory in the structures built
+/// from a body.
 pub fn read_bounded(protocol: Protocol, body: &[u8], values_max: u64) -> Result<Outline, Failure> {
     let unread = |broken| unread(broken, values_max);
     let text = std::str::from_utf8(body).map_err(|fault| not_json(fault.valid_up_to()))?;
     let mut scan = Scan::new(text, DEPTH_MAX).with_values_max(values_max);
     if scan.kind() != Ok(Kind::Object) {
-        // An array or a number is JSON still, if it is one.
+        // An array or a number may still be valid JSON; the message depends on it.
         return Err(match scan.skip().and_then(|_| scan.end()) {
             Ok(()) => plain("The request body must be a JSON object."),
             Err(broken) => unread(broken),
@@ -157,7 +160,7 @@ pub fn read_bounded(protocol: Protocol, body: &[u8], values_max: u64) -> Result<
     }
 }
 
-/// The members that decide the bill: never twice, never in another case.
+/// The members that decide the bill: the reader refuses duplicates and other spellings in case.
 const BILLING_MEMBERS: [&str; 12] = [
     "model",
     "max_tokens",
@@ -173,7 +176,7 @@ const BILLING_MEMBERS: [&str; 12] = [
     "input",
 ];
 
-/// Those at the end of them that only the responses protocol has.
+/// Number of members at the end of the list that only the responses protocol has.
 const OF_RESPONSES: usize = 2;
 
 /// Why reading stopped.
@@ -253,7 +256,7 @@ impl Reader<'_> {
             ("input", Protocol::Responses) => self.input(scan, name),
             ("tools", _) => self.list(scan, name),
             ("service_tier", _) => self.service_tier(scan),
-            // A list of items may name some that are stored.
+            // A list of items may reference stored items.
             ("instructions", Protocol::Responses)
                 if !matches!(scan.kind()?, Kind::String | Kind::Null) =>
             {
@@ -278,8 +281,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Refuses a billing member that was given before, or that only differs in case: some servers
-    /// do not mind case and would read it as the member itself.
+    /// Refuses a billing member that is duplicated or that differs from the known name only in
+    /// case. Some servers ignore case and would read it as the member itself.
     fn once(&mut self, name: &str) -> Result<(), Stop> {
         let of_others = if self.protocol == Protocol::Responses {
             0
@@ -329,15 +332,14 @@ impl Reader<'_> {
     }
 
     fn limit(&self, scan: &mut Scan<'_>, param: &str) -> Result<Limit, Stop> {
-        // Only messages vendors define 0: nothing is generated, and the prompt is put into the
-        // cache. Source: the vendor's guide to prompt caching ("Pre-warming the cache"), read
-        // 2026-11.
+        // Only messages vendors define 0: they generate nothing and put the prompt into the cache.
+        // Source: the vendor's guide to prompt caching ("Pre-warming the cache"), read 2026-11.
         let least = u64::from(self.protocol != Protocol::Messages);
         let (tokens, span) = self.number(scan, param, least, COUNT_MAX)?;
         Ok(Limit { span, tokens })
     }
 
-    /// A whole number from `least` to `most`, and where it stands; `None` for null.
+    /// Reads an integer from `least` to `most` and its span; `None` for null.
     fn number(
         &self,
         scan: &mut Scan<'_>,
@@ -384,7 +386,7 @@ impl Reader<'_> {
                 return Err(self.refuse(param, "This member is given more than once."));
             }
             wanted = self.boolean(scan, param)?;
-            // `true`, `false` and `null` end where the reader stands.
+            // `true`, `false` and `null` end at the scanner's position.
             let length = match wanted {
                 Some(false) => 5,
                 Some(true) | None => 4,
@@ -456,7 +458,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The turns of the conversation.
+    /// Reads the turns of the conversation.
     fn messages(&mut self, scan: &mut Scan<'_>, name: &str) -> Result<(), Stop> {
         if scan.kind()? != Kind::Array {
             return self.list(scan, name);
@@ -491,7 +493,7 @@ impl Reader<'_> {
         .map(drop)
     }
 
-    /// The items, or a string, which stands for one message of the user.
+    /// Reads the input items, or a string, which stands for one user message.
     fn input(&mut self, scan: &mut Scan<'_>, name: &str) -> Result<(), Stop> {
         match scan.kind()? {
             Kind::Array => return self.messages(scan, name),

@@ -1,4 +1,4 @@
-//! The responses protocol's room: its four doors.
+//! Responses protocol: its request reader, request writer, stream reader and stream writer.
 //!
 //! Read next: `responses/read_request.rs`, `responses/write_stream.rs`.
 

@@ -1,10 +1,10 @@
-//! What a model accepts, as data: the descriptor behind `capabilities:` in the config. The writers
-//! of requests go by it.
+//! What a model accepts, as data: the descriptor behind `capabilities:` in the config. The request
+//! writers use it.
 //!
-//! It must not know a vendor or a model by name: which model accepts what is the config's to say.
+//! It must not know a vendor or a model by name: the config says which model accepts what.
 //!
-//! Read next: `rules/known.rs` (what of it is known), `rules/names.rs` (ids, names, arguments),
-//! `rules/schema.rs`, `rules/pairing.rs`.
+//! Read next, in this folder: `repair_rules.rs` (the known descriptors), `identifiers.rs` (ids,
+//! names, arguments), `schema.rs`, `pairing.rs`.
 
 use super::form::Effort;
 
@@ -15,35 +15,35 @@ pub mod names;
 pub mod pairing;
 pub mod schema;
 
-/// What becomes of a request's member on its way to the other protocol. The tables of the two
-/// directions (`chat/read_request/fields.rs`, `messages/read_request/fields.rs`) hold one for every
+/// What the translation does with a member of the request. The tables of the two directions
+/// (`chat/read_request/fields.rs`, `messages/read_request/fields.rs`) hold one outcome for every
 /// member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// Said in the other protocol.
+    /// The other protocol can express it.
     Map,
-    /// Left out silently: the caller could not tell.
+    /// Dropped without a warning: the caller cannot notice the difference.
     Drop,
-    /// Left out or said otherwise, and named in the warnings.
+    /// Dropped or expressed differently, with a warning.
     Warn,
     /// The request is refused.
     Refuse,
 }
 
-/// Where a translated request goes.
+/// The model and vendor that a translated request is sent to.
 #[derive(Clone, Copy, Debug)]
 pub struct Target<'a> {
     /// The vendor's own name for the model.
     pub upstream_model: &'a str,
-    /// The catalog's.
+    /// The catalog's name for the model.
     pub public_model: &'a str,
     pub max_output_tokens: u64,
-    /// The vendor that defined the protocol, not a compatible server.
+    /// Whether the vendor is the one that defined the protocol, not a compatible server.
     pub official: bool,
     pub accepts: &'a Accepts,
 }
 
-/// What a model accepts, by its vendor's protocol.
+/// What a model accepts, by the vendor's protocol.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Accepts {
     Messages(MessagesModel),
@@ -52,7 +52,7 @@ pub enum Accepts {
 }
 
 impl Accepts {
-    /// What the vendor wants back of its reasoning in the words of chat.
+    /// Returns the form in which a chat vendor requires its reasoning back.
     pub fn replay(&self) -> ReasoningReplay {
         match self {
             Accepts::Messages(_) | Accepts::Responses(_) => ReasoningReplay::None,
@@ -60,7 +60,8 @@ impl Accepts {
         }
     }
 
-    /// Searches by its vendor are sold with the model, to callers of other protocols too.
+    /// Returns whether the model is sold with its vendor's web search, also to callers of other
+    /// protocols.
     pub fn may_search(&self) -> bool {
         match self {
             Accepts::Messages(model) => model.may_search(),
@@ -69,37 +70,37 @@ impl Accepts {
     }
 }
 
-/// The name of web searches among server tools.
+/// The server tool's name for web search.
 const WEB_SEARCH: &str = "web_search";
 
 /// A model of a messages vendor.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MessagesModel {
     pub sampling: Sampling,
-    /// Values of `thinking.type` that do not draw a 400.
+    /// Values of `thinking.type` that the vendor does not answer with 400.
     pub thinking_types: Vec<ThinkingType>,
-    /// It thinks where `thinking` is left out.
+    /// Whether the model thinks if `thinking` is absent.
     pub thinks_by_default: bool,
-    /// Sorted; empty: `effort` is not accepted.
+    /// Sorted. Empty: the model does not accept `effort`.
     pub effort_levels: Vec<Effort>,
-    /// A final assistant turn is allowed.
+    /// Whether a final assistant turn is allowed.
     pub prefill: bool,
-    /// `role: system` inside `messages` is allowed.
+    /// Whether `role: system` is allowed inside `messages`.
     pub mid_system: bool,
-    /// `output_config.format` and a tool's `strict` are allowed.
+    /// Whether `output_config.format` and a tool's `strict` are allowed.
     pub structured: bool,
-    /// Names of server tools that may be used, such as `web_search`.
+    /// Names of allowed server tools, such as `web_search`.
     pub server_tools: Vec<String>,
 }
 
-/// Which sampling parameters a messages model takes.
+/// Which sampling parameters a messages model accepts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sampling {
     /// Temperature 0 to 1, `top_p`, `top_k`.
     Free,
-    /// Temperature or `top_p`.
+    /// Either temperature or `top_p`.
     OneOf,
-    /// Only the default.
+    /// Only the default values.
     Fixed,
 }
 
@@ -152,26 +153,27 @@ pub struct ChatModel {
     pub reasoning_replay: ReasoningReplay,
     /// `max_completion_tokens` or `max_tokens`.
     pub output_limit_field: &'static str,
-    /// Compatible servers that list it; the vendor that defined the protocol refuses it.
+    /// Accepts `top_k`. Some compatible servers list it; the vendor that defined the protocol
+    /// refuses it.
     pub top_k: bool,
-    /// Knows tools of type `custom`; else they go as functions.
+    /// Accepts tools of type `custom`. If false, they are sent as functions.
     pub custom_tools: bool,
     pub parallel_tool_calls: ParallelToolCalls,
     pub tool_call_ids: ToolCallIds,
 }
 
-/// Whether a chat vendor takes `parallel_tool_calls`.
+/// Whether a chat vendor accepts `parallel_tool_calls`.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub enum ParallelToolCalls {
     #[default]
     Accepted,
-    /// Only where the model chooses the tool: not beside a `tool_choice` that forces one or forbids
-    /// all.
+    /// Accepted only if the model chooses the tool, not with a `tool_choice` that forces one or
+    /// forbids all.
     WithAutoChoice,
     Refused,
 }
 
-/// Which ids of tool calls a chat vendor takes.
+/// Which ids of tool calls a chat vendor accepts.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub enum ToolCallIds {
     #[default]
@@ -183,7 +185,7 @@ pub enum ToolCallIds {
 /// A model of a responses vendor.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ResponsesModel {
-    /// Accepts `reasoning.effort`, and gives its reasoning encrypted.
+    /// Accepts `reasoning.effort`, and returns its reasoning encrypted.
     pub reasoning: bool,
     /// Sorted.
     pub effort_values: Vec<Effort>,
@@ -194,8 +196,8 @@ pub struct ResponsesModel {
     /// Accepts `prompt_cache_breakpoint`.
     pub cache_breakpoints: bool,
     pub verbosity: bool,
-    /// Its server knows tools of type `function` alone: all others go as such, those of its own
-    /// surface too.
+    /// Whether the server accepts only tools of type `function`. All other tools are then sent as
+    /// functions, including those of the responses surface.
     pub functions_only: bool,
 }
 
@@ -208,25 +210,25 @@ pub enum ToolsWithReasoning {
     ResponsesOnly,
 }
 
-/// Whether a chat vendor wants its reasoning back, and how.
+/// Whether a chat vendor requires its reasoning back, and in which form.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub enum ReasoningReplay {
     #[default]
     None,
     ReasoningContent,
-    /// Only of the turn that is going on, and only where it calls tools: of earlier turns it must
-    /// not come back.
+    /// Only the reasoning of the current turn, and only if the turn calls tools. Reasoning of
+    /// earlier turns must not be sent back.
     ReasoningContentInTurn,
     ReasoningDetails,
 }
 
 impl MessagesModel {
-    /// The vendor's web search may be used.
+    /// Returns whether the vendor's web search is allowed.
     pub fn may_search(&self) -> bool {
         self.server_tools.iter().any(|tool| tool == WEB_SEARCH)
     }
 
-    /// Lets the vendor's web search be used, or not.
+    /// Allows or forbids the vendor's web search.
     pub fn set_search(&mut self, may_search: bool) {
         self.server_tools.retain(|tool| tool != WEB_SEARCH);
         if may_search {
@@ -238,14 +240,14 @@ impl MessagesModel {
         self.thinking_types.contains(&kind)
     }
 
-    /// Thinks only by a budget of tokens.
+    /// Returns whether the model thinks only with a token budget.
     pub fn is_manual(&self) -> bool {
         self.takes(ThinkingType::Enabled) && !self.takes(ThinkingType::Adaptive)
     }
 }
 
 impl Default for MessagesModel {
-    /// What every model of the protocol takes: nothing that some refuse.
+    /// The minimum that every model of the protocol accepts.
     fn default() -> Self {
         MessagesModel {
             sampling: Sampling::Fixed,
@@ -261,7 +263,7 @@ impl Default for MessagesModel {
 }
 
 impl Default for ChatModel {
-    /// A plain model behind a compatible server.
+    /// A basic model on a compatible server.
     fn default() -> Self {
         ChatModel {
             reasoning: false,

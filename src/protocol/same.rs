@@ -1,10 +1,12 @@
-//! Same protocol on both sides: rename the model back, watch the usage, touch nothing else.
+//! Passthrough, for the same protocol on both sides: it restores the public model name, observes
+//! the usage and changes nothing else.
 //!
-//! It must not build a tree, reorder or reformat: what goes out is what came in but for the model's
-//! name and the usage that the caller did not ask for. It must not decide what is billed; it says
-//! what it saw.
+//! It must not build a tree, reorder or reformat: the output equals the input except for the
+//! model's name and usage that the caller did not ask for. It must not decide what is billed; it
+//! reports what it observed.
 //!
-//! Read next: `same/chat.rs` and `same/messages.rs`, what one event means; then `protocol/sse.rs`.
+//! Read next, in the folder of this module: `chat.rs` and `messages.rs`, which parse one event;
+//! then `protocol/sse.rs`.
 
 use super::Protocol;
 use super::answer::{Completion, Fault, StopReason};
@@ -26,10 +28,10 @@ mod whole;
 
 pub use whole::{count, usage_in, whole};
 
-/// The deepest nesting of an answer that is read. Requests are bounded more tightly.
+/// Maximum nesting depth of an answer. Requests have a lower limit.
 const DEPTH_MAX: u32 = 128;
 
-/// Events of the responses protocol that say no more than that the request was taken.
+/// Events of the responses protocol that only confirm the request.
 const RESPONSES_OPENING: [&str; 4] = [
     "response.created",
     "response.queued",
@@ -43,32 +45,33 @@ impl From<TooLarge> for Fault {
     }
 }
 
-/// A stream on its way from vendor to client.
+/// Passthrough of a stream from vendor to client.
 #[derive(Debug)]
 pub struct StreamPass {
     decoder: Decoder,
     watch: Watch,
-    /// After a fault or the end nothing is passed on any more.
+    /// Whether the stream has ended or failed. Further bytes are dropped.
     is_over: bool,
 }
 
-/// What was seen of the stream. The protocols' own parts are read by `chat.rs` and `messages.rs`.
+/// State observed in the stream. `chat.rs`, `messages.rs` and `responses.rs` parse the parts that
+/// are specific to a protocol.
 #[derive(Debug)]
 struct Watch {
     protocol: Protocol,
     /// The public model id as a JSON string, with its quotes.
     model_json: String,
     terms: MeteringTerms,
-    /// The usage that the client has read.
+    /// The usage that was sent to the client so far.
     reported: Usage,
-    /// Chat: the client has read the estimate that is billed.
+    /// Whether the client received the estimate that is billed (chat).
     reports_estimate: bool,
     hide_usage: bool,
     started: bool,
-    /// More than the opening was passed on.
+    /// Whether more than the opening was sent on.
     has_content: bool,
     completion: Completion,
-    /// The vendor's body ended.
+    /// Whether the vendor's body has ended.
     has_ended: bool,
     generated_bytes: u64,
     shows_thinking: bool,
@@ -76,13 +79,13 @@ struct Watch {
     chat: chat::Seen,
     messages: messages::Seen,
     responses: responses::Seen,
-    /// Of a responses stream: how it is ended if it fails.
+    /// Writes the end of a responses stream that fails.
     voice: Option<Voice>,
 }
 
 impl StreamPass {
     /// `hide_usage`: a chat caller did not ask for usage, so the usage chunk and `"usage":null` are
-    /// left out. `event_bytes_max`: the largest event that is held.
+    /// removed. `event_bytes_max`: maximum size of an event.
     pub fn new(
         protocol: Protocol,
         public_model: &str,
@@ -114,7 +117,8 @@ impl StreamPass {
         }
     }
 
-    /// What the client asked for: what its usage is metered by, and how many choices.
+    /// Sets the terms by which the request's usage is metered, and the number of choices that the
+    /// client asked for.
     #[must_use]
     pub fn with_request(mut self, terms: MeteringTerms, choices: u64) -> Self {
         self.watch.terms = terms;
@@ -122,17 +126,18 @@ impl StreamPass {
         self
     }
 
-    /// How the stream numbers its events, where it does.
+    /// Returns the stream's event sequencer, if its protocol numbers events.
     pub fn voice(&self) -> Option<&Voice> {
         self.watch.voice.as_ref()
     }
 
-    /// Appends to `out` what may be sent on of the vendor's `bytes`. The terminal event's bytes are
-    /// in `out` when [`StreamPass::completed`] turns true within this call: the caller journals
-    /// before it releases `out`. After a fault or the terminal event, bytes are dropped.
+    /// Reads the vendor's `bytes` and appends to `out` what the gateway may send on. The bytes of
+    /// the terminal event are in `out` when [`StreamPassthrough::is_complete`] turns true within
+    /// this call: the caller must write its journal before it releases `out`. After an error or the
+    /// terminal event, further bytes are dropped.
     ///
     /// # Errors
-    /// The stream cannot go on, and the answer is not complete.
+    /// Returns an [`UpstreamError`] if the stream cannot continue and the answer is not complete.
     pub fn push(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Fault> {
         if self.is_over {
             return Ok(());
@@ -143,11 +148,12 @@ impl StreamPass {
         outcome
     }
 
-    /// The vendor's body ended. What is missing of a complete answer's end is added.
+    /// Handles the end of the vendor's body. Appends to `out` what a complete answer still lacks at
+    /// its end.
     ///
     /// # Errors
-    /// The answer is not complete: the vendor's last words if they are an error, else
-    /// [`Fault::Cut`].
+    /// Returns an error if the answer is not complete: the vendor's error if its last event is one,
+    /// else [`UpstreamError::Cut`].
     pub fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), Fault> {
         if self.is_over {
             return if self.completed() {
@@ -157,8 +163,8 @@ impl StreamPass {
             };
         }
         self.is_over = true;
-        // Some vendors leave out the last blank line; a line that was cut is not JSON and shows as
-        // such.
+        // Some vendors omit the last blank line. A truncated line is not valid JSON, so it is
+        // detected.
         self.decoder.close();
         self.watch.has_ended = true;
         let fault = self.pass(out).err();
@@ -168,7 +174,7 @@ impl StreamPass {
         self.end(fault.filter(|fault| matches!(fault, Fault::Vendor(_))), out)
     }
 
-    /// Ends an answer whose last event does not come.
+    /// Ends an answer whose last event is missing.
     fn end(&mut self, fault: Option<Fault>, out: &mut Vec<u8>) -> Result<(), Fault> {
         let usage = self.usage();
         self.watch.completion.end(usage.is_some(), fault)?;
@@ -191,12 +197,12 @@ impl StreamPass {
         self.watch.completion.last_event()
     }
 
-    /// The stop reason has come, and the last event has not.
+    /// Returns whether the stop reason has come and the last event has not.
     pub fn is_finishing(&self) -> bool {
         self.watch.completion.is_finishing()
     }
 
-    /// Ends the answer here, at the output limit. `usage` is what the caller is told of it.
+    /// Ends the answer here, at the output limit. `usage` is the usage reported to the client.
     pub fn end_at_limit(&mut self, usage: &Usage, out: &mut Vec<u8>) {
         let Watch {
             protocol,
@@ -216,50 +222,51 @@ impl StreamPass {
         self.is_over = true;
     }
 
-    /// The answer is whole, and its last byte was given out.
+    /// Returns whether the answer is complete and its last byte was written to `out`.
     pub fn completed(&self) -> bool {
         self.watch.completion.is_complete()
     }
 
-    /// More than the opening was passed on: `message_start`, `response.created`, a chunk with the
-    /// role alone, pings and comments say nothing that a client waits for.
+    /// Returns whether more than the opening was sent on. `message_start`, `response.created`, a
+    /// chunk with only the role, pings and comments are not content that a client waits for.
     pub fn has_content(&self) -> bool {
         self.watch.has_content
     }
 
-    /// Any event was passed on that says something.
+    /// Returns whether any event with data was sent on.
     pub fn started(&self) -> bool {
         self.watch.started
     }
 
-    /// What the answer used, once the vendor has counted to the end.
+    /// Returns the usage once the vendor has reported final counts.
     pub fn usage(&self) -> Option<MeteredUsage> {
         self.watch.usage()
     }
 
-    /// Output as the vendor counts it so far, which may be more than the request can use.
+    /// Returns the output as the vendor counts it so far. It may exceed the request's upper bound.
     pub fn counted_output(&self) -> u64 {
         self.watch
             .counted()
             .map_or(0, |metered| metered.counted_output)
     }
 
-    /// What is counted so far.
+    /// Returns the usage counted so far.
     pub fn input_learned(&self) -> Option<Usage> {
         self.watch.learned()
     }
 
-    /// Bytes of text, reasoning, refusal and tool arguments passed on, as UTF-8: for estimates.
+    /// UTF-8 bytes of the text, reasoning, refusal and tool arguments sent on, for estimates.
     pub fn generated_bytes(&self) -> u64 {
         self.watch.generated_bytes
     }
 
-    /// Any thinking was seen, be it by its signature alone.
+    /// Returns whether any thinking was seen, if only its signature.
     pub fn shows_thinking(&self) -> bool {
         self.watch.shows_thinking
     }
 
-    /// A messages vendor refused before any output, which it documents as free.
+    /// Returns whether a messages vendor refused before any output. The vendor documents this as
+    /// free.
     pub fn refused_free(&self) -> bool {
         self.watch.messages.refused_free(self.watch.generated_bytes)
     }
@@ -276,7 +283,7 @@ impl StreamPass {
 }
 
 impl Watch {
-    /// The counters of the whole answer, once they are there.
+    /// Returns the counters of the whole answer, if they have come.
     fn final_counters(&self) -> Option<VendorCounters> {
         match self.protocol {
             Protocol::Chat => self.chat.counters(),
@@ -293,7 +300,7 @@ impl Watch {
         ))
     }
 
-    /// What is counted so far. Nothing is estimated.
+    /// Returns the usage counted so far, without any estimate.
     fn counted(&self) -> Option<MeteredUsage> {
         let so_far = match self.protocol {
             Protocol::Messages => self.messages.usage.so_far(),
@@ -305,7 +312,7 @@ impl Watch {
         ))
     }
 
-    /// What is counted so far, or known otherwise.
+    /// Returns the usage counted so far, or known from other members.
     fn learned(&self) -> Option<Usage> {
         self.counted()
             .map(|metered| metered.usage)
@@ -316,21 +323,22 @@ impl Watch {
             })
     }
 
-    /// The usage that is billed where the vendor reports none.
+    /// Returns the usage that is billed if the vendor reports none.
     fn estimated(&self) -> Usage {
         self.terms
             .estimator
             .usage(self.learned(), self.generated_bytes)
     }
 
-    /// Chat: the usage that the client asked for and has not read at the end of the answer.
+    /// Returns the usage that the client asked for and has not received at the end of the answer
+    /// (chat).
     fn unreported(&self) -> Option<Usage> {
         let is_read = self.hide_usage || self.reports_estimate || self.final_counters().is_some();
         (!is_read).then(|| self.estimated())
     }
 
-    /// The usage object to put in the place of `raw`, which has these counters. `is_end`: nothing
-    /// is generated after it.
+    /// Returns the usage object that replaces `raw`, which has these counters. `is_end`: nothing is
+    /// generated after it.
     fn restated(
         &mut self,
         counters: Option<VendorCounters>,
@@ -346,16 +354,15 @@ impl Watch {
     fn event(&mut self, event: &Event<'_>, out: &mut Vec<u8>) -> Result<(), Fault> {
         let data = event.data.unwrap_or_default().trim_ascii();
         if data.is_empty() {
-            // By the rules of event streams this is no event: comments and blank lines pass. The
-            // beginning of an event does not, where the vendor broke off.
+            // By the rules of event streams this is not an event: comments and blank lines are sent
+            // on. The incomplete start of an event is not, if the vendor broke off.
             if !self.has_ended {
                 out.extend_from_slice(event.raw);
             }
             return Ok(());
         }
         if data.starts_with(b":") {
-            // A comment that something on the way wrapped as data: clients choke on it, nobody
-            // needs it.
+            // A comment that a proxy wrapped as data: clients fail on it, and nobody needs it.
             return Ok(());
         }
         match self.protocol {
@@ -432,8 +439,8 @@ impl Watch {
         let Some(seen) = messages::read(text(event)) else {
             return self.pass_unreadable(event, out);
         };
-        // The newest clients go by the JSON's type, all others by the event's name: an error or an
-        // end for either is one.
+        // The newest clients use the JSON's type, all others the event's name. An error or end by
+        // either one counts.
         let is = |word: &str| seen.kind.as_deref() == Some(word) || event.name == word.as_bytes();
         if is("error") || (seen.kind.is_none() && seen.has_error) {
             return Err(Fault::told(event.data.unwrap_or_default()));
@@ -486,13 +493,13 @@ impl Watch {
 }
 
 impl Watch {
-    /// The answer has ended, and the vendor has counted nothing of it that could be billed.
+    /// Returns whether the answer has ended without any billable count from the vendor.
     fn lacks_usage(&self) -> bool {
         self.final_counters().is_none() && !self.messages.refused_free(self.generated_bytes)
     }
 
-    /// What takes the place of a usage in a chunk that counts nothing: the estimate where no other
-    /// can follow, else null.
+    /// Returns the replacement for the usage in a chunk that counts nothing: the estimate if no
+    /// other usage can follow, else null.
     fn instead_of_empty_usage(&mut self, chunk: &chat::Chunk) -> String {
         if !chunk.is_usage_only() || !self.completion.has_stopped() {
             return "null".to_owned();
@@ -501,7 +508,7 @@ impl Watch {
         usage::written(self.protocol, &self.estimated())
     }
 
-    /// What may be anything is passed on as it is.
+    /// Sends an event on unchanged if it may hold anything.
     fn pass_unreadable(&mut self, event: &Event<'_>, out: &mut Vec<u8>) -> Result<(), Fault> {
         Fault::of_unreadable(self.protocol, event.name, event.data.unwrap_or_default())?;
         self.has_content = true;
@@ -516,7 +523,7 @@ impl Watch {
         out: &mut Vec<u8>,
     ) -> Result<(), Fault> {
         if data == b"[DONE]" {
-            // Of chat: no client of this protocol waits for it.
+            // From the chat protocol: no client of this protocol waits for it.
             return Ok(());
         }
         let Some(seen) = responses::read(text(event)) else {
@@ -539,7 +546,7 @@ impl Watch {
             );
         }
         if is_end {
-            // Items may come whole, without pieces.
+            // Items may come complete, without deltas.
             self.generated_bytes = self.generated_bytes.max(seen.response.output_bytes);
             self.completion.set_stop_reason(StopReason::All);
             self.completion.last_event()?;
@@ -574,7 +581,7 @@ impl Watch {
     }
 }
 
-/// Passes an event on, with these edits and with whole letters.
+/// Writes an event with these edits, and with split surrogate pairs joined.
 fn write(
     letters: &mut halves::SplitLetters,
     protocol: Protocol,
@@ -591,7 +598,7 @@ fn write(
     splice::event_with(event, &mut edits, out);
 }
 
-/// The error of an event that holds a response which failed, or that is one.
+/// Returns the vendor's error in an event that holds a failed response or is an error itself.
 fn vendor_error_in(event: &Event<'_>) -> Fault {
     let data: Option<serde_json::Value> =
         serde_json::from_slice(event.data.unwrap_or_default()).ok();
@@ -606,7 +613,7 @@ fn vendor_error_in(event: &Event<'_>) -> Fault {
     )
 }
 
-/// The event's data, or nothing if it is not UTF-8, which no JSON reader takes.
+/// Returns the event's data, or an empty text if it is not UTF-8, which no JSON parser accepts.
 fn text<'a>(event: &Event<'a>) -> &'a str {
     std::str::from_utf8(event.data.unwrap_or_default()).unwrap_or_default()
 }

@@ -1,40 +1,41 @@
-//! A skipping reader of JSON: one pass that checks the grammar, bounds the depth and hands out keys
-//! and spans.
+//! A skipping JSON scanner: one pass that checks the grammar, bounds the depth and yields keys and
+//! spans.
 //!
-//! It must not build a tree, copy a value or accept anything that `serde_json` would refuse
-//! (`tests/properties.rs` holds the two against each other through `request::read` and
-//! `same::whole`). Why not `serde_json` itself: skipping with `IgnoredAny` neither bounds depth nor
-//! tells where a value stood, and the features of a request must be found by structure in the same
-//! pass.
+//! It must not build a tree, copy a value or accept anything that `serde_json` would refuse.
+//! `tests/properties.rs` compares the two through `request::read_summary` and
+//! `passthrough::rewrite_response`. Why not `serde_json` itself: skipping with `IgnoredAny` neither
+//! bounds the depth nor reports the position of a value, and the features of a request must be
+//! found by structure in the same pass.
 //!
-//! Read next: `scan/plain.rs`, then `protocol/request.rs` and `protocol/same.rs`, its two callers.
+//! Read next: `string_scanner.rs` in this folder, then its two callers `protocol/request.rs` and
+//! `protocol/passthrough.rs`.
 
 use plain::Ends;
 use std::borrow::Cow;
 
 pub(crate) mod plain;
 
-/// Where a token stands in the text: `start..end` in bytes.
+/// Position of a token in the text: `start..end` in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Span {
     pub start: usize,
     pub end: usize,
 }
 
-/// Why a text is not JSON that we read.
+/// Why the scanner refuses a text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Broken {
-    /// The grammar is broken at this byte.
+    /// Syntax error at this byte.
     Syntax { at: usize },
-    /// More than the allowed number of arrays and objects are open at once.
+    /// More arrays and objects are open at once than allowed.
     TooDeep,
-    /// An object has more than [`MEMBERS_MAX`] members.
+    /// An object has more members than [`MAX_MEMBERS`].
     TooMany,
-    /// The text has more values than the reader allows.
+    /// The text has more values than allowed.
     TooManyValues,
 }
 
-/// What the next value is.
+/// Type of a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Object,
@@ -49,21 +50,22 @@ pub(crate) enum Kind {
 /// A string token, still in its escaped form.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Text<'a> {
-    /// What stands between the quotes.
+    /// The text between the quotes, still escaped.
     pub raw: &'a str,
-    /// By how many bytes the value is shorter than that, in UTF-8: each escape saves at least one.
+    /// Length of `raw` minus the length of the value in UTF-8 bytes: each escape saves at least one
+    /// byte.
     saved: usize,
-    /// With the quotes.
+    /// Span including the quotes.
     pub span: Span,
 }
 
 impl<'a> Text<'a> {
-    /// It holds escapes.
+    /// Returns whether the string has escapes.
     pub fn is_escaped(&self) -> bool {
         self.saved > 0
     }
 
-    /// The string's value; `None` if it holds half a surrogate pair, which no `str` can.
+    /// Returns the string's value; `None` if it holds half a surrogate pair, which a `str` cannot.
     pub fn value(&self) -> Option<Cow<'a, str>> {
         if !self.is_escaped() {
             return Some(Cow::Borrowed(self.raw));
@@ -73,21 +75,20 @@ impl<'a> Text<'a> {
             .map(Cow::Owned)
     }
 
-    /// As [`Text::value`]; a string that has no value stays raw, and so equals no name that we look
-    /// for.
+    /// Returns the string's value, or the raw text if it has none. The raw text then equals no name
+    /// that the gateway looks for.
     pub fn name(&self) -> Cow<'a, str> {
         self.value().unwrap_or(Cow::Borrowed(self.raw))
     }
 
-    /// Bytes of the value in UTF-8: what the client sees of it. Half a surrogate pair counts as
+    /// Length of the value in UTF-8 bytes, as the client sees it. Half a surrogate pair counts as
     /// U+FFFD.
     pub fn decoded_bytes(&self) -> u64 {
         u64::try_from(self.raw.len().saturating_sub(self.saved)).unwrap_or(u64::MAX)
     }
 }
 
-/// The reader. Each method consumes exactly one value, whatever it is asked for; callbacks must do
-/// the same.
+/// The scanner. Each method consumes exactly one value of any type; callbacks must do the same.
 pub(crate) struct Scan<'a> {
     text: &'a str,
     ends: Ends<'a>,
@@ -113,13 +114,13 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// The same reader, which refuses a text of more than `values_max` values: members of objects
-    /// and items of arrays.
+    /// Limits the scanner to texts of at most `values_max` values: members of objects and items of
+    /// arrays.
     pub fn with_values_max(self, values_max: u64) -> Self {
         Scan { values_max, ..self }
     }
 
-    /// What the next value is, by its first byte.
+    /// Returns the type of the next value, by its first byte.
     pub fn kind(&mut self) -> Result<Kind, Broken> {
         match self.peek() {
             Some(b'{') => Ok(Kind::Object),
@@ -133,7 +134,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Reads an object; `member` is called with each key and must consume its value.
+    /// Scans an object; calls `member` with each key. `member` must consume the value.
     pub fn object<E: From<Broken>>(
         &mut self,
         mut member: impl FnMut(&mut Self, Text<'a>) -> Result<(), E>,
@@ -160,7 +161,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Reads an array; `item` must consume each value.
+    /// Scans an array; `item` must consume each value.
     pub fn array<E: From<Broken>>(
         &mut self,
         mut item: impl FnMut(&mut Self) -> Result<(), E>,
@@ -184,8 +185,8 @@ impl<'a> Scan<'a> {
         self.expect(b'"')?;
         let (bytes, start) = (self.text.as_bytes(), self.at);
         let (mut at, mut saved, mut before) = (start, 0_usize, Half::default());
-        // Of every string of a body each byte comes by here. Nothing overflows: it counts what
-        // stands in memory.
+        // Every byte of every string of a body passes through this loop. The arithmetic cannot
+        // overflow, because it counts bytes in memory.
         loop {
             at = self.ends.after(at);
             let letter = match bytes.get(at) {
@@ -227,7 +228,7 @@ impl<'a> Scan<'a> {
         })
     }
 
-    /// Skips one value of any kind.
+    /// Skips one value of any type.
     pub fn skip(&mut self) -> Result<Span, Broken> {
         match self.kind()? {
             Kind::Object => self.object(|scan, _| scan.skip().map(drop)),
@@ -240,7 +241,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// The string, if the next value is one.
+    /// Returns the string if the next value is one, else skips it.
     pub fn text_or_skip(&mut self) -> Result<Option<Text<'a>>, Broken> {
         if self.kind()? == Kind::String {
             return self.string().map(Some);
@@ -248,14 +249,14 @@ impl<'a> Scan<'a> {
         self.skip().map(|_| None)
     }
 
-    /// A count: plain digits, at most 2^53. Anything else (negative, fractional, a string, null) is
-    /// no count.
+    /// Returns the next value as a count: digits only, at most 2^53. Any other value (negative,
+    /// fractional, a string, null) is not a count.
     pub fn count_or_skip(&mut self) -> Result<Option<u64>, Broken> {
         let span = self.skip()?;
         Ok(self.count(span))
     }
 
-    /// The count that stands at `span`, by the rule of [`Scan::count_or_skip`].
+    /// Returns the count at `span`, by the rule of `count_or_skip`.
     pub fn count(&self, span: Span) -> Option<u64> {
         let digits = self.text.get(span.start..span.end)?;
         if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -264,12 +265,12 @@ impl<'a> Scan<'a> {
         digits.parse().ok().filter(|count| *count <= COUNT_MAX)
     }
 
-    /// The text at `span`.
+    /// Returns the text at `span`.
     pub fn raw(&self, span: Span) -> Option<&'a str> {
         self.text.get(span.start..span.end)
     }
 
-    /// Reads the members if the next value is an object (`true`), else skips it.
+    /// Scans the members if the next value is an object and returns `true`; otherwise skips it.
     pub fn object_or_skip<E: From<Broken>>(
         &mut self,
         member: impl FnMut(&mut Self, Text<'a>) -> Result<(), E>,
@@ -281,7 +282,7 @@ impl<'a> Scan<'a> {
         Ok(false)
     }
 
-    /// Reads the items if the next value is an array (`true`), else skips it.
+    /// Scans the items if the next value is an array and returns `true`; otherwise skips it.
     pub fn array_or_skip<E: From<Broken>>(
         &mut self,
         item: impl FnMut(&mut Self) -> Result<(), E>,
@@ -293,17 +294,17 @@ impl<'a> Scan<'a> {
         Ok(false)
     }
 
-    /// Where the last token ended.
+    /// Returns the position after the last token.
     pub fn at(&self) -> usize {
         self.at
     }
 
-    /// By how many bytes the strings that were read are shorter in UTF-8 than their JSON.
+    /// Bytes that unescaping saves, summed over all strings read so far.
     pub fn escape_bytes(&self) -> usize {
         self.escape_bytes
     }
 
-    /// Members of objects and items of arrays that were read so far.
+    /// Number of object members and array items read so far.
     pub fn values(&self) -> u64 {
         self.values
     }
@@ -317,12 +318,12 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Where the next value begins.
+    /// Returns the position of the next value.
     pub fn at_value(&mut self) -> Result<usize, Broken> {
         self.kind().map(|_| self.at)
     }
 
-    /// Only white space may be left.
+    /// Checks that only white space is left.
     pub fn end(&mut self) -> Result<(), Broken> {
         match self.peek() {
             None => Ok(()),
@@ -334,7 +335,7 @@ impl<'a> Scan<'a> {
         self.text.as_bytes().get(at).copied()
     }
 
-    /// The next byte that is not white space, not consumed.
+    /// Returns the next byte that is not white space, without consuming it.
     fn peek(&mut self) -> Option<u8> {
         loop {
             match self.byte(self.at) {
@@ -395,7 +396,7 @@ impl<'a> Scan<'a> {
         Ok(Span { start, end })
     }
 
-    /// One digit or more.
+    /// Consumes one digit or more.
     fn digits(&mut self) -> Result<(), Broken> {
         let start = self.at;
         while self.byte(self.at).is_some_and(|byte| byte.is_ascii_digit()) {
@@ -421,10 +422,10 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// Bytes of `\uXXXX`.
+/// Length of `\uXXXX` in bytes.
 const ESCAPED_UNIT: u8 = 6;
 
-/// By the letter behind a backslash, how long the escape is; 0 where it is none.
+/// Length of an escape by the character after the backslash; 0 if it is not an escape.
 const ESCAPE_BYTES: [u8; 256] = {
     let mut lengths = [0; 256];
     let mut letters: &[u8] = br#""\/bfnrt"#;
@@ -436,19 +437,19 @@ const ESCAPE_BYTES: [u8; 256] = {
     lengths
 };
 
-/// The number that four hexadecimal digits say.
+/// Parses four hexadecimal digits.
 fn code_unit(digits: &[u8; 4]) -> Option<u32> {
     digits.iter().try_fold(0, |unit, digit| {
         Some(unit << 4 | char::from(*digit).to_digit(16)?)
     })
 }
 
-/// Where the first half of a surrogate pair ended last; 0 where there was none.
+/// Position after the last high surrogate escape; 0 if there was none.
 #[derive(Clone, Copy, Default)]
 struct Half(usize);
 
 impl Half {
-    /// By how many bytes the letter that the escape at `at` makes is shorter than that.
+    /// Returns by how many bytes the character of the escape at `at` is shorter than the escape.
     fn saved(&mut self, unit: u32, at: usize) -> usize {
         let first = std::mem::take(&mut self.0);
         if let 0xd800..=0xdbff = unit {
@@ -457,18 +458,18 @@ impl Half {
         match unit {
             0..0x80 => 5,
             0x80..0x800 => 4,
-            // Of a pair, which takes four bytes in all; the first half was counted as if it were
-            // alone.
+            // The second half of a pair, which takes four bytes in all. The first half was counted
+            // as if it stood alone.
             0xdc00..=0xdfff if first == at => 5,
             _ => 3,
         }
     }
 }
 
-/// The most members of one object: whoever looks a name up among them does so one by one.
+/// Maximum number of members of one object, because name lookups are linear.
 pub(crate) const MEMBERS_MAX: u32 = 10_000;
 
-/// The largest count taken for real: beyond it a JSON number is no longer exact in most programs.
+/// Maximum count accepted: beyond it a JSON number is no longer exact in most programs.
 pub(crate) const COUNT_MAX: u64 = 1 << 53;
 
 #[cfg(test)]
@@ -493,8 +494,8 @@ mod tests {
             "\u{1f}",
         ] {
             let text = format!("\"ab{inside}\"");
-            // The last escape of a text can take its closing quote: then the end of the text is
-            // what is wrong.
+            // A backslash at the end of the text escapes the closing quote. The error is then at
+            // the end of the text.
             let at = if inside == r"\" {
                 text.len()
             } else {

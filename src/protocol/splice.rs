@@ -1,14 +1,14 @@
-//! Puts a few edits into bytes and copies the rest as it is.
+//! Applies a few edits to bytes and copies the rest unchanged.
 //!
-//! It must not look at what it copies. Edits that overlap or lie outside the text are left out, not
-//! guessed at.
+//! It must not inspect the bytes that it copies. It ignores edits that overlap or lie outside the
+//! text; it does not guess.
 //!
-//! Read next: `protocol/same.rs`.
+//! Read next: `protocol/passthrough.rs`.
 
 use crate::protocol::scan::Span;
 use crate::protocol::sse::Event;
 
-/// Put `text` where `span` is.
+/// Replacement of the bytes at `span` with `text`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Splice<'a> {
     span: Span,
@@ -21,12 +21,12 @@ impl<'a> Splice<'a> {
     }
 }
 
-/// `text` as a JSON string, with its quotes.
+/// Returns `text` as a JSON string, with its quotes.
 pub(crate) fn json_string(text: &str) -> String {
     serde_json::Value::String(text.to_owned()).to_string()
 }
 
-/// Appends `source` with `edits`, which are sorted here, to `out`.
+/// Applies `edits` to `source` and appends the result to `out`. Sorts `edits`.
 pub(crate) fn bytes(source: &[u8], edits: &mut [Splice<'_>], out: &mut Vec<u8>) {
     edits.sort_by_key(|edit| edit.span.start);
     let mut copied = 0;
@@ -42,7 +42,7 @@ pub(crate) fn bytes(source: &[u8], edits: &mut [Splice<'_>], out: &mut Vec<u8>) 
     out.extend_from_slice(source.get(copied..).unwrap_or_default());
 }
 
-/// Appends the event with edits to its data; untouched if there are none.
+/// Appends the event to `out` with the edits applied to its data; unchanged if there are none.
 pub(crate) fn event(event: &Event<'_>, edits: [Option<Splice<'_>>; 2], out: &mut Vec<u8>) {
     match edits {
         [None, None] => event_with(event, &mut [], out),
@@ -51,7 +51,7 @@ pub(crate) fn event(event: &Event<'_>, edits: [Option<Splice<'_>>; 2], out: &mut
     }
 }
 
-/// As [`event`], with any number of edits.
+/// Appends the event to `out` with any number of edits applied to its data.
 pub(crate) fn event_with(event: &Event<'_>, edits: &mut [Splice<'_>], out: &mut Vec<u8>) {
     let Some(data) = event.data.filter(|_| !edits.is_empty()) else {
         out.extend_from_slice(event.raw);
@@ -70,8 +70,8 @@ pub(crate) fn event_with(event: &Event<'_>, edits: &mut [Splice<'_>], out: &mut 
     );
 }
 
-/// An event whose data came in several lines: the edits' places are in the joined text, so that one
-/// line is written. A line end inside JSON is only ever white space between tokens.
+/// Appends an event whose data came in several lines. The edits' spans refer to the joined text, so
+/// the data is written as one line. Inside JSON a line end is only ever white space between tokens.
 fn rewritten(event: &Event<'_>, data: &[u8], edits: &mut [Splice<'_>], out: &mut Vec<u8>) {
     if !event.name.is_empty() {
         out.extend_from_slice(b"event: ");

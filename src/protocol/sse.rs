@@ -1,52 +1,53 @@
-//! Bytes → server-sent events: incremental, bounded, indifferent to how the bytes were cut.
+//! Decodes bytes to server-sent events: incremental, bounded, independent of how the bytes are
+//! split.
 //!
 //! It must not know what an event means. Every byte fed belongs to exactly one event's `raw`, in
-//! order, so that whoever passes events on untouched passes the stream on untouched: comments,
-//! blank lines, byte order mark and the vendor's own line ends (LF, CRLF, CR) among it.
+//! order. A caller that forwards all events unchanged therefore forwards the stream unchanged,
+//! including comments, blank lines, byte order mark and the vendor's line ends (LF, CRLF, CR).
 //!
-//! Read next: `protocol/same.rs`.
+//! Read next: `protocol/passthrough.rs`.
 
 use std::ops::Range;
 
-/// The most memory an idle stream keeps for its next event.
+/// Maximum buffer that a stream keeps allocated while it waits for its next event.
 const IDLE_BYTES_MAX: usize = 16 * 1024;
 
-/// One event, or a piece of the stream that is none (a comment, a blank line): then `data` is
-/// `None`.
+/// One event, or a part of the stream that is not an event (a comment, a blank line): then `data`
+/// is `None`.
 #[derive(Debug)]
 pub struct Event<'a> {
-    /// The bytes as they came, with their line ends and the blank line.
+    /// The bytes as received, with their line ends and the blank line.
     pub raw: &'a [u8],
-    /// The last `event:` field; empty if there was none.
+    /// The value of the last `event:` field; empty if there is none.
     pub name: &'a [u8],
-    /// The `data:` lines, joined by LF. `None` without any.
+    /// The `data:` lines, joined by LF; `None` if there are none.
     pub data: Option<&'a [u8]>,
-    /// Where `data` stands in `raw`; `None` if it was joined from several lines.
+    /// Offset of `data` in `raw`; `None` if it was joined from several lines.
     pub data_at: Option<usize>,
 }
 
-/// An event is larger than this decoder holds.
+/// Error: an event is larger than the decoder's limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TooLarge {
     pub limit: usize,
 }
 
-/// The decoder. `feed`, then `next` until it gives `None`.
+/// The decoder. Call `feed`, then `next_event` until it returns `None`.
 #[derive(Debug)]
 pub struct Decoder {
     event_bytes_max: usize,
     buffer: Vec<u8>,
-    /// Where the current event begins, where its current line begins, how far line ends were looked
-    /// for.
+    /// Offsets in the buffer: the start of the current event, the start of its current line, and
+    /// the end of the part that was searched for line ends.
     event_start: usize,
     line_start: usize,
     looked_at: usize,
     name: Range<usize>,
     data: Vec<Range<usize>>,
     joined: Vec<u8>,
-    /// How the current event's last line ended.
+    /// The line end of the current event's last line.
     line_end: LineEnd,
-    /// No line was read yet: a byte order mark may stand here.
+    /// Whether no line was read yet, so that a byte order mark may follow.
     is_first_line: bool,
 }
 
@@ -59,7 +60,7 @@ enum LineEnd {
 }
 
 impl Decoder {
-    /// `event_bytes_max`: the largest event, all its lines together.
+    /// `event_bytes_max`: maximum size of an event, all its lines together.
     pub fn new(event_bytes_max: usize) -> Self {
         Decoder {
             event_bytes_max,
@@ -75,20 +76,21 @@ impl Decoder {
         }
     }
 
-    /// More bytes of the stream.
+    /// Adds bytes of the stream.
     pub fn feed(&mut self, bytes: &[u8]) {
         self.compact();
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The stream ended: what is left is read as if its last line and event had been ended.
+    /// Ends the stream. The remaining bytes are decoded as if their last line and event were
+    /// terminated.
     pub fn close(&mut self) {
         if self.event_start < self.buffer.len() {
             self.feed(b"\n\n");
         }
     }
 
-    /// The next event that is complete.
+    /// Returns the next complete event.
     #[allow(clippy::should_implement_trait)] // It lends from itself.
     pub fn next(&mut self) -> Result<Option<Event<'_>>, TooLarge> {
         if self.line_start == self.event_start {
@@ -117,7 +119,7 @@ impl Decoder {
         }))
     }
 
-    /// Reads lines up to the end of an event; gives its bytes.
+    /// Reads lines up to the end of an event; returns the event's byte range.
     fn complete(&mut self) -> Result<Option<Range<usize>>, TooLarge> {
         while let Some((line, next_line, line_end)) = self.line() {
             let is_blank = line.is_empty();
@@ -126,7 +128,7 @@ impl Decoder {
             self.line_start = next_line;
             self.looked_at = next_line;
             self.line_end = line_end;
-            // A comment before any field goes on at once: it is there to keep the client waiting.
+            // A comment before any field is returned at once: it is a keep-alive for the client.
             if is_blank || is_lone_comment {
                 let raw = self.event_start..next_line;
                 self.event_start = next_line;
@@ -150,8 +152,8 @@ impl Decoder {
         Ok(())
     }
 
-    /// The next whole line: its bytes, where the next one begins, how it ended. `None`: more bytes
-    /// are needed.
+    /// Returns the next complete line: its bytes, the start of the next line, and its line end.
+    /// Returns `None` if more bytes are needed.
     fn line(&mut self) -> Option<(Range<usize>, usize, LineEnd)> {
         let from = self.looked_at.max(self.line_start);
         let Some(found) = memchr::memchr2(b'\n', b'\r', self.buffer.get(from..)?) else {
@@ -168,8 +170,9 @@ impl Decoder {
         if self.buffer.get(at) == Some(&b'\n') {
             return Some((line, at + 1, LineEnd::Lf));
         }
-        // After a line that ended in a bare CR a bare CR ends the event, now: the next byte may be
-        // long in coming. Anywhere else an LF right behind a CR belongs to it, and is waited for.
+        // If the previous line ended in a bare CR, another bare CR ends the event at once: the next
+        // byte may take long to arrive. Anywhere else an LF right after a CR belongs to it, so the
+        // decoder waits for the next byte.
         if line.is_empty() && self.line_end == LineEnd::Cr {
             return Some((line, at + 1, LineEnd::Cr));
         }

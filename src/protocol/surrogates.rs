@@ -1,18 +1,19 @@
-//! Letters that a vendor split over two deltas: the first half of a surrogate pair (`\ud83d`) ends
-//! one text, the second half begins the next. Most JSON readers refuse half a pair or make a
-//! replacement character of it, so the first half waits for the second.
+//! Joins surrogate pairs that a vendor split over two deltas: the first half (`\ud83d`) ends one
+//! text, the second half begins the next. Most JSON parsers refuse half a pair or replace it, so
+//! the gateway holds the first half back until the second arrives.
 //!
-//! It must not change a text in any other way. A half whose other half never comes is no letter.
+//! It must not change a text in any other way. A half whose other half never arrives is not a
+//! character.
 //!
-//! Read next: `protocol/translate.rs` and `same/halves.rs`, which hold halves back.
+//! Read next: `protocol/translate.rs` and `passthrough/split_chars.rs`, which hold halves back.
 
-/// Halves that wait at one time. Each is the end of another text of the same answer.
+/// Maximum number of halves held at one time. Each is the end of another text of the same answer.
 const HALVES_MAX: usize = 64;
 
-/// The length of `\ud83d`, in bytes.
+/// Length of `\ud83d` in bytes.
 const HALF_BYTES: usize = 6;
 
-/// The halves that wait, by what names their text.
+/// The held halves, each with the key of its text.
 #[derive(Debug)]
 pub(super) struct Halves<K>(Vec<(K, String)>);
 
@@ -27,7 +28,7 @@ impl<K: PartialEq> Halves<K> {
         self.0.is_empty()
     }
 
-    /// Keeps a half until its text goes on.
+    /// Holds a half until its text continues.
     pub fn hold(&mut self, text: K, half: &str) {
         if self.0.len() >= HALVES_MAX {
             self.0.remove(0);
@@ -35,19 +36,19 @@ impl<K: PartialEq> Halves<K> {
         self.0.push((text, half.to_owned()));
     }
 
-    /// The half that a text waits with.
+    /// Removes and returns the half held for a text.
     pub fn take(&mut self, text: &K) -> Option<String> {
         let at = self.0.iter().position(|(held, _)| held == text)?;
         Some(self.0.remove(at).1)
     }
 
-    /// Every half that waits.
+    /// Removes and returns all held halves.
     pub fn take_all(&mut self) -> impl Iterator<Item = (K, String)> + use<K> {
         std::mem::take(&mut self.0).into_iter()
     }
 }
 
-/// Where the first half of a pair begins that ends the inside of a JSON string.
+/// Returns the offset of a high surrogate escape that ends the inside of a JSON string.
 pub(super) fn trailing_half(raw: &str) -> Option<usize> {
     let at = raw.len().checked_sub(HALF_BYTES)?;
     let (before, half) = (raw.as_bytes().get(..at)?, raw.as_bytes().get(at..)?);
@@ -61,7 +62,7 @@ pub(super) fn trailing_half(raw: &str) -> Option<usize> {
             ..
         ]
     );
-    // Behind an odd number of backslashes this one is itself escaped.
+    // After an odd number of backslashes this backslash is itself escaped.
     let backslashes = before
         .iter()
         .rev()

@@ -1,28 +1,29 @@
-//! A JSON string on its way from one body to another, in the sender's own spelling for as long as
-//! nobody must look inside; and the writing of JSON.
+//! A JSON string that is copied from one body to another, kept in the sender's escaped form until
+//! its value is needed; and a JSON writer.
 //!
-//! It must not normalise: escapes, half surrogate pairs and all else of a token leave as they came.
+//! It must not normalise: escapes, half surrogate pairs and everything else in a token are written
+//! as they were read.
 //!
-//! Read next: `protocol/tree.rs`, where the tokens come from.
+//! Read next: `protocol/json_document.rs`, where the tokens come from.
 
 use super::scan::plain::Ends;
 use std::borrow::Cow;
 
-/// A string: the sender's token, or our own words.
+/// A string: the sender's token, or text of our own.
 #[derive(Clone, Debug)]
 pub enum Text<'a> {
-    /// What stands between the quotes; the bytes of its value in UTF-8, where they were counted.
+    /// The text between the quotes. `decoded`: length of its value in UTF-8 bytes, if known.
     Token {
         raw: &'a str,
         escaped: bool,
         decoded: Option<u32>,
     },
-    /// A value of ours, not yet escaped.
+    /// Text of our own, not yet escaped.
     Made(Cow<'a, str>),
 }
 
 impl<'a> Text<'a> {
-    /// `raw`: what stands between the quotes of a checked JSON string.
+    /// `raw`: the text between the quotes of a validated JSON string.
     pub(crate) fn token(raw: &'a str, escaped: bool) -> Self {
         Text::Token {
             raw,
@@ -31,7 +32,7 @@ impl<'a> Text<'a> {
         }
     }
 
-    /// The same, of which it is known how long its value is.
+    /// Creates a token whose value has a known length of `decoded` bytes.
     pub(crate) fn counted(raw: &'a str, decoded: u32) -> Self {
         Text::Token {
             raw,
@@ -44,8 +45,8 @@ impl<'a> Text<'a> {
         Text::Made(text.into())
     }
 
-    /// What it says. Half a surrogate pair, which no `str` can hold, becomes U+FFFD here (and only
-    /// here).
+    /// Returns the string's value. Half a surrogate pair, which a `str` cannot hold, becomes U+FFFD
+    /// here (and only here).
     pub fn into_value(self) -> Cow<'a, str> {
         match self {
             Text::Token {
@@ -60,7 +61,7 @@ impl<'a> Text<'a> {
         }
     }
 
-    /// As [`Text::into_value`], of a borrowed text.
+    /// Returns the string's value, borrowed.
     pub fn value(&self) -> Cow<'_, str> {
         match self {
             Text::Token {
@@ -75,7 +76,7 @@ impl<'a> Text<'a> {
         }
     }
 
-    /// The same text, lent.
+    /// Returns the string, borrowed.
     pub fn borrowed(&self) -> Text<'_> {
         match self {
             Text::Token {
@@ -109,14 +110,14 @@ impl<'a> Text<'a> {
         }
     }
 
-    /// Nothing but white space.
+    /// Returns whether the string has only white space.
     pub fn is_blank(&self) -> bool {
         let shown = match self {
             Text::Token { raw, .. } => *raw,
             Text::Made(text) => text.as_ref(),
         };
-        // The usual text shows at its first letter; only what begins with an escape or white space
-        // needs a look.
+        // Usually the first character decides. Only a text that begins with an escape or white
+        // space needs a scan.
         match shown.bytes().next() {
             None => true,
             Some(first) if first.is_ascii_graphic() && first != b'\\' => false,
@@ -124,7 +125,7 @@ impl<'a> Text<'a> {
         }
     }
 
-    /// The first `code_points` and the rest; all and nothing where there are no more.
+    /// Splits the string after `code_points`. The second part is empty if the string is not longer.
     pub fn cut(self, code_points: u64) -> (Self, Self) {
         let mut letters = self.letters();
         let behind = letters.rest.as_str().len();
@@ -143,7 +144,7 @@ impl<'a> Text<'a> {
         }
     }
 
-    /// Without white space at its end.
+    /// Returns the string without trailing white space.
     pub fn trimmed_end(&self) -> Self {
         let mut letters = self.letters();
         let (whole, mut end) = (letters.rest.as_str().len(), 0);
@@ -160,8 +161,8 @@ impl<'a> Text<'a> {
         }
     }
 
-    /// Appends the string's inside, escaped, without quotes: so texts are joined without being
-    /// read.
+    /// Appends the inside of the string, escaped, without quotes. Texts can be joined this way
+    /// without decoding them.
     pub fn write_inside(&self, out: &mut Vec<u8>) {
         match self {
             Text::Token { raw, .. } => out.extend_from_slice(raw.as_bytes()),
@@ -176,8 +177,8 @@ impl<'a> Text<'a> {
         out.push(b'"');
     }
 
-    /// The value's letters, read off the token: no memory is taken. Half a surrogate pair is one
-    /// U+FFFD.
+    /// Iterates over the characters of the value without allocating. Half a surrogate pair yields
+    /// one U+FFFD.
     pub fn letters(&self) -> Letters<'_> {
         match self {
             Text::Token { raw, escaped, .. } => Letters {
@@ -191,7 +192,7 @@ impl<'a> Text<'a> {
         }
     }
 
-    /// Bytes of the value in UTF-8: for estimates.
+    /// Length of the value in UTF-8 bytes, for estimates.
     pub fn decoded_bytes(&self) -> u64 {
         let length = match self {
             Text::Token {
@@ -211,7 +212,7 @@ impl<'a> Text<'a> {
         u64::try_from(length).unwrap_or(u64::MAX)
     }
 
-    /// Unicode code points of the value.
+    /// Number of Unicode code points of the value.
     pub fn code_points(&self) -> u64 {
         let count = match self {
             Text::Token {
@@ -234,7 +235,7 @@ impl<'a> Text<'a> {
     }
 }
 
-/// Of [`Text::letters`].
+/// Iterator over the characters of a string's value.
 #[derive(Clone, Debug)]
 pub struct Letters<'a> {
     rest: std::str::Chars<'a>,
@@ -256,7 +257,7 @@ impl Iterator for Letters<'_> {
     }
 }
 
-/// What a letter behind a backslash stands for.
+/// Returns the character that a single-letter escape stands for.
 fn named(letter: char) -> char {
     match letter {
         'n' => '\n',
@@ -269,7 +270,7 @@ fn named(letter: char) -> char {
 }
 
 impl Letters<'_> {
-    /// Behind `\u`: its four digits, and those of the other half of a pair.
+    /// Decodes the four digits after `\u`, and the second half of a surrogate pair.
     fn coded(&mut self) -> char {
         let unit = digits(&mut self.rest);
         if let 0xd800..=0xdbff = unit {
@@ -286,14 +287,14 @@ impl Letters<'_> {
     }
 }
 
-/// Four hexadecimal digits.
+/// Reads four hexadecimal digits.
 fn digits(letters: &mut std::str::Chars<'_>) -> u32 {
     letters.by_ref().take(4).fold(0, |unit, digit| {
         (unit << 4) | digit.to_digit(16).unwrap_or(0)
     })
 }
 
-/// Texts joined as they came, not read: for what must be kept past its event.
+/// Buffer of joined texts, still escaped: for text that outlives its event.
 #[derive(Clone, Debug, Default)]
 pub struct Gathered {
     raw: Vec<u8>,
@@ -314,14 +315,14 @@ impl Gathered {
     }
 
     pub fn text(&self) -> Text<'_> {
-        // Tokens and escaped text are UTF-8, each of them and joined.
+        // Tokens and escaped text are UTF-8, so their concatenation is too.
         Text::token(
             std::str::from_utf8(&self.raw).unwrap_or_default(),
             self.escaped,
         )
     }
 
-    /// Bytes held.
+    /// Number of bytes held.
     pub fn len(&self) -> usize {
         self.raw.len()
     }
@@ -336,7 +337,7 @@ impl Gathered {
     }
 }
 
-/// Bytes of a token's value.
+/// Length of a token's value in bytes.
 fn decoded_length(raw: &str) -> usize {
     let mut length = 0;
     by_runs(raw, |run, letter| {
@@ -345,7 +346,7 @@ fn decoded_length(raw: &str) -> usize {
     length
 }
 
-/// The value of a token with escapes.
+/// Returns the value of a token with escapes.
 fn unescaped(raw: &str) -> String {
     let mut value = String::with_capacity(raw.len());
     by_runs(raw, |run, letter| {
@@ -355,8 +356,8 @@ fn unescaped(raw: &str) -> String {
     value
 }
 
-/// The inside of a string token as runs without an escape, each with the letter that the escape
-/// behind it stands for.
+/// Splits the inside of a string token into runs without escapes. Each run comes with the character
+/// of the escape that follows it.
 fn by_runs<'r>(raw: &'r str, mut each: impl FnMut(&'r str, Option<char>)) {
     let (bytes, mut ends, mut at) = (raw.as_bytes(), Ends::of(raw.as_bytes()), 0);
     loop {
@@ -400,7 +401,7 @@ pub(crate) fn escape(text: &str, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends checked JSON without the white space between its tokens.
+/// Appends valid JSON without the white space between its tokens.
 pub(crate) fn compact(json: &str, out: &mut Vec<u8>) {
     let bytes = json.as_bytes();
     let (mut ends, mut at, mut copied) = (Ends::of(bytes), 0, 0);
@@ -418,7 +419,7 @@ pub(crate) fn compact(json: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(bytes.get(copied..).unwrap_or_default());
 }
 
-/// Behind the quote that ends the string whose inside begins at `at`.
+/// Returns the position after the closing quote of the string whose inside begins at `at`.
 fn string_end(ends: &mut Ends<'_>, bytes: &[u8], mut at: usize) -> usize {
     loop {
         at = ends.after(at);
@@ -429,7 +430,7 @@ fn string_end(ends: &mut Ends<'_>, bytes: &[u8], mut at: usize) -> usize {
     }
 }
 
-/// Writes one JSON value, compact. It puts the commas; the caller closes what it opens.
+/// Writes one JSON value, compact. It inserts the commas; the caller closes what it opens.
 #[derive(Debug, Default)]
 pub struct Json {
     out: Vec<u8>,
@@ -442,7 +443,7 @@ impl Json {
         }
     }
 
-    /// Appends to bytes that are there: behind `{`, `[` or `:` no comma is put.
+    /// Appends to existing bytes. It inserts no comma after `{`, `[` or `:`.
     pub fn onto(out: Vec<u8>) -> Self {
         Json { out }
     }
@@ -464,7 +465,7 @@ impl Json {
         }
     }
 
-    /// A member's name; its value must follow. `name` must need no escape.
+    /// Writes a member's name; its value must follow. `name` must not need escaping.
     pub fn key(&mut self, name: &str) -> &mut Self {
         self.comma();
         self.out.push(b'"');
@@ -473,7 +474,7 @@ impl Json {
         self
     }
 
-    /// A member's name as somebody else gave it.
+    /// Writes a member's name that may need escaping.
     pub fn key_text(&mut self, name: &Text<'_>) -> &mut Self {
         self.comma();
         name.write(&mut self.out);
@@ -503,14 +504,14 @@ impl Json {
         self
     }
 
-    /// A value that is JSON already.
+    /// Writes a value that is already JSON.
     pub fn raw(&mut self, json: &str) -> &mut Self {
         self.comma();
         self.out.extend_from_slice(json.as_bytes());
         self
     }
 
-    /// A value that is JSON already, without the white space between its tokens: one line.
+    /// Writes a value that is already JSON on one line, without the white space between its tokens.
     pub fn compact(&mut self, json: &str) -> &mut Self {
         self.comma();
         compact(json, &mut self.out);
@@ -545,7 +546,7 @@ impl Json {
         self.raw("null")
     }
 
-    /// One string of several texts, joined without being read.
+    /// Writes one string that joins several texts without decoding them.
     pub fn joined<'t, 'a: 't>(
         &mut self,
         texts: impl IntoIterator<Item = &'t Text<'a>>,

@@ -1,10 +1,10 @@
-//! From one protocol to the other: the request through the form and out in the vendor's words, the
-//! answer back as events, streamed or folded.
+//! Translates between protocols: a request through the canonical form to the vendor's protocol, and
+//! the answer back as events, streamed or folded.
 //!
-//! It must not know either protocol's fields: it only joins the rooms' doors. It has no clock and
-//! no chance of its own: both come from above.
+//! It must not know the fields of any protocol: it only connects the readers and writers. It has no
+//! clock and no source of random numbers: the caller passes both in.
 //!
-//! Read next: `protocol/form.rs`, then the room of the caller's protocol.
+//! Read next: `protocol/ir.rs`, then the folder of the caller's protocol.
 
 use super::answer::{Completion, Fault, StopReason, Whole};
 use super::failure::{Failure, Kind, VendorError};
@@ -23,36 +23,36 @@ use crate::usage::{
 };
 use bytes::Bytes;
 
-/// The deepest nesting of an answer that is read. Requests are bounded more tightly.
+/// Maximum nesting depth of an answer. Requests have a lower limit.
 pub(super) const ANSWER_DEPTH_MAX: u32 = 128;
 
-/// The most memory for a tree that a stream keeps for its next event.
+/// Maximum node buffer that a stream keeps for its next event.
 const IDLE_NODES_MAX: usize = 1024;
 
-/// A request that is to be said in the vendor's protocol.
+/// A request to be translated to the vendor's protocol.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked<'a> {
     pub surface: Protocol,
     pub body: &'a [u8],
     pub target: Target<'a>,
-    /// Whose end users are told apart, by a hash.
+    /// Account id. Its hash distinguishes the end users of different accounts.
     pub account_id: &'a str,
-    /// Where the account can pay for less than was asked: the limit to send.
+    /// Output limit to send, if the account can pay for less than the caller asked for.
     pub output_limit: Option<u64>,
-    /// Every warning is a refusal.
+    /// Whether every warning refuses the request.
     pub strict: bool,
-    /// Seconds since 1970, for an answer that tells when it began and when it was whole.
+    /// Returns Unix time in seconds, for an answer that states when it began and when it completed.
     pub clock: fn() -> u64,
     /// This request's own id.
     pub request_id: &'a str,
-    /// What the caller is told where the vendor reports no usage.
+    /// Estimates the usage for the client if the vendor reports none.
     pub estimator: UsageEstimator,
 }
 
 #[cfg(test)]
 impl<'a> Asked<'a> {
-    /// As the unit tests of the rooms ask it: of the vendor that defined the protocol, without a
-    /// limit of ours.
+    /// Creates the request as the readers' and writers' unit tests need it: for the vendor that
+    /// defined the protocol, without a limit of ours.
     pub(crate) fn in_test(
         surface: Protocol,
         body: &'a [u8],
@@ -83,34 +83,34 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// The request in the vendor's words.
+/// The request in the vendor's protocol.
 #[derive(Debug)]
 pub struct Translated {
     pub body: Bytes,
-    /// `action:path`, sorted.
+    /// Warnings `action:path`, sorted.
     pub warnings: Vec<String>,
-    /// The vendor is asked for a stream, whether or not the caller did.
+    /// Whether the vendor request asks for a stream, independently of the caller.
     pub streams: bool,
-    /// A thinking configuration or thinking blocks went out, which the vendor may refuse for
-    /// reasons that only it can see.
+    /// Whether a thinking configuration or thinking blocks are sent, which the vendor may refuse
+    /// for reasons that only it can check.
     pub carries_thinking: bool,
-    /// A thinking budget in it is the caller's own, and was not made here.
+    /// Whether a thinking budget in it is the caller's own, not one inserted here.
     pub budget_is_given: bool,
     pub recall: Recall,
 }
 
-/// What the writers are told besides the request.
+/// Further input of the request writers.
 #[derive(Clone, Copy, Debug)]
 pub struct Given<'a> {
     pub target: Target<'a>,
     pub account_id: &'a str,
-    /// Lowered by what the account can pay.
+    /// Lowered to what the account can pay.
     pub output_limit: Option<u64>,
-    /// Leave reasoning out: the vendor refused it the first time.
+    /// Whether to leave reasoning out, because the vendor refused it the first time.
     pub without_thinking: bool,
 }
 
-/// What a writer of requests made.
+/// Output of a request writer.
 #[derive(Debug, Default)]
 pub struct Written {
     pub body: Vec<u8>,
@@ -118,8 +118,8 @@ pub struct Written {
     pub carries_thinking: bool,
 }
 
-/// What comes of every member of a surface's requests when they are translated. How a path is
-/// written stands with each table.
+/// Returns the outcome of every member of a surface's requests in translation. Each table explains
+/// its path syntax.
 pub fn fields(surface: Protocol) -> &'static [(&'static str, Outcome)] {
     match surface {
         Protocol::Chat => chat::read_request::FIELDS,
@@ -128,17 +128,18 @@ pub fn fields(surface: Protocol) -> &'static [(&'static str, Outcome)] {
     }
 }
 
-/// Memory for the tree of a request and all that is built from it, for each of its values. Measured
+/// Memory in bytes for a request's token tree and all structures built from it, per value. Measured
 /// by the peak of the resident memory while 100 000 to 900 000 values were counted: 111 to 144
 /// bytes for short messages, 127 to 180 for short text blocks, 30 to 41 for numbers.
 const TREE_BYTES_PER_VALUE: u64 = 160;
 
-/// Memory that translating or counting a request of `values` takes beside its texts.
+/// Returns the memory needed to translate or count a request with this number of values, in
+/// addition to its texts.
 pub fn tree_bytes(values: u64) -> u64 {
     values.saturating_mul(TREE_BYTES_PER_VALUE)
 }
 
-/// The vendor's path for answers.
+/// Returns the vendor's path for answers.
 pub fn path(vendor: Protocol) -> &'static str {
     match vendor {
         Protocol::Chat => "/v1/chat/completions",
@@ -147,12 +148,12 @@ pub fn path(vendor: Protocol) -> &'static str {
     }
 }
 
-/// Says a request in the vendor's words. `without_thinking`: again, after the vendor refused its
-/// reasoning.
+/// Translates a request to the vendor's protocol. `without_thinking`: retry after the vendor
+/// refused the reasoning.
 ///
 /// # Errors
-/// The request breaks a rule of its surface, or asks for what the model cannot do and must not be
-/// done without.
+/// Returns a failure if the request breaks a rule of its surface, or requires a feature that the
+/// model lacks.
 pub fn request(asked: &Asked<'_>, without_thinking: bool) -> Result<Translated, Failure> {
     let tree = read_tree(asked.body)?;
     let mut warnings = Warnings::default();
@@ -232,10 +233,10 @@ pub fn request(asked: &Asked<'_>, without_thinking: bool) -> Result<Translated, 
     })
 }
 
-/// Input tokens of a request, estimated upwards.
+/// Returns the estimated input tokens of a request, rounded up.
 ///
 /// # Errors
-/// The body breaks a rule of its surface.
+/// Returns a failure if the body breaks a rule of its surface.
 pub fn count_tokens(surface: Protocol, body: &[u8]) -> Result<u64, Failure> {
     let tree = read_tree(body)?;
     let request =
@@ -262,7 +263,7 @@ fn read<'a>(
     }
 }
 
-/// A vendor's stream on its way to a client of the other protocol.
+/// Translation of a vendor's stream for a client of another protocol.
 #[derive(Debug)]
 pub struct StreamTranslation {
     decoder: Decoder,
@@ -289,7 +290,7 @@ enum Writer {
     ResponsesWhole(responses::write_stream::Whole),
 }
 
-/// Counts what goes by.
+/// Observes the events and forwards them to the writer.
 #[derive(Debug)]
 struct Tally {
     writer: Writer,
@@ -297,7 +298,7 @@ struct Tally {
     started: bool,
     has_content: bool,
     completion: Completion,
-    /// The last event came without a stop reason.
+    /// Whether the last event came without a stop reason.
     is_cut: bool,
     generated_bytes: u64,
     counters: Option<VendorCounters>,
@@ -305,12 +306,12 @@ struct Tally {
     tier: Option<ServiceTier>,
     estimator: UsageEstimator,
     bounds: UsageBounds,
-    /// The answer is ended here, and its usage is given.
+    /// Whether the gateway ended the answer and set its usage.
     is_limited: bool,
     is_refusal: bool,
     has_other_output: bool,
     shows_thinking: bool,
-    /// Halves of letters, by slot.
+    /// Split surrogate pairs, by slot.
     halves: Halves<u32>,
 }
 
@@ -341,7 +342,7 @@ impl Sink for Tally {
 }
 
 impl Tally {
-    /// More of a text, with whole letters.
+    /// Handles a text delta; joins split surrogate pairs.
     fn delta(&mut self, slot: u32, text: &Text<'_>) {
         let Text::Token { raw, escaped, .. } = text else {
             return self.pass(Event::Delta {
@@ -403,7 +404,7 @@ impl Tally {
                 if self.is_cut {
                     return;
                 }
-                // An estimate may rest on all that was generated.
+                // An estimate may depend on everything generated.
                 if !self.is_limited {
                     self.send_usage();
                 }
@@ -453,12 +454,12 @@ impl Tally {
         }
     }
 
-    /// The answer is complete and the writer has all of it.
+    /// Returns whether the answer is complete and the writer has all of it.
     fn completed(&self) -> bool {
         self.completion.is_complete() && !self.overflowed()
     }
 
-    /// The faults of an answer that only show once an event was read.
+    /// Checks for errors that show only after an event was read.
     fn check(&self) -> Result<(), Fault> {
         if self.overflowed() {
             return Err(Fault::TooLarge);
@@ -481,7 +482,7 @@ impl Tally {
         }
     }
 
-    /// Gives the writer what the counters mean so far.
+    /// Sends the usage known so far to the writer.
     fn send_usage(&mut self) {
         let final_usage = self.usage().map(|metered| metered.usage);
         if let Some(usage) = final_usage.or_else(|| self.counted().map(|metered| metered.usage)) {
@@ -492,7 +493,7 @@ impl Tally {
         }
     }
 
-    /// What is counted so far, without any estimate.
+    /// Returns the usage counted so far, without any estimate.
     fn counted(&self) -> Option<MeteredUsage> {
         Some(meter(
             self.counters.as_ref()?,
@@ -501,14 +502,14 @@ impl Tally {
         ))
     }
 
-    /// As far as it is known.
+    /// Returns the usage as far as it is known.
     fn learned(&self) -> Option<Usage> {
         self.counted()
             .map(|metered| metered.usage)
             .or_else(|| self.tier.map(Usage::of_tier))
     }
 
-    /// What the answer used, once the vendor has counted to the end.
+    /// Returns the usage once the vendor has reported final counts.
     fn usage(&self) -> Option<MeteredUsage> {
         let counters = self.counters.as_ref().filter(|_| self.is_final)?;
         let estimate = self.estimator.usage(self.learned(), self.generated_bytes);
@@ -520,7 +521,7 @@ impl Tally {
         self.vendor == Protocol::Messages && self.is_refusal && is_nothing
     }
 
-    /// The writer had to hold back more than it may.
+    /// Returns whether the writer would have to buffer more than its limit.
     fn overflowed(&self) -> bool {
         match &self.writer {
             Writer::ChatStream(writer) => writer.overflowed(),
@@ -532,7 +533,7 @@ impl Tally {
         }
     }
 
-    /// What may leave now. Of a whole answer nothing, until it is complete.
+    /// Appends what may be sent now. A whole answer yields nothing until it is complete.
     fn take(&mut self, out: &mut Vec<u8>) {
         let completed = self.completed();
         match &mut self.writer {
@@ -548,8 +549,8 @@ impl Tally {
 }
 
 impl StreamTranslation {
-    /// `streamed`: the caller wants a stream too; else the answer is folded into one body.
-    /// `event_bytes_max`: the largest event of the vendor that is held.
+    /// `streamed`: the caller also wants a stream; otherwise the answer is folded into one body.
+    /// `event_bytes_max`: maximum size of a vendor's event.
     pub fn new(
         vendor: Protocol,
         surface: Protocol,
@@ -571,12 +572,14 @@ impl StreamTranslation {
         }
     }
 
-    /// Appends to `out` what may be sent on of the vendor's `bytes`. The terminal event's bytes are
-    /// in `out` when [`StreamTranslation::completed`] turns true within this call: the caller
-    /// journals before it releases `out`. After a fault or the terminal event, bytes are dropped.
+    /// Reads the vendor's `bytes` and appends to `out` what the gateway may send on. The bytes of
+    /// the terminal event are in `out` when [`StreamTranslation::is_complete`] turns true within
+    /// this call: the caller must write its journal before it releases `out`. After an error or the
+    /// terminal event, further bytes are dropped.
     ///
     /// # Errors
-    /// The stream cannot go on; nothing of the event at fault was passed on.
+    /// Returns an [`UpstreamError`] if the stream cannot continue. Nothing of the faulty event was
+    /// sent on.
     pub fn push(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Fault> {
         if self.is_over {
             return Ok(());
@@ -588,11 +591,12 @@ impl StreamTranslation {
         outcome
     }
 
-    /// The vendor's body ended. What is missing of a complete answer's end is added.
+    /// Handles the end of the vendor's body. Appends to `out` what a complete answer still lacks at
+    /// its end.
     ///
     /// # Errors
-    /// The answer is not complete: the vendor's last words if they are an error, else
-    /// [`Fault::Cut`]; or [`Fault::TooLarge`].
+    /// Returns an error if the answer is not complete: the vendor's error if its last event is one,
+    /// else [`UpstreamError::Cut`]; or [`UpstreamError::TooLarge`].
     pub fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), Fault> {
         if self.is_over {
             return if self.tally.completed() {
@@ -602,8 +606,8 @@ impl StreamTranslation {
             };
         }
         self.is_over = true;
-        // Some vendors leave out the last blank line; a line that was cut is not JSON and shows as
-        // such.
+        // Some vendors omit the last blank line. A truncated line is not valid JSON, so it is
+        // detected.
         self.decoder.close();
         let fault = self.pass().err();
         let outcome = match fault.filter(|fault| matches!(fault, Fault::Vendor(_))) {
@@ -614,7 +618,7 @@ impl StreamTranslation {
         outcome
     }
 
-    /// Ends an answer whose last event does not come.
+    /// Ends an answer whose last event is missing.
     fn end(&mut self, fault: Option<Fault>) -> Result<(), Fault> {
         if self.tally.overflowed() {
             return Err(Fault::TooLarge);
@@ -639,8 +643,8 @@ impl StreamTranslation {
                 Err(_) => return Err(Fault::TooLarge),
             };
             let data = event.data.unwrap_or_default().trim_ascii();
-            // By the rules of event streams nothing is no event; a comment wrapped as data is none
-            // either.
+            // By the rules of event streams, empty data is not an event; a comment wrapped as data
+            // is not one either.
             if data.is_empty() || data.starts_with(b":") {
                 continue;
             }
@@ -650,7 +654,7 @@ impl StreamTranslation {
                 Reader::Messages(reader) => reader.event(event.name, data, nodes, &mut self.tally),
                 Reader::Responses(reader) => reader.event(event.name, data, nodes, &mut self.tally),
             };
-            // One large event must not make a long stream large for good.
+            // One large event must not enlarge the memory of a long stream permanently.
             self.nodes = if nodes.capacity() > IDLE_NODES_MAX {
                 Nodes::new()
             } else {
@@ -662,7 +666,7 @@ impl StreamTranslation {
         Ok(())
     }
 
-    /// Ends the answer here, at the output limit. `usage` is what the caller is told of it.
+    /// Ends the answer here, at the output limit. `usage` is the usage reported to the client.
     pub fn end_at_limit(&mut self, usage: &Usage, out: &mut Vec<u8>) {
         self.tally.is_limited = true;
         for event in [
@@ -679,63 +683,64 @@ impl StreamTranslation {
         self.is_over = true;
     }
 
-    /// The answer is whole, and its last byte was given out.
+    /// Returns whether the answer is complete and its last byte was written to `out`.
     pub fn completed(&self) -> bool {
         self.tally.completed()
     }
 
-    /// The stop reason has come, and the last event has not.
+    /// Returns whether the stop reason has come and the last event has not.
     pub fn is_finishing(&self) -> bool {
         self.tally.completion.is_finishing()
     }
 
-    /// More than the answer's opening was heard.
+    /// Returns whether more than the answer's opening has come.
     pub fn has_content(&self) -> bool {
         self.tally.has_content
     }
 
-    /// Anything was heard of the answer.
+    /// Returns whether any event of the answer has come.
     pub fn started(&self) -> bool {
         self.tally.started
     }
 
-    /// What the answer used, once the vendor has counted to the end.
+    /// Returns the usage once the vendor has reported final counts.
     pub fn usage(&self) -> Option<MeteredUsage> {
         self.tally.usage()
     }
 
-    /// Output as the vendor counts it so far, which may be more than the request can use.
+    /// Returns the output as the vendor counts it so far. It may exceed the request's upper bound.
     pub fn counted_output(&self) -> u64 {
         self.tally
             .counted()
             .map_or(0, |metered| metered.counted_output)
     }
 
-    /// The usage so far, as a vendor tells it before its end.
+    /// Returns the usage so far, if the vendor reports it before the end.
     pub fn input_learned(&self) -> Option<Usage> {
         self.tally.learned()
     }
 
-    /// Bytes of text, reasoning, refusal and tool arguments, as UTF-8: for estimates.
+    /// UTF-8 bytes of text, reasoning, refusal and tool arguments, for estimates.
     pub fn generated_bytes(&self) -> u64 {
         self.tally.generated_bytes
     }
 
-    /// Any thinking was seen, be it by its signature alone.
+    /// Returns whether any thinking was seen, if only its signature.
     pub fn shows_thinking(&self) -> bool {
         self.tally.shows_thinking
     }
 
-    /// A messages vendor refused before any output, which it documents as free.
+    /// Returns whether a messages vendor refused before any output. The vendor documents this as
+    /// free.
     pub fn refused_free(&self) -> bool {
         self.tally.refused_free()
     }
 }
 
-/// Reads a vendor's whole answer and says it in the caller's protocol.
+/// Reads a vendor's whole answer and writes it in the caller's protocol.
 ///
 /// # Errors
-/// It is none.
+/// Returns an [`UpstreamError`] if the body is not a complete answer.
 pub fn whole(
     vendor: Protocol,
     surface: Protocol,
@@ -751,7 +756,7 @@ pub fn whole(
         Protocol::Messages => messages::read_stream::whole(tree.root(), &mut tally)?,
         Protocol::Responses => responses::read_stream::whole(tree.root(), &mut tally)?,
     }
-    // Nothing was cut on its way: the body has no stop reason.
+    // A whole body cannot be cut off in transit; it lacks a stop reason.
     tally.check().map_err(|fault| {
         if fault == Fault::Cut {
             Fault::Empty
@@ -770,8 +775,8 @@ pub fn whole(
     })
 }
 
-/// The vendor refuses the reasoning that came with a request: what only it can check, such as a
-/// signature.
+/// Returns whether the vendor refuses the reasoning that came with a request, for a reason that
+/// only it can check, such as a signature.
 pub fn refuses_thinking(error_body: &[u8]) -> bool {
     let error = VendorError::read(error_body).unwrap_or_default();
     let says = |word: &str| error.message.contains(word);
@@ -785,7 +790,8 @@ pub fn refuses_thinking(error_body: &[u8]) -> bool {
     by_messages || by_responses
 }
 
-/// A chat vendor's model that reasons had no room to say anything; it calls that an error.
+/// Returns whether a reasoning model of a chat vendor ran into the output limit before any output.
+/// The vendor reports that as an error.
 pub fn means_limit_reached(error_body: &[u8]) -> bool {
     let message = VendorError::read(error_body).unwrap_or_default().message;
     message.starts_with(
@@ -793,7 +799,7 @@ pub fn means_limit_reached(error_body: &[u8]) -> bool {
     )
 }
 
-/// An answer that ran into its output limit before anything was said.
+/// Returns an answer that reached its output limit before any output.
 pub fn nothing_said(
     vendor: Protocol,
     surface: Protocol,

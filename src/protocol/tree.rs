@@ -1,44 +1,44 @@
-//! A JSON text as a flat list of borrowed tokens, made in one pass: what the translators read.
+//! A JSON text as a flat list of borrowed tokens, built in one pass. The translators read it.
 //!
-//! It must not copy, unescape or convert anything by itself: a text, a schema or an image stays the
-//! slice that the sender wrote, and whoever wants to look inside asks for it. Explicit `null`
-//! equals absent, as both protocols have it. Pass-through does without: it needs no tree.
+//! It must not copy, unescape or convert on its own: a text, a schema or an image remains the slice
+//! that the sender wrote, and a caller that needs the value asks for it. Explicit `null` counts as
+//! absent, as in both protocols. Passthrough does not use it.
 //!
-//! Read next: `protocol/form.rs`, whose parts point into a tree.
+//! Read next: `protocol/ir.rs`, whose parts point into a document.
 
 use super::scan::{self, Broken, COUNT_MAX, Kind, Scan};
 use super::text::Text;
 use std::borrow::Cow;
 
-/// The tokens of one text.
+/// The tokens of one JSON text.
 #[derive(Debug)]
 pub struct Tree<'a> {
     text: &'a str,
     nodes: Vec<Node>,
 }
 
-/// The memory of a tree, to be used again for the next one.
+/// The node buffer of a document, for reuse by the next one.
 pub type Nodes = Vec<Node>;
 
-/// One token. Of an object the children are keys and values in turn.
+/// One token. The children of an object are keys and values in turn.
 #[derive(Clone, Copy, Debug)]
 pub struct Node {
     kind: Kind,
     start: u32,
     end: u32,
-    /// Of a string: bytes of its value in UTF-8; as many as stand between the quotes where nothing
-    /// is escaped.
+    /// For a string: length of its value in UTF-8 bytes. It equals the length between the quotes if
+    /// the string has no escapes.
     decoded: u32,
-    /// The node behind this one and all that is in it.
+    /// Index of the node after this one and all its descendants.
     next: u32,
 }
 
 impl<'a> Tree<'a> {
-    /// Reads `text`, which must hold one JSON value, at most `depth_max` levels deep. `nodes` is
-    /// memory to be used again; what was in it is gone.
+    /// Parses `text`, which must hold one JSON value, at most `depth_max` levels deep. Reuses the
+    /// memory of `nodes` and clears it first.
     ///
     /// # Errors
-    /// The text is no JSON, too deep, or larger than 4 GiB.
+    /// Returns an error if the text is not JSON, is too deep, or is larger than 4 GiB.
     pub(crate) fn read(text: &'a str, depth_max: u32, mut nodes: Nodes) -> Result<Self, Broken> {
         nodes.clear();
         if u32::try_from(text.len()).is_err() {
@@ -50,12 +50,12 @@ impl<'a> Tree<'a> {
         Ok(Tree { text, nodes })
     }
 
-    /// The whole.
+    /// Returns the root value.
     pub fn root(&self) -> Value<'_> {
         Value { tree: self, at: 0 }
     }
 
-    /// Gives the memory back.
+    /// Returns the node buffer for reuse.
     pub fn into_nodes(self) -> Nodes {
         self.nodes
     }
@@ -99,7 +99,7 @@ impl Node {
         next: u32::MAX,
     };
 
-    /// The string that becomes the node `at`.
+    /// Builds the node of a string that is stored at index `at`.
     fn string(text: &scan::Text<'_>, at: usize) -> Self {
         Node {
             kind: Kind::String,
@@ -110,18 +110,18 @@ impl Node {
         }
     }
 
-    /// Bytes of what was written, the quotes of a string included.
+    /// Length of the token in bytes, including the quotes of a string.
     fn bytes(&self) -> u32 {
         self.end.saturating_sub(self.start)
     }
 }
 
-/// Fits: a text of 4 GiB and more was refused.
+/// Converts an index. It always fits, because a text of 4 GiB or more was refused.
 fn index(at: usize) -> u32 {
     u32::try_from(at).unwrap_or(u32::MAX)
 }
 
-/// One value of a tree.
+/// One value of a document.
 #[derive(Clone, Copy)]
 pub struct Value<'a> {
     tree: &'a Tree<'a>,
@@ -154,7 +154,7 @@ impl<'a> Value<'a> {
         self.node().kind
     }
 
-    /// The token as it was written, white space inside included.
+    /// Returns the token as written, including inner white space.
     pub fn raw(self) -> &'a str {
         self.slice(self.node())
     }
@@ -175,10 +175,10 @@ impl<'a> Value<'a> {
         self.kind() == Kind::String
     }
 
-    /// The member of that name, the last one where it is given twice; `None` for null, and for what
-    /// is no object.
+    /// Returns the member of that name, or the last one if there are several. Returns `None` for
+    /// null, and if the value is not an object.
     pub fn get(self, name: &str) -> Option<Value<'a>> {
-        // A name without escapes is as long as it is written: most others are told by that.
+        // A name without escapes has a known length: comparing lengths skips most other keys.
         let mut found = None;
         let (mut members, bytes) = (self.members(), name.len().saturating_add(2));
         while let Some(key) = members.key() {
@@ -198,7 +198,8 @@ impl<'a> Value<'a> {
         found.filter(|value| !value.is_null())
     }
 
-    /// The members of an object with their keys, nulls included; nothing for any other value.
+    /// Returns the members of an object with their keys, including nulls; nothing for any other
+    /// value.
     pub fn members(self) -> Members<'a> {
         let node = self.node();
         let end = if node.kind == Kind::Object {
@@ -213,7 +214,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The items of an array, nulls included; nothing for any other value.
+    /// Returns the items of an array, including nulls; nothing for any other value.
     pub fn items(self) -> Items<'a> {
         let node = self.node();
         let end = if node.kind == Kind::Array {
@@ -228,7 +229,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The string token, if it is one.
+    /// Returns the string token, if the value is a string.
     pub fn text(self) -> Option<Text<'a>> {
         let node = self.node();
         if node.kind != Kind::String {
@@ -241,12 +242,12 @@ impl<'a> Value<'a> {
         Some(Text::counted(inside.unwrap_or_default(), node.decoded))
     }
 
-    /// The string's value, if it is one.
+    /// Returns the string's value, if the value is a string.
     pub fn string(self) -> Option<Cow<'a, str>> {
         self.text().map(Text::into_value)
     }
 
-    /// It is this string.
+    /// Returns whether the value is the string `wanted`.
     pub fn is(self, wanted: &str) -> bool {
         self.text().is_some_and(|text| text.is(wanted))
     }
@@ -259,7 +260,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// A count: plain digits, at most 2^53.
+    /// Returns the value as a count: digits only, at most 2^53.
     pub fn count(self) -> Option<u64> {
         let raw = self.raw();
         if self.kind() != Kind::Number || !raw.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -268,8 +269,8 @@ impl<'a> Value<'a> {
         raw.parse().ok().filter(|count| *count <= COUNT_MAX)
     }
 
-    /// Any number, as near as a double comes. For rules about ranges; what is sent on is
-    /// [`Value::raw`].
+    /// Returns any number as the nearest `f64`, for range checks. To forward a number, use
+    /// [`JsonValue::raw`].
     pub fn number(self) -> Option<f64> {
         if self.kind() != Kind::Number {
             return None;
@@ -278,7 +279,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// Of an object.
+/// Iterator over the members of an object.
 #[derive(Clone, Copy, Debug)]
 pub struct Members<'a> {
     tree: &'a Tree<'a>,
@@ -287,7 +288,7 @@ pub struct Members<'a> {
 }
 
 impl<'a> Members<'a> {
-    /// The next member's key.
+    /// Returns the next member's key without advancing.
     fn key(&self) -> Option<&'a Node> {
         if self.at < self.end {
             self.tree.nodes.get(self.at as usize)
@@ -296,7 +297,7 @@ impl<'a> Members<'a> {
         }
     }
 
-    /// The next member's value; goes on to the one behind it.
+    /// Returns the next member's value and advances to the member after it.
     fn step(&mut self) -> Value<'a> {
         let value = Value {
             tree: self.tree,
@@ -321,7 +322,7 @@ impl<'a> Iterator for Members<'a> {
     }
 }
 
-/// Of an array.
+/// Iterator over the items of an array.
 #[derive(Clone, Copy, Debug)]
 pub struct Items<'a> {
     tree: &'a Tree<'a>,

@@ -1,8 +1,8 @@
-//! Sign-up, sign-in and sign-out, and every other place where a password is typed (`try_password`).
+//! Sign-up, sign-in and sign-out, and the password check for all other forms (`try_password`).
 //!
-//! An unknown e-mail and a wrong password get the same answer in the same time. Hashes run two at a
-//! time, on blocking threads. Nobody is sent anywhere but to the dashboard afterwards, whatever the
-//! address says. Must not know how a password is kept.
+//! An unknown e-mail and a wrong password get the same response after the same time. At most two
+//! passwords are hashed concurrently, on blocking threads. Sign-in always redirects to the
+//! dashboard, whatever the URL contains. Must not know how a password is stored.
 
 use super::App;
 use super::browser;
@@ -30,18 +30,19 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 
-/// Password hashes at one time: each takes 19 MiB and a core.
+/// Maximum number of concurrent password hashes: each needs 19 MiB and a core.
 const HASHES_MAX: usize = 2;
 
-/// Requests that may wait for their hash or have it made; past it, 503.
+/// Maximum number of requests that wait for a hash or have one computed. Over the limit: 503.
 const HASH_PLACES: usize = 34;
 
-/// From one address; `patience.rs` slows it further.
+/// Limit per e-mail and client address; `login_backoff.rs` adds further delays.
 const SIGN_IN_EMAIL: Rate = Rate {
     count: 5,
     window_ms: 60_000,
 };
-/// From everywhere: so many that a stranger alone does not keep the holder out.
+/// Limit per e-mail over all addresses. It is high enough that a single attacker cannot keep the
+/// account holder out.
 const SIGN_IN_EMAIL_ANYWHERE: Rate = Rate {
     count: 100,
     window_ms: 60_000,
@@ -51,7 +52,7 @@ const SIGN_IN_ADDRESS: Rate = Rate {
     window_ms: 60_000,
 };
 
-/// What bounds the hashing of passwords.
+/// Limits the number of concurrent password hashes.
 pub struct Hashing {
     places: Arc<Semaphore>,
     running: Arc<Semaphore>,
@@ -67,7 +68,8 @@ impl Default for Hashing {
 }
 
 impl Hashing {
-    /// The permits go with the work: a client that leaves does not make room for a third hash.
+    /// Runs a hash. The permits move with the work, so a client that disconnects does not make room
+    /// for a third hash.
     pub async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -92,7 +94,7 @@ impl Hashing {
 pub struct Credentials {
     email: String,
     password: String,
-    /// Of sign-up, where that is for the invited.
+    /// Invitation code, if sign-up requires one.
     #[serde(default)]
     invite: String,
 }
@@ -139,7 +141,7 @@ fn sign_up_form(app: &App, email: &str, fault: Option<String>) -> SignUpPage {
     }
 }
 
-/// What a new account starts with, where the settings give a trial.
+/// Describes the trial of a new account, if the settings grant one.
 fn trial_of(signup: &Signup) -> Option<String> {
     let some = signup.trial_ms > 0 && signup.trial_credits.is_positive();
     some.then(|| {
@@ -151,7 +153,8 @@ fn trial_of(signup: &Signup) -> Option<String> {
     })
 }
 
-/// `7 days`, `36 hours`, `90 seconds`: the largest unit that fits exactly.
+/// Formats a duration as `7 days`, `36 hours` or `90 seconds`: in the largest unit that fits
+/// exactly.
 fn span(ms: i64) -> String {
     let units = [
         (86_400_000, "day"),
@@ -191,8 +194,8 @@ pub async fn sign_up(
         ));
     }
     let now_ms = now_ms();
-    // Tests and first steps sign up on the machine itself; a proxy there that names nobody brings
-    // everybody.
+    // Tests and first trials sign up from the machine itself, so loopback does not count. It does
+    // count if it is a proxy that does not name its client: anyone may be behind it.
     let counted = !address.to_canonical().is_loopback() || headers.contains_key(UNNAMED);
     let who = Who::AddressSigningUp(one_client(address));
     let rate = Rate {
@@ -230,9 +233,9 @@ pub async fn sign_up(
             signed_in(&app, &account.id, address, &headers, to).await
         }
         Err(error) => {
-            // An account that was made counts, and what tells a stranger something: a guess at an
-            // invitation, and an e-mail that has an account. Else addresses could be tried without
-            // end.
+            // An attempt counts if it created an account, or if its error reveals something:
+            // whether an invitation code is valid or an e-mail has an account. Otherwise an
+            // attacker could try addresses without limit.
             if counted && !matches!(error, AccountError::NoInvite | AccountError::EmailTaken) {
                 app.throttle.give_back(&who, rate);
             }
@@ -253,7 +256,7 @@ pub async fn sign_up(
     }
 }
 
-/// What a stranger is told; what is no fault of theirs becomes a problem.
+/// Describes an error for the person who signs up. Internal errors become a page error.
 fn not_signed_up(error: AccountError) -> Result<(StatusCode, String), Problem> {
     Ok(match error {
         AccountError::BadEmail => (
@@ -282,7 +285,7 @@ fn not_signed_up(error: AccountError) -> Result<(StatusCode, String), Problem> {
     })
 }
 
-/// Seconds until the next day's budget.
+/// Seconds until the trial budget of the next day.
 fn to_midnight(now_ms: i64) -> i64 {
     (86_400_000 - now_ms.rem_euclid(86_400_000)) / 1_000 + 1
 }
@@ -333,17 +336,17 @@ pub async fn sign_in(
 
 const TOO_OFTEN: &str = "Too many tries. Wait a little, then try again.";
 
-/// What became of a typed password.
+/// Result of a password check.
 pub enum Tried {
     Right(Account),
     Wrong,
-    /// It was not looked at.
+    /// The password was not checked.
     TooOften {
         seconds: i64,
     },
 }
 
-/// Looks at a password that somebody typed, as often as that may be done.
+/// Checks a password, within the limits on attempts.
 async fn try_password(
     app: &App,
     email: &str,
@@ -375,13 +378,13 @@ async fn try_password(
     Ok(Tried::Right(account))
 }
 
-/// What is wrong with a password that was asked for again.
+/// Why the check of a repeated password failed.
 pub struct Unconfirmed {
     pub status: StatusCode,
     pub fault: &'static str,
 }
 
-/// Makes sure that the visitor is who signed in, by the password typed in this very form.
+/// Confirms the user's identity by a password typed in the same form.
 pub async fn confirm(
     app: &App,
     visitor: &Visitor,
@@ -405,7 +408,8 @@ pub async fn confirm(
     }
 }
 
-/// As [`confirm`], where the password need not have been typed but within the last minutes.
+/// Confirms the user's identity like [`confirm_password`], but also accepts a password typed within
+/// the last minutes.
 pub async fn confirm_again(
     app: &App,
     form: &SignedForm,
@@ -417,8 +421,8 @@ pub async fn confirm_again(
     confirm(app, &form.visitor, form.field("password"), address).await
 }
 
-/// As it is counted. Nobody's e-mail is longer: cut, so that the tables' entries have a ceiling
-/// too.
+/// Normalizes an e-mail as a key for counting. It is cut at the maximum length of an e-mail, which
+/// bounds the size of the tables' entries too.
 fn throttled_email(email: &str) -> String {
     email
         .trim()
@@ -428,8 +432,8 @@ fn throttled_email(email: &str) -> String {
         .to_ascii_lowercase()
 }
 
-/// What a try at signing in counts against. It is counted before the hash, so that many at once
-/// gain nothing.
+/// Limits that an attempt to sign in counts against. It counts before the hash, so that concurrent
+/// attempts cannot bypass the limits.
 fn sign_in_counts(email: &str, address: IpAddr) -> [(Who, Rate); 3] {
     let place = one_client(address);
     [
@@ -459,8 +463,8 @@ pub fn with_retry_after(mut response: Response, seconds: i64) -> Response {
     response
 }
 
-/// A new session, whoever was signed in before: a token that was known before the sign-in opens
-/// nothing after it.
+/// Starts a new session, even if there was one. A token that was known before the sign-in is not
+/// valid after it.
 async fn signed_in(
     app: &App,
     account: &str,
@@ -524,8 +528,8 @@ mod tests {
             .unwrap_or_else(|_| panic!("{what}"));
     }
 
-    /// Lets everything go when it goes: a test that fails must not leave threads behind that work
-    /// for ever.
+    /// Releases all waiting threads when it is dropped, so that a failed test does not leave
+    /// threads running forever.
     struct Gate(Arc<AtomicBool>);
 
     impl Drop for Gate {

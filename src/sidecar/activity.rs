@@ -1,5 +1,5 @@
-//! What was billed: a row per response by filter, the same as a file, and each one's receipt. One
-//! account never sees another's.
+//! Billed responses: a filtered table, its CSV download, and the receipt of each response. An
+//! account never sees another account's responses.
 
 mod download;
 mod receipt;
@@ -22,15 +22,15 @@ pub use receipt::receipt;
 use serde::Deserialize;
 use std::sync::Arc;
 
-/// Rows of one page.
+/// Rows per page.
 const ROWS: u32 = 50;
 
-/// Responses that the overview shows.
+/// Number of responses that the overview shows.
 const LATEST: u32 = 5;
 
 const DAY_MS: i64 = 86_400_000;
 
-/// One response in a table.
+/// A response in a table.
 pub struct Row {
     pub request_id: String,
     pub at: String,
@@ -38,7 +38,7 @@ pub struct Row {
     pub surface: &'static str,
     pub key: String,
     pub outcome: &'static str,
-    /// Nothing was delivered, or not all.
+    /// The response was delivered incompletely or not at all.
     pub is_odd: bool,
     pub tokens_in: String,
     pub cached: String,
@@ -47,7 +47,7 @@ pub struct Row {
     pub estimated: bool,
 }
 
-/// What a visitor filters by, as it stands in the address. What is empty is not given.
+/// Filters from the URL's query. An empty value means no filter.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 pub struct Asked {
@@ -56,11 +56,11 @@ pub struct Asked {
     outcome: String,
     from: String,
     to: String,
-    /// The place of the last row of the page before.
+    /// Position of the last row of the previous page.
     before: String,
 }
 
-/// Something to choose in a filter.
+/// An option of a filter.
 struct Choice {
     value: String,
     name: String,
@@ -84,7 +84,7 @@ struct ActivityPage {
 
 impl Asked {
     /// # Errors
-    /// What is wrong with it, for the visitor.
+    /// Returns what is wrong with the filter, as a text for the user.
     fn filter(&self) -> Result<Filter, &'static str> {
         let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         let day = |text: &str| match text {
@@ -144,7 +144,7 @@ pub fn rows(receipts: &[Receipt]) -> Vec<Row> {
     receipts.iter().map(row).collect()
 }
 
-/// The last few responses.
+/// The latest responses.
 pub fn latest(billing: &Billing, account: &str) -> Result<Vec<Row>, StoreError> {
     Ok(rows(&billing.activity(
         account,
@@ -194,7 +194,7 @@ pub async fn list(
     let before = asked.place()?;
     let account = &visitor.account.id;
     let (status, receipts, fault) = match asked.filter() {
-        // One more than is shown tells whether there is another page.
+        // One more row than is shown, to know whether there is another page.
         Ok(filter) => (
             StatusCode::OK,
             app.billing.activity(account, &filter, before, ROWS + 1)?,
@@ -238,8 +238,8 @@ fn key_choices(app: &App, account: &str, chosen: &str) -> Result<Vec<Choice>, Pr
     Ok(keys.into_iter().map(choice).collect())
 }
 
-/// The catalog's, and whatever else was asked for: a model that was taken out of it has been billed
-/// all the same.
+/// Models of the catalog, and the chosen one: a model that was removed from the catalog may still
+/// have billed responses.
 fn model_choices(app: &App, chosen: &str) -> Vec<Choice> {
     let settings = app.settings.load();
     let mut ids: Vec<_> = settings

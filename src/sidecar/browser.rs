@@ -1,10 +1,10 @@
-//! What a browser says it is, in two words: enough for a person to know a session of theirs.
+//! Names a browser and its system in two words, so that users recognize their sessions.
 //!
-//! Only names from here are kept, never the header's own text.
+//! Stores only names from this file, never text from the header.
 
 use axum::http::{HeaderMap, header};
 
-/// Each says that it is some of those after it too.
+/// Browsers by their `User-Agent` token. Each also sends tokens of browsers further down the list.
 const BROWSERS: [(&str, &str); 8] = [
     ("Edg", "Edge"),
     ("OPR/", "Opera"),
@@ -25,7 +25,7 @@ const SYSTEMS: [(&str, &str); 6] = [
     ("Linux", "Linux"),
 ];
 
-/// `Firefox on Linux`
+/// Describes the browser, such as `Firefox on Linux`.
 pub fn name(headers: &HeaderMap) -> String {
     let said = headers
         .get(header::USER_AGENT)

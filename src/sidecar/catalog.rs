@@ -1,5 +1,4 @@
-//! The catalog: what can be asked for, at what price, and how to ask; as a page and as JSON.
-//! Public.
+//! The public catalog: available models, their prices and how to call them, as a page and as JSON.
 
 mod errors;
 mod losses;
@@ -22,14 +21,14 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// Ready-to-paste set-up for the three surfaces.
+/// Ready-to-paste configuration for the three surfaces.
 #[derive(Template)]
 #[template(path = "snippets.html")]
 pub struct Snippets {
     base_url: String,
-    /// Without one, the snippets read it from the environment.
+    /// A new key. If `None`, the snippets read the key from the environment.
     key: Option<String>,
-    /// A model for each surface, where the catalog has one.
+    /// One model per surface, if the catalog has one.
     chat: Option<String>,
     messages: Option<String>,
     responses: Option<String>,
@@ -39,7 +38,7 @@ impl Snippets {
     pub fn new(settings: &Settings, key: Option<&str>) -> Self {
         let first = |protocol| {
             let mut models = settings.catalog.models().iter();
-            // The surface's own protocol first: nothing is translated there.
+            // Prefer a model with the surface's own protocol, which needs no translation.
             let own = models
                 .clone()
                 .find(|model| door(model, protocol).passes(protocol));
@@ -55,33 +54,32 @@ impl Snippets {
     }
 }
 
-/// The model as a usual request of this surface meets it.
+/// The variant of the model that handles a plain request of this surface.
 fn door(model: &Arc<Model>, surface: Protocol) -> &Arc<Model> {
     model.door(surface, &Outline::default())
 }
 
-/// The surfaces that a model can be reached through: those first where a request is passed on as it
-/// is.
+/// The surfaces of a model, first those without translation.
 fn surfaces(model: &Arc<Model>) -> [Protocol; 3] {
     let mut surfaces = [Protocol::Chat, Protocol::Messages, Protocol::Responses];
     surfaces.sort_by_key(|surface| !door(model, *surface).passes(*surface));
     surfaces
 }
 
-/// The protocols that its vendor is spoken to in.
+/// The protocols that the gateway uses with the model's vendor.
 fn spoken(model: &Model) -> Vec<Protocol> {
     let also = model.by_responses.as_ref().map(|model| model.protocol());
     std::iter::once(model.protocol()).chain(also).collect()
 }
 
-/// What the model cannot be told through a surface.
+/// Parameters that the model does not support through a surface.
 #[derive(Serialize)]
 struct Lost {
     surface: Protocol,
     members: Vec<Loss>,
 }
 
-/// Where a request is translated.
+/// Limitations by surface, for surfaces that need translation.
 fn lost(model: &Arc<Model>) -> Vec<Lost> {
     let translated = surfaces(model)
         .into_iter()
@@ -93,7 +91,7 @@ fn lost(model: &Arc<Model>) -> Vec<Lost> {
     each.filter(|lost| !lost.members.is_empty()).collect()
 }
 
-/// Where a request is passed on, and repaired.
+/// Limitations by surface, for surfaces without translation, whose requests are repaired.
 fn repaired(model: &Arc<Model>) -> Vec<Lost> {
     let own = surfaces(model)
         .into_iter()
@@ -120,20 +118,20 @@ struct Row {
     id: String,
     aliases: Vec<String>,
     vendor: String,
-    /// Through which it is passed on.
+    /// The model's native protocols, which need no translation.
     spoken: String,
     surfaces: String,
-    /// Ids of the models that are asked in its place.
+    /// Ids of the fallback models.
     fallback: Vec<String>,
     context_tokens: String,
     max_output_tokens: String,
     input: String,
     cache_read: String,
     output: String,
-    /// Input sizes from which on all costs something else: a column each.
+    /// Input sizes from which on the prices differ; one column each.
     tiers: Vec<TierRow>,
     classes: Vec<Class>,
-    /// What else has a price, in words.
+    /// Descriptions of the other prices.
     extras: Vec<String>,
     lost: Vec<Lost>,
 }
@@ -142,7 +140,7 @@ struct TierRow {
     above_input_tokens: String,
 }
 
-/// A class of tokens and what it costs, by tier.
+/// A token class and its prices by tier.
 struct Class {
     name: &'static str,
     prices: Vec<String>,
@@ -290,7 +288,7 @@ fn model_json(model: &Arc<Model>) -> Value {
     })
 }
 
-/// Prices can change at any time: whoever keeps a copy asks again.
+/// Adds `no-cache`: prices can change at any time, so clients must revalidate their copy.
 fn revalidated(mut response: Response) -> Response {
     response
         .headers_mut()

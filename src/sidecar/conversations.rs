@@ -1,7 +1,7 @@
-//! Conversations: a client sends the whole history again with every turn, and here one sees what
-//! that comes to, and what caching takes off it.
+//! Conversations: a client resends the whole history with every turn. These pages show its cost and
+//! the savings through caching.
 //!
-//! A conversation is known by a key that tells nothing of what was said.
+//! The key of a conversation reveals nothing of its content.
 
 use super::App;
 use super::page::{Frame, grouped, html, when};
@@ -19,10 +19,10 @@ use axum::response::Response;
 use serde::Deserialize;
 use std::sync::Arc;
 
-/// Conversations of one page.
+/// Conversations per page.
 const ROWS: u32 = 50;
 
-/// Turns that are shown of a conversation: the last ones.
+/// Maximum number of turns shown of a conversation: the latest ones.
 const TURNS: u32 = 200;
 
 struct Row {
@@ -45,7 +45,7 @@ struct ConversationsPage {
     older: Option<String>,
 }
 
-/// One turn; numbers for the chart beside their texts.
+/// One turn: numbers for the chart, and their texts.
 struct Turn {
     number: u64,
     request_id: String,
@@ -68,9 +68,9 @@ struct ConversationPage {
     frame: Frame,
     row: Row,
     turns: Vec<Turn>,
-    /// Not all turns are shown.
+    /// Some turns are not shown.
     is_cut: bool,
-    /// How often as many tokens the last of the turns shown sent as the first one, in tenths.
+    /// Ratio of the tokens sent by the last turn shown to those sent by the first, in tenths.
     growth: Option<String>,
     saved: String,
 }
@@ -78,7 +78,7 @@ struct ConversationPage {
 #[derive(Deserialize, Default)]
 #[serde(default)]
 pub struct Asked {
-    /// When the last row of the page before was spoken in last, and which it was.
+    /// Cursor: time of the latest turn in the last row of the previous page, and that row's id.
     before: String,
 }
 
@@ -139,7 +139,7 @@ pub async fn one(
         ..Filter::default()
     };
     let mut receipts = app.billing.activity(account, &filter, None, TURNS)?;
-    // What failed was no turn.
+    // Failed requests are not turns.
     receipts.retain(|receipt| {
         !matches!(
             receipt.detail.outcome,

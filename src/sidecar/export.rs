@@ -1,8 +1,8 @@
-//! A copy of everything that an account has here, as one JSON document, written as it is read:
-//! however long the ledger, one page of it is in memory.
+//! A copy of all data of an account, as one JSON document. It is sent while it is read, so only one
+//! page of the ledger is in memory, whatever its length.
 //!
-//! No secret is in it: of a key, what the account holder is shown anyway; of a password and a
-//! session token, nothing.
+//! It contains no secrets: of a key only the data that the account holder sees anyway; of passwords
+//! and session tokens, nothing.
 
 use super::App;
 use super::problem::Problem;
@@ -20,7 +20,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// Entries that are read at one time.
+/// Entries per read.
 const PAGE: u32 = 200;
 
 pub async fn export(State(app): State<Arc<App>>, visitor: Visitor) -> Result<Response, Problem> {
@@ -34,7 +34,7 @@ pub async fn export(State(app): State<Arc<App>>, visitor: Visitor) -> Result<Res
         "sessions": app.accounts.sessions(&account.id, now_ms)?.iter().map(session).collect::<Vec<_>>(),
     })
     .to_string();
-    // The entries are the last member, and the document ends with them.
+    // The entries are the last member of the document.
     head.pop();
     head += ",\"entries\":[";
     let entries = Entries {
@@ -68,7 +68,7 @@ fn session(session: &OwnSession) -> Value {
     })
 }
 
-/// The document, part by part.
+/// The document, in parts.
 struct Entries {
     app: Arc<App>,
     account: String,
@@ -117,7 +117,7 @@ impl Stream for Entries {
                 return Poll::Ready(None);
             }
         };
-        // A document that breaks off is seen to be one: the body does not end as it should.
+        // An incomplete document is recognizable, because the body does not end properly.
         let cut = |problem| {
             log::error!("sidecar: export account {}: {problem:?}", self.account);
             std::io::Error::other("the export cannot be continued")

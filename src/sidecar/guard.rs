@@ -1,5 +1,5 @@
-//! What every request and every answer goes through: no change asked for by another site's page,
-//! and headers that leave an injected script nothing to do.
+//! Middleware for every request and response: refuses changes requested by another site's page, and
+//! sets headers that make an injected script useless.
 
 use super::App;
 use super::problem::Problem;
@@ -28,7 +28,7 @@ const HEADERS: [(HeaderName, &str); 5] = [
     ),
 ];
 
-/// Puts the security headers on; an answer that says nothing about caching is not to be stored.
+/// Adds the security headers. A response without a caching header gets `no-store`.
 pub async fn hardened(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     let headers = response.headers_mut();
@@ -47,7 +47,7 @@ pub async fn hardened(State(app): State<Arc<App>>, request: Request, next: Next)
     response
 }
 
-/// Refuses a change that another site's page asks for in a visitor's name.
+/// Refuses a change that another site's page requests in the user's name.
 pub async fn same_origin_only(
     State(app): State<Arc<App>>,
     request: Request,
@@ -63,9 +63,9 @@ pub async fn same_origin_only(
     Ok(next.run(request).await)
 }
 
-/// Browsers say where a request comes from: `Sec-Fetch-Site` on https and loopback, `Origin` on
-/// every POST. What says neither is no browser, so nobody's cookie is being misused; a signed-in
-/// form needs its token all the same.
+/// Browsers report the origin of a request: `Sec-Fetch-Site` on https and loopback, `Origin` on
+/// every POST. A request with neither header does not come from a browser, so it cannot misuse a
+/// user's cookie. A signed-in form needs its token in any case.
 fn same_origin(headers: &HeaderMap, base_url: &str) -> bool {
     if let Some(site) = headers.get("sec-fetch-site") {
         return site == "same-origin" || site == "none";
@@ -84,7 +84,7 @@ fn same_origin(headers: &HeaderMap, base_url: &str) -> bool {
         || matches!((own_host, host), (Some(own), Some(host)) if own.eq_ignore_ascii_case(host))
 }
 
-/// Scheme and authority of an address.
+/// Scheme and authority of a URL.
 fn origin_of(url: &str) -> &str {
     let start = url.find("://").map_or(0, |index| index + 3);
     let end = url

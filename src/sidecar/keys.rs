@@ -1,9 +1,9 @@
-//! API keys: making one (shown once, with ready-to-paste set-up), listing what each has spent and
-//! may, and the page of one: its settings, a pause, its successor, its end.
+//! API keys: creating a key (shown once, with ready-to-paste configuration), the list of keys with
+//! spend and limits, and the page of one key: settings, pause, rotation, revocation.
 //!
-//! A key in the clear is in the answers to `create` and `rotate` alone, which are never stored by a
-//! cache. An administrator's key moves money: it is made with the password at hand. Must not decide
-//! what a setting means.
+//! A plaintext key is only in the responses to `create` and `rotate`, which caches must not store.
+//! A key of an administrator can post credits, so creating it requires the password. Must not
+//! decide what a setting means.
 
 mod settings;
 
@@ -35,7 +35,7 @@ struct KeysPage {
     name: String,
     name_chars_max: usize,
     choices: Choices,
-    /// The password must be typed again to make a key.
+    /// Creating a key requires the password again.
     asks_password: bool,
 }
 
@@ -45,22 +45,22 @@ struct Row {
     shown: String,
     status: &'static str,
     live: bool,
-    /// Refused for now, by its holder's wish.
+    /// The key holder has disabled the key.
     disabled: bool,
     created: String,
     revoked: Option<String>,
     used: String,
     spent: String,
-    /// What is set for it, in words.
+    /// Description of the key's settings.
     limits: Vec<String>,
 }
 
-/// A key that has just been made.
+/// A key that was just created.
 struct Made {
     name: String,
     key: String,
     snippets: Snippets,
-    /// Until when the key works that this one takes the place of.
+    /// Time until which the replaced key works.
     old_until: Option<String>,
 }
 
@@ -85,7 +85,7 @@ struct RevokePage {
     key: Row,
 }
 
-/// How long a key may work on beside its successor.
+/// Options for the time that a key works after its rotation.
 const OVERLAPS: [(&str, &str); 4] = [
     ("0", "not at all"),
     ("1", "1 hour"),
@@ -154,8 +154,7 @@ pub async fn list(State(app): State<Arc<App>>, visitor: Visitor) -> Result<Respo
     Ok(html(StatusCode::OK, &page(&app, &visitor)?))
 }
 
-/// Answers with the page itself, not with a redirect to it: the key is nowhere to be read from
-/// again.
+/// Responds with the page itself instead of a redirect: the key cannot be read again later.
 pub async fn create(
     State(app): State<Arc<App>>,
     CallerAddress(address): CallerAddress,
@@ -224,7 +223,7 @@ fn shown_once(
     ))
 }
 
-/// What a holder is told; what is no fault of theirs becomes a problem.
+/// Describes an error for the key holder. Internal errors become a page error.
 fn not_made(error: AccountError) -> Result<(StatusCode, String), Problem> {
     Ok(match error {
         AccountError::BadKeyName => (
@@ -244,7 +243,7 @@ fn not_made(error: AccountError) -> Result<(StatusCode, String), Problem> {
     })
 }
 
-/// A live key of the visitor's own.
+/// Finds a live key of the current user.
 fn own(app: &App, visitor: &Visitor, id: &str) -> Result<Key, Problem> {
     let found = app
         .accounts
@@ -277,7 +276,7 @@ pub async fn show(
     Ok(html(StatusCode::OK, &key_page(&app, &visitor, &id)?))
 }
 
-/// Sets what the form says, and leaves what it has no field for.
+/// Applies the settings in the form; settings without a field stay unchanged.
 pub async fn change(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
@@ -365,8 +364,8 @@ async fn set_enabled(
     }
 }
 
-/// A new key with the same name and settings; the old one works on for the overlap, so that nobody
-/// is cut off.
+/// Creates a new key with the same name and settings. The old key works for the overlap, so that no
+/// client is cut off.
 pub async fn rotate(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,

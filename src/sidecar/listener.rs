@@ -1,6 +1,6 @@
-//! Where the pages' connections come from: the private address, and the edge of this process.
+//! Accepts connections to the pages: on the private address, and from the edge in this process.
 //!
-//! Must not know what is asked on them.
+//! Must not know the requests on them.
 
 use crate::local_link::LocalAcceptor;
 use axum::extract::connect_info::Connected;
@@ -10,7 +10,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 
-/// Whom a connection comes from; an edge in this process counts as loopback.
+/// Address of the peer; loopback for an edge in this process.
 #[derive(Debug, Clone, Copy)]
 pub struct PeerAddress(pub SocketAddr);
 
@@ -40,7 +40,7 @@ impl PageListener {
     }
 }
 
-/// A connection of either kind.
+/// A TCP or in-process connection.
 pub trait Connection: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Connection for T {}
@@ -58,7 +58,7 @@ impl Listener for PageListener {
         };
         tokio::select! {
             stream = edge => (Box::new(stream), EDGE_OF_THIS_PROCESS),
-            // axum's own waits a second where there is no descriptor for a connection.
+            // axum's `accept` waits a second if no file descriptor is available.
             (stream, address) = <TcpListener as Listener>::accept(&mut self.tcp) => {
                 if let Err(error) = stream.set_nodelay(true) {
                     log::debug!("sidecar: set TCP_NODELAY: {error}");

@@ -1,9 +1,9 @@
-//! The live overview: a stream of events that says the balance and the latest responses whenever
-//! they change.
+//! The live overview: an event stream that sends the balance and the latest responses whenever they
+//! change.
 //!
-//! Each stream reads the balance four times a second (microseconds each), so a debit by any process
-//! is seen within a second. Streams are counted, end with their session, and end when the sidecar
-//! closes.
+//! Each stream reads the balance four times a second (microseconds each), so it shows a debit by
+//! any process within a second. Streams are counted, end with their session, and end when the
+//! sidecar shuts down.
 
 use super::App;
 use super::activity::{Row, latest};
@@ -34,17 +34,17 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 
 const READ_EVERY_MS: u64 = 250;
 
-/// The session is looked at again every so many reads: each 2 s.
+/// Reads between two checks of the session: every 2 s.
 const READS_PER_SESSION_CHECK: u64 = 8;
 
-/// What was spent is added up anew every so many reads: each second.
+/// Reads between two computations of the spending totals: every second.
 const READS_PER_SUM: u64 = 4;
 
-/// After so many reads without an event a beat is sent: 5 s. The page calls its numbers old after
-/// 12 s of silence.
+/// Reads without an event after which the stream sends a heartbeat: 5 s. The page marks its numbers
+/// as stale after 12 s of silence.
 const READS_PER_BEAT: u64 = 20;
 
-/// What the overview shows of an account, ready to be read.
+/// An account's values on the overview, formatted for display.
 #[derive(Serialize, PartialEq, Eq)]
 pub struct Shown {
     pub balance: String,
@@ -55,7 +55,7 @@ pub struct Shown {
     pub pace: String,
 }
 
-/// What changes more slowly than a balance.
+/// Values that change more slowly than a balance.
 pub struct Reading {
     granted: Option<Micro>,
     pace: Pace,
@@ -95,27 +95,27 @@ impl Reading {
     }
 }
 
-/// The latest responses, as the page has them.
+/// The latest responses, as a fragment of the page.
 #[derive(Template)]
 #[template(path = "rows.html")]
 struct Rows {
     rows: Vec<Row>,
 }
 
-/// How many streams each account has open.
+/// Number of open streams per account.
 #[derive(Default)]
 pub struct Streams {
     open: Mutex<HashMap<String, u64>>,
 }
 
-/// One open stream's (or download's) place in the count.
+/// The slot of one open stream or download. It is released on drop.
 pub struct Place {
     streams: Arc<Streams>,
     account: String,
 }
 
 impl Place {
-    /// `None` where the account, or everybody together, has as many as `limits` allow.
+    /// Acquires a slot; `None` if the account or the process has reached its limit.
     pub fn take(streams: &Arc<Streams>, account: &str, limits: &Limits) -> Option<Self> {
         let mut open = streams.open.lock().unwrap_or_else(PoisonError::into_inner);
         if limits.live_streams > 0 && open.values().sum::<u64>() >= limits.live_streams {
@@ -158,14 +158,14 @@ struct Live {
     reads: u64,
     reading: Option<Reading>,
     last: Option<Shown>,
-    /// The position of the last response that was told.
+    /// Position of the latest response that was sent.
     last_ending: Option<i64>,
-    /// Reads since something was sent.
+    /// Reads since the last event.
     silent: u64,
 }
 
 impl Live {
-    /// What to send now, if anything; `Err` ends the stream, and the page asks anew.
+    /// Returns the next event, if there is one. `Err` ends the stream, and the page reconnects.
     fn read(&mut self) -> Result<Option<Event>, ()> {
         let now_ms = now_ms();
         if *self.closing.borrow() {
@@ -173,7 +173,7 @@ impl Live {
         }
         let failed = |error| log::warn!("sidecar: live balance: {error}");
         if self.reads.is_multiple_of(READS_PER_SESSION_CHECK) {
-            // Being watched does not keep a session alive.
+            // An open stream does not prolong its session.
             let session = self
                 .app
                 .accounts
@@ -195,7 +195,7 @@ impl Live {
                 .map(|rows| Event::default().event("responses").json_data(rows)),
         };
         let event = event.or_else(|| {
-            // Whoever hears nothing for longer knows that what is shown is old.
+            // A page that receives nothing for longer knows that its numbers are stale.
             (self.silent >= READS_PER_BEAT).then(|| Ok(Event::default().event("beat").data("")))
         });
         self.silent = if event.is_some() { 0 } else { self.silent };
@@ -214,8 +214,7 @@ impl Live {
         Ok(Some(self.last.insert(shown)))
     }
 
-    /// The latest responses, once there is another one. Markup of ours, in which all that is not is
-    /// escaped.
+    /// The latest responses as HTML, if there is a new one. The template escapes all values.
     fn responses(&mut self) -> Result<Option<String>, StoreError> {
         let last = self.app.billing.last_ending(&self.place.account)?;
         if self.last_ending.replace(last) == Some(last) || last == 0 {
@@ -268,7 +267,7 @@ pub async fn live(State(app): State<Arc<App>>, visitor: Visitor) -> Result<Respo
     let mut response = Sse::new(live)
         .keep_alive(KeepAlive::default())
         .into_response();
-    // For a proxy in front that would otherwise collect the events.
+    // For a proxy in front that would otherwise buffer the events.
     let name = HeaderName::from_static("x-accel-buffering");
     response
         .headers_mut()

@@ -1,9 +1,9 @@
-//! The operator's view: accounts to look at and to act upon, in an administrator's name.
+//! The operator pages: accounts to view and to change, in the name of an administrator.
 //!
-//! This file finds accounts; `operator/account.rs` shows one and acts on it, `operator/service.rs`
-//! shows what the gateway does, `operator/invites.rs` invites, `operator/log.rs` shows what
-//! administrators did. Every handler takes an `Operator` or an `OperatorForm` (`role.rs`): to
-//! everybody else there is no such page.
+//! This file searches accounts. `operator/account.rs` shows and changes one account,
+//! `operator/service.rs` shows the state of the gateway, `operator/invites.rs` manages invitations,
+//! `operator/log.rs` shows the audit log. Every handler takes an `Operator` or an `OperatorForm`
+//! (`authz.rs`); for all other users these pages do not exist (404).
 
 pub mod account;
 pub mod invites;
@@ -23,18 +23,18 @@ use axum::response::Response;
 use serde::Deserialize;
 use std::sync::Arc;
 
-/// Accounts of one page.
+/// Accounts per page.
 const ROWS: u32 = 50;
 
-/// Of what is looked for; an e-mail has at most 254.
+/// Maximum length of a search term; an e-mail has at most 254 characters.
 const PREFIX_CHARS_MAX: usize = 254;
 
 #[derive(Deserialize)]
 pub struct Search {
-    /// The beginning of an id or an e-mail.
+    /// Prefix of an id or an e-mail.
     #[serde(default)]
     q: String,
-    /// The id of the last account of the page before.
+    /// Id of the last account on the previous page.
     after: Option<String>,
 }
 
@@ -42,7 +42,7 @@ pub struct Row {
     pub id: String,
     pub email: String,
     pub status: &'static str,
-    /// Beyond a member's; empty for one.
+    /// Role above member; empty for members.
     pub role: &'static str,
     pub created: String,
 }

@@ -1,5 +1,5 @@
-//! The first page of the dashboard: the balance as it falls, the trial, what was spent, and the
-//! latest responses.
+//! The first page of the dashboard: the live balance, the trial, the spending, and the latest
+//! responses.
 
 use super::App;
 use super::activity::{Row, latest};
@@ -23,13 +23,13 @@ use std::sync::Arc;
 struct OverviewPage {
     frame: Frame,
     shown: Shown,
-    /// Nothing can be asked for any more, and why.
+    /// Why no more requests are possible, if so.
     over: Option<&'static str>,
     has_key: bool,
     rows: Vec<Row>,
     month: Month,
     base_url: String,
-    /// The visitor has just signed up with a mailbox that had its trial.
+    /// The user has just signed up with a mailbox that already had its trial.
     had_trial: bool,
 }
 
@@ -43,8 +43,8 @@ pub async fn overview(
     visitor: Visitor,
     said: Result<Query<Said>, QueryRejection>,
 ) -> Result<Response, Problem> {
-    // Nobody else's words are shown, and what is said is so: an account with a trial is not told
-    // that it has none.
+    // The page shows a fixed text, never text from the URL, and only if it is true: not to an
+    // account that has a trial.
     let said = said
         .ok()
         .and_then(|Query(said)| said.trial)

@@ -1,9 +1,9 @@
-//! What edges ask for their account holders: credits and receipts, which the ledger here knows and
-//! they do not.
+//! The API that edges call for account holders' requests: credits and receipts, which only this
+//! process's ledger knows.
 //!
-//! The edge has judged the key, and says in a header whose account it is; it passes no client's
-//! such header on, and nobody else reaches this address. Must not be served where edge and ledger
-//! are one process.
+//! The edge has authenticated the key, and names the account in a header. It removes such a header
+//! from clients' requests, and only edges can reach this address. Must not be served if edge and
+//! ledger are one process.
 
 use super::Sidecar;
 use crate::billing::shown;
@@ -16,7 +16,7 @@ use axum::routing::get;
 use axum::{Json, Router};
 use serde_json::{Value, json};
 
-/// Whose account an edge asks about.
+/// Header with the account that an edge asks about.
 pub const ACCOUNT: &str = "x-gateway-account";
 
 pub fn router(state: Sidecar) -> Router {

@@ -1,4 +1,4 @@
-//! What every page has: its frame, the files it refers to, and how times are written.
+//! Parts common to all pages: the frame, static files, and the format of times.
 
 use super::problem::Problem;
 use super::role::may_look;
@@ -12,8 +12,7 @@ use axum::response::{Html, IntoResponse, Redirect, Response};
 use sha2::{Digest, Sha256};
 use std::sync::LazyLock;
 
-/// A file that pages refer to, under a name that changes with what it says, so that it can be kept
-/// for ever.
+/// A static file. Its name contains a hash of its contents, so that browsers can cache it forever.
 struct Asset {
     name: String,
     etag: String,
@@ -37,7 +36,7 @@ impl Asset {
     }
 }
 
-/// Constants, but for their hashes.
+/// Constant, except for the hash.
 static STYLE: LazyLock<Asset> = LazyLock::new(|| {
     Asset::new(
         "style",
@@ -54,7 +53,7 @@ static SCRIPT: LazyLock<Asset> = LazyLock::new(|| {
         include_bytes!("../../dashboard/static/app.js"),
     )
 });
-/// Vendored: `uplot-LICENSE` lies beside them.
+/// Vendored; the license is next to it in `uplot-LICENSE`.
 static CHART_STYLE: LazyLock<Asset> = LazyLock::new(|| {
     let bytes = include_bytes!("../../dashboard/static/vendor/uplot-1.6.32.css");
     Asset::new("uplot", "css", "text/css; charset=utf-8", bytes)
@@ -64,24 +63,24 @@ static CHART_SCRIPT: LazyLock<Asset> = LazyLock::new(|| {
     Asset::new("uplot", "js", "text/javascript; charset=utf-8", bytes)
 });
 
-/// What the templates' frame shows.
+/// Values of the frame template.
 pub struct Frame {
     pub title: &'static str,
     pub style: &'static str,
     pub script: &'static str,
-    /// What draws charts (style, script), on the pages that have some.
+    /// Style and script for charts, on pages that have charts.
     pub charts: Option<(&'static str, &'static str)>,
     pub viewer: Option<Viewer>,
-    /// Passwords and keys cross a network in the clear.
+    /// Passwords and keys cross a network unencrypted.
     pub insecure: bool,
 }
 
-/// Who is signed in, as the frame shows it.
+/// The signed-in user, as the frame shows it.
 pub struct Viewer {
     pub email: String,
     pub csrf: String,
     pub suspended: bool,
-    /// May look at the operator's view.
+    /// The user may view the operator pages.
     pub operator: bool,
 }
 
@@ -119,25 +118,25 @@ impl Frame {
         }
     }
 
-    /// True for the part of the dashboard that is being shown.
+    /// True for the section of the dashboard that is being shown.
     pub fn here(&self, title: &str) -> bool {
         self.title == title
     }
 }
 
-/// A rendered page.
+/// Renders a page.
 pub fn html(status: StatusCode, page: &impl Template) -> Response {
     match page.render() {
         Ok(text) => (status, Html(text)).into_response(),
         Err(error) => {
-            // Not a `Problem`: that is a page too.
+            // Not a `PageError`: that would render a page again.
             log::error!("sidecar: render a page: {error}");
             StatusCode::INTERNAL_SERVER_ERROR.into_response()
         }
     }
 }
 
-/// `200000` as `200 000`, with narrow no-break spaces.
+/// Formats `200000` as `200 000`, with narrow no-break spaces.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -150,7 +149,7 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
-/// `2026-11-21 12:00:00 UTC`.
+/// Formats a time as `2026-11-21 12:00:00 UTC`.
 pub fn when(ms: i64) -> String {
     let text = rfc3339(ms);
     text.get(..19).map_or_else(

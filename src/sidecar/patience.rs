@@ -1,25 +1,25 @@
-//! How long somebody who types one wrong password after another waits: twice as long after each, up
-//! to a quarter of an hour.
+//! Delays after repeated wrong passwords: the wait doubles with each one, up to a quarter of an
+//! hour.
 //!
-//! It is counted for an account and an address together, so that a stranger who guesses cannot keep
-//! an account's holder out from elsewhere; how often an account may be tried from everywhere is
-//! `throttle.rs`. Nobody is locked out: a wait ends by itself, tries that come too early do not
-//! lengthen it, and the right password ends it.
+//! It counts per account and client address together, so that an attacker who guesses passwords
+//! cannot keep the account holder out from elsewhere; `throttle.rs` limits attempts on an account
+//! from all addresses. It locks nobody out: a wait ends by itself, attempts during it do not
+//! prolong it, and the right password ends it.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 
-/// Wrong passwords that cost no wait.
+/// Wrong passwords without a wait.
 const FREE: u32 = 5;
 
 const WAIT_LEAST_MS: i64 = 2_000;
 const WAIT_MOST_MS: i64 = 15 * 60_000;
 
-/// Without a try for so long, it begins anew.
+/// Time without an attempt after which a streak is forgotten.
 const FORGOTTEN_AFTER_MS: i64 = 60 * 60_000;
 
-/// Entries of the table. When it is full, the one that was tried the longest ago goes.
+/// Maximum number of entries. When the table is full, the least recently used entry is evicted.
 const ENTRIES_MAX: usize = 10_000;
 
 #[derive(Debug, Clone, Copy)]
@@ -47,11 +47,11 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// Whether a password may be tried now; else in how many seconds.
+    /// Checks whether a password may be tried now. If not, returns the seconds to wait.
     pub fn may(&self, email: &str, address: IpAddr, now_ms: i64) -> Result<(), i64> {
         let streaks = self.streaks.lock().unwrap_or_else(PoisonError::into_inner);
         let streak = streaks.get(&(email.to_owned(), address));
-        // No longer than the whole wait, though the clock was put back.
+        // At most the full wait, even if the clock was set back.
         let wait_ms = streak.map_or(0, |streak| {
             (streak.last_ms + streak.wait_ms() - now_ms).min(streak.wait_ms())
         });

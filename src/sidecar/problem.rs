@@ -1,5 +1,5 @@
-//! The only place where a failure of the sidecar becomes an answer: a page that says what to do,
-//! and nothing of the inside. What went wrong inside is logged here, once.
+//! The only place that turns a failure of the sidecar into a response: a page that says what to do
+//! and reveals no internals. Internal errors are logged here, once.
 
 use super::App;
 use super::page::{Frame, html};
@@ -16,23 +16,23 @@ use std::sync::Arc;
 
 #[derive(Debug)]
 pub enum Problem {
-    /// Nobody is signed in.
+    /// No one is signed in.
     SignIn,
     NotFound,
     MethodNotAllowed,
-    /// Another site's page asked for a change.
+    /// Another site's page requested a change.
     CrossSite,
     /// A form without its session's token.
     StaleForm,
     BadForm,
     TooLarge,
-    /// Too many at one time.
+    /// Too many concurrent requests.
     Busy,
-    /// A viewer who would act.
+    /// A viewer tried to make a change.
     ViewerOnly,
-    /// An administrator who would lock themselves out.
+    /// An administrator tried to lock themselves out.
     OwnDoor,
-    /// Something inside failed; `0` is for the log alone.
+    /// Internal error; the text is for the log only.
     Inside(String),
 }
 
@@ -133,8 +133,8 @@ impl From<FormRejection> for Problem {
     }
 }
 
-/// No such page. A client of the API that has a wrong base address is told so, in words that it can
-/// read.
+/// Handles unknown paths. An API client with a wrong base URL gets an error in a format that it can
+/// parse.
 pub async fn not_found(
     State(app): State<Arc<App>>,
     method: Method,
@@ -169,7 +169,7 @@ pub async fn not_found(
     response
 }
 
-/// Whether a program asks: it sends a key or JSON, or wants JSON and no page.
+/// Whether the client is a program: it sends a key or JSON, or accepts JSON and no HTML.
 fn is_api_client(headers: &HeaderMap) -> bool {
     let says = |name: header::HeaderName, kind: &str| {
         headers

@@ -1,8 +1,7 @@
-//! The account page: who one is here, where one is signed in, a new password, a copy of everything,
-//! and the end.
+//! The account page: account data, sessions, password change, export and account deletion.
 //!
-//! What cannot be taken back, or would lock the holder out, asks for the password. Must not know
-//! how it is kept.
+//! An action that cannot be undone, or that would lock the account holder out, requires the
+//! password. Must not know how it is stored.
 
 use super::App;
 use super::account::{Unconfirmed, confirm};
@@ -35,7 +34,7 @@ struct AccountPage {
     sessions: Vec<Row>,
     has_others: bool,
     done: Option<&'static str>,
-    /// What is wrong with a form, and which.
+    /// The form with a fault, and the fault.
     fault: Option<(Form, String)>,
     least: usize,
     most: usize,
@@ -84,7 +83,7 @@ pub struct Said {
     done: Option<String>,
 }
 
-/// The word in the address is one of ours, or nothing: nobody else's text is shown.
+/// Maps a known value from the URL to a message. Text from the URL is never shown.
 fn done(said: Option<&str>) -> Option<&'static str> {
     match said? {
         "password" => Some("Your password is changed. Every other session has ended."),
@@ -191,8 +190,8 @@ fn faulty(
     ))
 }
 
-/// Ends every session and begins a new one: whoever knows the old password, or has a stolen cookie,
-/// is out.
+/// Ends all sessions and starts a new one, so that anyone who knows the old password or has a
+/// stolen cookie is signed out.
 pub async fn change_password(
     State(app): State<Arc<App>>,
     CallerAddress(address): CallerAddress,
@@ -248,7 +247,7 @@ pub async fn change_password(
         .into_response())
 }
 
-/// Asks for the password, and for the e-mail to be typed, so that it happens to nobody by a slip.
+/// Requires the password and the typed e-mail, so that nobody deletes an account by accident.
 pub async fn delete(
     State(app): State<Arc<App>>,
     CallerAddress(address): CallerAddress,

@@ -1,8 +1,9 @@
-//! Who may look at the operator's view, and who may act there; nobody else learns of it.
+//! Authorization for the operator pages: who may view them and who may make changes. Nobody else
+//! learns that they exist.
 //!
 //! A handler below `/dashboard/operator` takes an [`Operator`] (a viewer or an administrator) or,
-//! for what changes something, an [`OperatorForm`] (an administrator alone). To everybody else who
-//! is signed in there is no such page.
+//! if it changes something, an [`OperatorForm`] (an administrator only). All other signed-in users
+//! get a 404.
 
 use super::App;
 use super::problem::Problem;
@@ -12,22 +13,22 @@ use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
 use std::sync::Arc;
 
-/// A viewer or an administrator who is signed in.
+/// A signed-in viewer or administrator.
 pub struct Operator(pub Visitor);
 
 /// A form that an administrator sent from one of our pages.
 pub struct OperatorForm {
     pub form: SignedForm,
-    /// Whom the audit log names.
+    /// Actor for the audit log.
     pub by: By,
 }
 
-/// May look at the operator's view.
+/// Whether the account may view the operator pages.
 pub fn may_look(account: &Account) -> bool {
     account.status == Status::Active && matches!(account.role, Role::Viewer | Role::Admin)
 }
 
-/// May act there.
+/// Whether the account may make changes on the operator pages.
 pub fn may_act(account: &Account) -> bool {
     account.status == Status::Active && account.role == Role::Admin
 }

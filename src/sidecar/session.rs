@@ -1,8 +1,8 @@
-//! Who is asking: the session cookie, and the two things a handler can ask for, a [`Visitor`] or a
-//! [`SignedForm`].
+//! Authentication of users: the session cookie, and the two extractors for handlers,
+//! [`CurrentUser`] and [`SignedForm`].
 //!
-//! A handler that changes something takes a `SignedForm`: it does not exist without a live session
-//! and the form's own token. Must not know what sessions are kept in.
+//! A handler that changes something takes a `SignedForm`, which requires a live session and the
+//! form's own token. Must not know where sessions are stored.
 
 use super::App;
 use super::listener::PeerAddress;
@@ -19,21 +19,21 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use subtle::ConstantTimeEq;
 
-/// The account holder who is signed in.
+/// The signed-in account holder.
 pub struct Visitor {
     pub account: Account,
     pub token: String,
-    /// As of [`site`].
+    /// Result of [`site_url`].
     pub site: String,
-    /// What this session's forms carry.
+    /// Token for the forms of this session.
     pub csrf: String,
-    /// Plain HTTP to an address that is not this machine's.
+    /// The connection is plain HTTP to an address of another machine.
     pub insecure: bool,
-    /// The password was typed a short while ago.
+    /// The user typed the password a short while ago.
     pub confirmed: bool,
 }
 
-/// A form that a signed-in visitor sent from one of our pages.
+/// A form that a signed-in user sent from one of our pages.
 pub struct SignedForm {
     pub visitor: Visitor,
     fields: HashMap<String, String>,
@@ -44,8 +44,7 @@ impl SignedForm {
         self.fields.get(name).map_or("", String::as_str)
     }
 
-    /// What stands behind `prefix` in the names of the fields that were sent, in order: ticked
-    /// boxes.
+    /// Names of the ticked boxes: the rest of each sent field name after `prefix`, in order.
     pub fn ticked(&self, prefix: &str) -> Vec<String> {
         let mut names: Vec<_> = self
             .fields
@@ -58,11 +57,12 @@ impl SignedForm {
     }
 }
 
-/// Where the edge says so, the caller's address is a trusted proxy's, which named nobody.
+/// Header by which the edge reports that the client address is that of a trusted proxy that did not
+/// name its client.
 pub const UNNAMED: &str = "x-gateway-unnamed";
 
-/// Where a request comes from: what the edge says (it strips what the client says), else the
-/// connection.
+/// Client address: the value from the edge, which removes any value from the client; otherwise the
+/// address of the connection.
 pub struct CallerAddress(pub IpAddr);
 
 impl FromRequestParts<Arc<App>> for Visitor {
@@ -103,7 +103,7 @@ impl FromRequest<Arc<App>> for SignedForm {
 }
 
 impl SignedForm {
-    /// The form that `visitor` sent.
+    /// Extracts the form that `visitor` sent.
     pub async fn of(visitor: Visitor, request: Request, app: &Arc<App>) -> Result<Self, Problem> {
         let Form(fields) = Form::<HashMap<String, String>>::from_request(request, app).await?;
         let sent = fields.get("csrf").map_or("", String::as_str);
@@ -136,7 +136,7 @@ impl<S: Sync> FromRequestParts<S> for CallerAddress {
     }
 }
 
-/// Runs what may wait for the disk or for another process's lock, away from the threads that serve.
+/// Runs work that may wait for the disk or for another process's lock on a blocking thread.
 pub async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Problem> {
@@ -145,8 +145,9 @@ pub async fn blocking<T: Send + 'static>(
         .map_err(|error| Problem::Inside(error.to_string()))
 }
 
-/// The address under which a visitor is here: the configured one, by https where the edge says that
-/// they came by it (it believes trusted proxies alone, and strips what clients say).
+/// URL of the site as the user sees it: the configured URL, with https if the edge reports that the
+/// user came by https. (The edge trusts only trusted proxies for this, and removes any value from
+/// clients.)
 pub fn site(headers: &HeaderMap, base_url: &str) -> String {
     let by_https = headers
         .get("x-forwarded-proto")
@@ -157,7 +158,7 @@ pub fn site(headers: &HeaderMap, base_url: &str) -> String {
     }
 }
 
-/// The session token that a request carries.
+/// Session token of a request.
 pub fn session_token(headers: &HeaderMap, site: &str) -> Option<String> {
     let name = cookie_name(site);
     headers
@@ -170,14 +171,15 @@ pub fn session_token(headers: &HeaderMap, site: &str) -> Option<String> {
         .map(|cookie| cookie.value().to_owned())
 }
 
-/// The cookie of a new session; with an empty token, the one that ends it.
+/// Cookie for a new session; with an empty token, a cookie that ends the session.
 pub fn session_cookie(token: &str, site: &str) -> Result<HeaderValue, Problem> {
     let cookie = Cookie::build((cookie_name(site), token.to_owned()))
         .http_only(true)
         .same_site(SameSite::Lax)
         .path("/")
         .secure(site.starts_with("https://"));
-    // Without an age of its own it ends with the browser, or here after 7 days.
+    // Without a max-age, the cookie ends with the browser; the server ends the session after 7
+    // days.
     let cookie = if token.is_empty() {
         cookie.max_age(cookie::time::Duration::ZERO)
     } else {
@@ -187,7 +189,8 @@ pub fn session_cookie(token: &str, site: &str) -> Result<HeaderValue, Problem> {
         .map_err(|error| Problem::Inside(error.to_string()))
 }
 
-/// The prefix binds the cookie to this host and to https; plain HTTP cannot have it.
+/// Name of the session cookie. The prefix binds the cookie to this host and to https; plain HTTP
+/// cannot use it.
 fn cookie_name(site: &str) -> &'static str {
     if site.starts_with("https://") {
         "__Host-gw"
@@ -196,7 +199,7 @@ fn cookie_name(site: &str) -> &'static str {
     }
 }
 
-/// Plain HTTP to an address that is not this machine's: what is typed can be read on the way.
+/// Plain HTTP to an address of another machine: others can read the input on the way.
 pub fn insecure(base_url: &str) -> bool {
     let Some(authority) = base_url.strip_prefix("http://") else {
         return false;

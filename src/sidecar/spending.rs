@@ -1,23 +1,23 @@
-//! What was spent: today, of late and at what pace, by day and by model. All times are UTC, which
-//! the pages say.
+//! Spending: today, the current rate, and totals by day and by model. All times are UTC, and the
+//! pages say so.
 //!
-//! Must not read the ledger row by row: it is given sums by the hour.
+//! Must not read the ledger row by row: the caller passes hourly totals.
 
 use super::page::grouped;
 use crate::billing::activity::{HOUR_MS, Spent, Sum};
 use crate::clock::rfc3339;
 use crate::money::Micro;
 
-/// Days on the charts, today among them.
+/// Number of days on the charts, including today.
 const DAYS: i64 = 30;
 
-/// Models that have a colour of their own on a chart; what the others cost is one more.
+/// Maximum number of models with their own colour on a chart; all others share one more.
 const MODELS_MAX: usize = 7;
 
 const DAY_HOURS: i64 = 24;
 const MINUTE_MS: i64 = 60_000;
 
-/// Spent since midnight, and in the hour before this one and what has passed of this one.
+/// Spending since midnight, and in the previous hour plus the elapsed part of this one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pace {
     pub today: Micro,
@@ -26,7 +26,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// The first hour that [`Pace::of`] wants to be told of.
+    /// The first hour that [`SpendRate::new`] needs.
     pub fn from_hour(now_ms: i64) -> i64 {
         let hour = now_ms.div_euclid(HOUR_MS);
         (hour - hour.rem_euclid(DAY_HOURS)).min(hour - 1)
@@ -45,14 +45,14 @@ impl Pace {
         }
     }
 
-    /// How fast credit goes, and how long `available` lasts at that.
+    /// Describes the rate of spending, and how long `available` lasts at it.
     pub fn words(&self, available: Micro, now_ms: i64) -> String {
         let since = rfc3339(self.since_ms);
         let since = since.get(11..16).unwrap_or_default();
         if !self.recent.is_positive() {
             return format!("Nothing spent since {since} UTC");
         }
-        // To the minute: else the words would change with every look at the clock.
+        // Rounded to the minute: otherwise the text would change at every read.
         let minutes = i128::from(
             now_ms
                 .saturating_sub(self.since_ms)
@@ -73,7 +73,7 @@ impl Pace {
     }
 }
 
-/// An amount with as many digits as one reads at a glance, down to a thousandth.
+/// Formats an amount with a few significant digits, down to a thousandth.
 fn rounded(amount: Micro) -> String {
     match amount.get() {
         0..1_000 => "less than 0.001".to_owned(),
@@ -81,7 +81,7 @@ fn rounded(amount: Micro) -> String {
     }
 }
 
-/// `5 days 3 h`, `3 h 12 min`, `12 min`.
+/// Formats a duration as `5 days 3 h`, `3 h 12 min` or `12 min`.
 pub fn span(ms: i64) -> String {
     let minutes = ms.max(0) / MINUTE_MS;
     let (days, hours, minutes) = (minutes / 1_440, minutes / 60 % 24, minutes % 60);
@@ -95,11 +95,11 @@ pub fn span(ms: i64) -> String {
     }
 }
 
-/// The last `DAYS` days.
+/// Spending of the last `CHART_DAYS` days.
 pub struct Month {
-    /// The dearest first; each a column of `days`.
+    /// Models by cost, the most expensive first; each is a column of `days`.
     pub models: Vec<ModelSum>,
-    /// The first one first, days on which nothing was spent among them.
+    /// Days in ascending order, including days without spending.
     pub days: Vec<Day>,
     pub total: String,
     pub is_empty: bool,
@@ -110,24 +110,24 @@ pub struct ModelSum {
     pub credits: String,
     pub responses: String,
     pub tokens_in: String,
-    /// How much of the input came from a cache.
+    /// Share of the input that came from a cache.
     pub cached_percent: u64,
     pub tokens_out: String,
-    /// Of all that was spent.
+    /// Share of the total spending.
     pub percent: u64,
-    /// Its colour, from 1.
+    /// Number of its colour, from 1.
     pub colour: usize,
 }
 
 pub struct Day {
     pub date: String,
-    /// Seconds since 1970: the chart's axis.
+    /// Seconds since 1970, for the axis of the chart.
     pub at_s: i64,
     pub credits: Vec<Micro>,
     pub total: Micro,
 }
 
-/// The first hour of the month that ends today.
+/// The first hour of the period of `CHART_DAYS` days that ends today.
 pub fn month_from_hour(now_ms: i64) -> i64 {
     (now_ms.div_euclid(HOUR_MS * DAY_HOURS) - (DAYS - 1)).saturating_mul(DAY_HOURS)
 }
@@ -210,7 +210,7 @@ fn model_sum(model: &str, sum: &Sum, total: Micro, colour: usize) -> ModelSum {
     }
 }
 
-/// `part` of `whole`, rounded down.
+/// `part` as a percentage of `whole`, rounded down.
 pub fn percent(part: u64, whole: u64) -> u64 {
     let percent = u128::from(part) * 100 / u128::from(whole).max(1);
     u64::try_from(percent.min(100)).unwrap_or(100)
@@ -251,7 +251,7 @@ mod tests {
         let now_ms = NOW + 30 * MINUTE_MS;
         let pace = Pace::of(&rows, now_ms);
         assert_eq!(pace.today.to_string(), "7", "yesterday is not today");
-        // Three credits in ninety minutes: two an hour, and ten last five hours.
+        // Three credits in ninety minutes are two per hour, so ten credits last five hours.
         let ten = Micro::new(10_000_000);
         let words = "2 credits an hour since 07:00 UTC; at that pace it lasts 5 h 0 min";
         assert_eq!(pace.words(ten, now_ms), words);
@@ -271,7 +271,7 @@ mod tests {
                 .last(),
             Some("less than a minute")
         );
-        // Just after midnight the hour before counts for the pace, not for today.
+        // Just after midnight, the previous hour counts for the rate, but not for today.
         let midnight = HOUR - 8;
         assert_eq!(Pace::from_hour(midnight * HOUR_MS), midnight - 1);
         let early = Pace::of(&[spent(midnight - 1, "a", 6)], midnight * HOUR_MS);
@@ -329,7 +329,7 @@ mod tests {
             (day(0), day(1), day(29)),
             (("2026-12-17", 1), ("2026-12-18", 0), ("2027-01-15", 7))
         );
-        // More models than colours: what is left is one column, and nothing is lost.
+        // More models than colours: the remaining ones share a column, and no spending is lost.
         rows.extend((0..20).map(|n| spent(HOUR, &format!("m{n:02}"), 1)));
         let shown = month(&rows, NOW);
         assert_eq!(

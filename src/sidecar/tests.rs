@@ -1,5 +1,5 @@
-//! The sidecar over real connections: what a browser sees, and what another site's page must not
-//! get.
+//! Tests the sidecar over real connections: what a browser receives, and what another site's page
+//! must not receive.
 
 mod operator;
 mod people;
@@ -118,7 +118,7 @@ impl World {
             .await
             .unwrap();
         let mut text = Vec::new();
-        // A server that refuses a body may reset the connection after its answer.
+        // A server that refuses a body may reset the connection after its response.
         let _ = stream.read_to_end(&mut text).await;
         let text = String::from_utf8(text).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
@@ -156,7 +156,7 @@ impl World {
         .await
     }
 
-    /// Signs a new account up; gives its cookie.
+    /// Signs up a new account and returns its cookie.
     async fn visitor(&self, email: &str) -> String {
         let answer = self
             .post(
@@ -381,7 +381,7 @@ async fn a_sign_in_gives_a_new_session_and_a_wrong_one_tells_nothing() {
         )
         .await;
     assert_eq!(slowed.status, 429);
-    // Twelve seconds, less what the six tries took.
+    // Twelve seconds, less the time of the six attempts.
     let wait: u64 = slowed.headers["retry-after"].parse().unwrap();
     assert!((1..=12).contains(&wait), "{wait}");
     assert_eq!(
@@ -590,7 +590,7 @@ async fn the_catalog_tells_how_a_model_is_reached_and_who_answers_in_its_place()
     );
 }
 
-/// A gateway's ledger with `count` debits of one account, which is returned.
+/// Posts `count` debits of one account to a gateway's ledger, and returns the account.
 fn spend(world: &World, email: &str, count: u32) -> String {
     use crate::store::ledger::{Detail, Ending, Ledger, Outcome};
     let account = world

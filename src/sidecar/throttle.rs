@@ -1,16 +1,17 @@
-//! How often one e-mail and one address may try: a bounded table of "not before" times.
+//! Limits the attempts per e-mail and per address: a bounded table of times.
 //!
-//! Each entry is one number, the time at which its credit is whole again (GCRA): with 5 a minute,
-//! five tries may come at once and one more every 12 s. Must not know what is being tried.
+//! Each entry is one number, the time at which its allowance is full again (GCRA): with 5 a minute,
+//! five attempts may come at once, and one more every 12 s. Must not know what is attempted.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 
-/// Entries of the table. When it is full, the one nearest to being whole again goes.
+/// Maximum number of entries. When the table is full, the entry that is full again the earliest is
+/// evicted.
 const ENTRIES_MAX: usize = 10_000;
 
-/// Who tries what.
+/// Subject and kind of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Who {
     EmailSigningIn(String),
@@ -19,7 +20,7 @@ pub enum Who {
     AddressSigningUp(IpAddr),
 }
 
-/// `count` tries in `window_ms`.
+/// `count` attempts in `window_ms`.
 #[derive(Debug, Clone, Copy)]
 pub struct Rate {
     pub count: i64,
@@ -38,7 +39,7 @@ pub struct Throttle {
 }
 
 impl Throttle {
-    /// Counts a try. Where it is one too many, says in how many seconds to come again.
+    /// Counts an attempt. If it is over the limit, returns the seconds to wait.
     pub fn take(&self, who: &Who, rate: Rate, now_ms: i64) -> Result<(), i64> {
         let mut table = self
             .whole_at_ms
@@ -46,8 +47,8 @@ impl Throttle {
             .unwrap_or_else(PoisonError::into_inner);
         let step = rate.step_ms();
         let all = step.saturating_mul(rate.count.max(1));
-        // Later than all of it being used up it is only where the clock was put back: it says
-        // nothing then.
+        // A time beyond a fully used allowance is only possible if the clock was set back. Ignore
+        // it then.
         let known = table
             .get(who)
             .copied()
@@ -64,7 +65,7 @@ impl Throttle {
         Ok(())
     }
 
-    /// Takes a counted try back: it was a good one.
+    /// Takes back a counted attempt that succeeded.
     pub fn give_back(&self, who: &Who, rate: Rate) {
         let mut table = self
             .whole_at_ms

@@ -1,4 +1,4 @@
-//! What is said in answer to a turn, and what it costs, before either protocol words it.
+//! The content of an answer and its token counts, before a protocol encodes it.
 //!
 //! It must not contain wire formats. Read next: `chat.rs` or `messages.rs`.
 
@@ -14,17 +14,17 @@ const REFUSAL: &str = "I'm sorry, but I can't help with that.";
 const ECHO_CHARACTERS: usize = 200;
 const BYTES_PER_TOKEN: usize = 4;
 const FILLER: &str = "The quick brown fox jumps over the lazy dog. ";
-/// Pieces of thinking and of a call's arguments in a stream.
+/// Number of deltas for each thinking and for the arguments of each call in a stream.
 const PIECES: usize = 6;
 
 #[derive(Debug)]
 pub struct Answer {
-    /// In the order they are produced.
+    /// Parts in the order in which the model produces them.
     pub parts: Vec<Part>,
     pub refuses: bool,
-    /// The output was cut at the caller's maximum.
+    /// Whether the output was cut at the caller's limit.
     pub limited: bool,
-    /// Deltas of each text in a stream, if the marker says how many.
+    /// Number of deltas of each text in a stream, if the marker sets it.
     deltas: Option<usize>,
     pub usage: Usage,
 }
@@ -70,15 +70,15 @@ impl Answer {
             .iter()
             .filter(|part| matches!(part, Part::Thinking(_)));
         let thought = tokens(thought.map(|part| part.output().len()).sum());
-        // Asked for by number, it is reported as it is, even if it is nonsense.
+        // A count that the marker sets is reported unchanged, even if it makes no sense.
         answer.usage.reasoning = behaviour
             .reasoning
             .unwrap_or(thought.min(answer.usage.output));
         answer
     }
 
-    /// Cuts the output at `max_tokens`, in the order it is produced, and counts it. The end of an
-    /// answer is a token too, which an answer that was cut does not have.
+    /// Cuts the output at `max_tokens`, in the order of production, and counts it. The end of an
+    /// answer is a token too, which a cut answer does not have.
     fn apply_limit(&mut self, max_tokens: Option<u64>) -> u64 {
         let whole = self
             .parts
@@ -105,7 +105,7 @@ impl Answer {
         limit
     }
 
-    /// The pieces of a part's output in a stream.
+    /// Ranges of the deltas of a part's output in a stream.
     pub fn pieces(&self, part: &Part) -> Vec<Range<usize>> {
         let output = part.output();
         let count = match part {
@@ -124,17 +124,17 @@ impl Answer {
         })
     }
 
-    /// All texts, joined.
+    /// All texts, concatenated.
     pub fn text(&self) -> String {
         self.joined(|part| matches!(part, Part::Text(_)))
     }
 
-    /// All thinking, joined.
+    /// All thinking, concatenated.
     pub fn thinking(&self) -> String {
         self.joined(|part| matches!(part, Part::Thinking(_)))
     }
 
-    /// The refusal's words, joined.
+    /// The refusal texts, concatenated.
     pub fn refusal(&self) -> String {
         self.joined(|part| matches!(part, Part::Refusal(_)))
     }
@@ -160,7 +160,7 @@ fn parts(turn: &Turn, behaviour: &Behaviour) -> Vec<Part> {
         .collect();
     let mut calls = calls(turn, behaviour);
     match &behaviour.blocks {
-        // Calls are made once: after their results comes the reply.
+        // The model makes its calls once; after their results it replies.
         Some(blocks)
             if turn.tool_result.is_none()
                 || !blocks.iter().any(|part| matches!(part, Part::Call(_))) =>
@@ -255,7 +255,7 @@ fn filler(bytes: usize) -> String {
     text
 }
 
-/// Tokens of a text, by the simulated vendors' own count.
+/// Tokens of a text by the simulated vendors' own count.
 pub fn tokens(bytes: usize) -> u64 {
     u64::try_from(bytes.div_ceil(BYTES_PER_TOKEN)).unwrap_or(u64::MAX)
 }
@@ -268,7 +268,7 @@ fn usual_deltas(bytes: usize) -> usize {
     }
 }
 
-/// One of each, then the next of each, until nobody has any.
+/// Interleaves the lists: the first element of each, then the second of each, until all are empty.
 pub fn in_turns<T>(waiting: Vec<Vec<T>>) -> Vec<T> {
     let mut waiting: Vec<_> = waiting.into_iter().map(Vec::into_iter).collect();
     let mut all = Vec::new();
@@ -281,14 +281,14 @@ pub fn in_turns<T>(waiting: Vec<Vec<T>>) -> Vec<T> {
     all
 }
 
-/// `text` in `count` pieces of equal size, or one for each character if it has fewer.
+/// Splits `text` into `count` pieces of equal size, or into single characters if it has fewer.
 fn pieces(text: &str, count: usize) -> Vec<Range<usize>> {
     let total = text.chars().count();
     let count = count.min(total);
     let mut pieces = Vec::with_capacity(count);
     let mut start = 0;
     for (number, (at, character)) in text.char_indices().enumerate() {
-        // The piece ends with the character that takes it to its share of the text.
+        // A piece ends with the character that reaches its share of the text.
         let share = total as u128 * (pieces.len() as u128 + 1) / count as u128;
         if number as u128 + 1 == share {
             let end = at + character.len_utf8();

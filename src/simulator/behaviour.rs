@@ -1,7 +1,7 @@
-//! The meaning of a marker's keys.
+//! Interprets the keys of a marker.
 //!
-//! It must not guess: whatever it does not know is an error that names it. The list for people is
-//! in `simulator.rs`; the syntax is in `marker.rs`.
+//! It must not guess: an unknown key or value is an error that names it. The list of keys for users
+//! is in `simulator.rs`; the syntax is in `marker.rs`.
 
 mod modes;
 
@@ -22,7 +22,7 @@ const END: [(&str, bool); 2] = [("clean", true), ("cut", false)];
 const DISPLAY: [(&str, bool); 2] = [("omitted", true), ("summarized", false)];
 const WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// What one request asked for.
+/// The behaviour that one request selected.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Behaviour {
     pub text: Option<String>,
@@ -65,7 +65,7 @@ pub struct Behaviour {
     pub nodone: bool,
     pub chunked: bool,
     pub blocks: Option<Vec<Part>>,
-    /// Whether thinking is shown by its signature only.
+    /// Whether to show thinking by its signature only.
     pub omitted: Option<bool>,
     pub explanation: Option<String>,
     pub category: Option<String>,
@@ -82,11 +82,11 @@ pub struct Behaviour {
     pub min_output: Option<u64>,
     pub overrun: bool,
     pub chatter: bool,
-    /// Whether the vendor checks no more than it needs to answer, where the marker says so.
+    /// Whether the vendor checks only what it needs to answer, if the marker says so.
     pub lenient: Option<bool>,
 }
 
-/// Where in an answer something goes wrong.
+/// Position in an answer at which a fault occurs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Point {
     Headers,
@@ -94,7 +94,7 @@ pub enum Point {
 }
 
 impl Behaviour {
-    /// Reads the first marker in `text`; without one, everything is as usual.
+    /// Parses the first marker in `text`; without a marker, the behaviour is the default.
     pub fn read(text: &str) -> Result<Self, String> {
         let mut behaviour = Self::default();
         for (key, value) in marker::read(text)? {
@@ -103,12 +103,12 @@ impl Behaviour {
         behaviour.check()
     }
 
-    /// The model that says it answered, as JSON, where `asked` was asked for.
+    /// The model name to report, as JSON, for a request for the model `asked`.
     pub fn model_field(&self, asked: &str) -> String {
         quote(self.model.as_deref().unwrap_or(asked))
     }
 
-    /// A member that nobody knows.
+    /// An unknown member, if the marker asks for one.
     pub fn unknown_field(&self) -> &'static str {
         if self.unknown {
             r#","sim_unknown":{"a":[1,null]}"#
@@ -117,7 +117,7 @@ impl Behaviour {
         }
     }
 
-    /// The tier to tell where `asked` was asked for; `None`: none.
+    /// The service tier to report for a request for `asked`; `None`: report no tier.
     pub fn tier<'a>(&'a self, asked: &'a str) -> Option<&'a str> {
         Some(self.service_tier.as_deref().unwrap_or(asked)).filter(|tier| *tier != "none")
     }
@@ -156,7 +156,7 @@ impl Behaviour {
         Ok(())
     }
 
-    /// What the usage says beside the two plain counts.
+    /// Sets a key about usage other than the two plain counts.
     fn set_usage(&mut self, key: &str, value: &str) -> Result<(), String> {
         match key {
             "cache_read" => self.cache_read = number(key, value)?,
@@ -173,7 +173,7 @@ impl Behaviour {
         Ok(())
     }
 
-    /// The second half of the keys: what goes wrong, and how it looks on the wire.
+    /// Sets a key about faults and their form on the wire.
     fn set_fault(&mut self, key: &str, value: &str) -> Result<(), String> {
         match key {
             "status" => self.status = Some(status(value).ok_or_else(|| bad(key, value))?),
@@ -196,7 +196,7 @@ impl Behaviour {
         Ok(())
     }
 
-    /// The last third: what else a translator must bear, and how strict the vendor is.
+    /// Sets a key about unusual forms that a translator must handle, or about strictness.
     fn set_form(&mut self, key: &str, value: &str) -> Result<(), String> {
         match key {
             "blocks" => self.blocks = Some(part::read(value)?),
@@ -224,7 +224,7 @@ impl Behaviour {
     }
 }
 
-/// The way that a word stands for.
+/// Parses a word from a list of modes.
 fn word<T: Copy>(key: &str, value: &str, words: &[(&str, T)]) -> Result<T, String> {
     let found = words.iter().find(|(word, _)| *word == value);
     found.map(|(_, way)| *way).ok_or_else(|| bad(key, value))

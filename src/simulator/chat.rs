@@ -1,6 +1,6 @@
-//! Chat completions, as its vendor writes them: whole and as a stream of chunks.
+//! Encodes chat completions as their vendor does: as one document and as a stream of chunks.
 //!
-//! It must not decide what is said (`answer.rs`), nor when it is sent (`play.rs`).
+//! It must not decide the content (`answer.rs`) or the timing (`sender.rs`).
 
 mod deltas;
 
@@ -20,25 +20,27 @@ pub struct Reply {
     turn: Turn,
     behaviour: Behaviour,
     answer: Answer,
-    /// The part of every id that makes it unique.
+    /// The unique part of every id.
     serial: String,
     created: i64,
     steps: Vec<(usize, Step)>,
 }
 
-/// One event of a stream, before it is worded; kept small, because streams can be long.
+/// One event of a stream before it is encoded; small, because streams can be long.
 #[derive(Clone, Debug)]
 enum Step {
-    /// A chunk that knows nothing, as some hosts send first.
+    /// An empty chunk, as some hosts send first.
     Prelude,
     Role,
-    /// The vendor opens an answer that is one call and nothing else in a single chunk.
+    /// Role and call in a single chunk: the vendor does this for an answer that is one call and
+    /// nothing else.
     RoleAndCall,
-    /// A piece of what a part says.
+    /// A piece of a part's output.
     Piece(usize, Range<usize>),
     Opaque(usize),
     Annotations,
-    /// Entries of one chunk's calls: the call, whether this opens it, and a range of its arguments.
+    /// Call entries of one chunk: the call, whether this entry opens it, and a range of its
+    /// arguments.
     Calls(Vec<(usize, bool, Range<usize>)>),
     Finish,
     Usage,
@@ -65,7 +67,7 @@ impl Reply {
         reply
     }
 
-    /// The member that names the tier.
+    /// The member with the service tier.
     fn tier(&self) -> String {
         let tier = self.behaviour.tier(&self.turn.service_tier);
         tier.map(|tier| format!(r#","service_tier":"{tier}""#))
@@ -96,7 +98,7 @@ impl Reply {
         pretty(&compact, 2)
     }
 
-    /// Events in a stream.
+    /// Number of events in the stream.
     pub fn len(&self) -> usize {
         self.steps.len()
     }
@@ -105,7 +107,7 @@ impl Reply {
         self.answer.usage
     }
 
-    /// The bytes of output that the event at `index` shows.
+    /// Bytes of output in the event at `index`.
     pub fn shown_bytes(&self, index: usize) -> usize {
         match self.steps.get(index) {
             Some((_, Step::Piece(_, range))) => range.len(),
@@ -116,7 +118,7 @@ impl Reply {
         }
     }
 
-    /// The data of the event at `index`.
+    /// Data of the event at `index`.
     pub fn event(&self, index: usize) -> Option<String> {
         let (choice, step) = self.steps.get(index)?;
         let delta = match step {
@@ -220,7 +222,7 @@ impl Reply {
         }
     }
 
-    /// The entries of each chunk of a call.
+    /// The entries of a call, by chunk.
     fn entries(
         &self,
         call: usize,

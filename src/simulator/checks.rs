@@ -1,6 +1,7 @@
-//! What the vendors refuse in a request that could be answered: a wrong translation must not pass.
+//! Checks that reject what the real vendors reject, even if the simulator could answer: a wrong
+//! translation must not pass.
 //!
-//! It must not be stricter than the vendors are, and says what is wrong in their words. Read next:
+//! It must not be stricter than the vendors, and it uses their error messages. Read next:
 //! `checks/messages.rs` and `checks/chat.rs`.
 
 mod blocks;
@@ -28,12 +29,12 @@ use serde_json::Value;
 use super::behaviour::Behaviour;
 use super::errors::{Problem, Vendor};
 
-/// A call whose body has been read.
+/// A call with a parsed body.
 pub struct Call<'a> {
     pub model: &'a str,
     pub body: &'a Value,
     pub behaviour: &'a Behaviour,
-    /// The previews that the caller switched on, by header.
+    /// The previews that the caller enabled by header.
     pub previews: &'a str,
 }
 
@@ -46,18 +47,18 @@ impl Call<'_> {
         }
     }
 
-    /// A member of the body, which is as good as absent if it is null.
+    /// A member of the body; null counts as absent.
     fn given(&self, name: &str) -> Option<&Value> {
         given(self.body, name)
     }
 
-    /// The output limit of the model.
+    /// Output limit of the model.
     fn output_max(&self) -> Option<u64> {
         models::output_max(self.model)
     }
 
-    /// Whether the model is one of a real vendor. The others are of servers that copy its protocol,
-    /// and take more.
+    /// Whether the model is a real vendor's. All others belong to compatible servers, which accept
+    /// more.
     fn is_real(&self) -> bool {
         models::generation(self.model).is_some()
     }
@@ -66,8 +67,8 @@ impl Call<'_> {
         self.previews.contains(name)
     }
 
-    /// Whether a field that the vendor does not know passes all the same: an extension, where the
-    /// model is no real vendor's.
+    /// Whether an unknown field is accepted: it is an extension, and the model is not a real
+    /// vendor's.
     fn spares(&self, name: &str) -> bool {
         !self.is_real() && name.starts_with("x_")
     }
@@ -81,13 +82,13 @@ fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// The first member of an object that is not among the known ones.
+/// The first member of an object that is not in the list of known ones.
 fn unknown<'a>(value: &'a Value, known: &[&str]) -> Option<&'a str> {
     let names = value.as_object()?.keys().map(String::as_str);
     names.into_iter().find(|name| !known.contains(name))
 }
 
-/// Letters, digits, `_` and `-`, as many as there may be.
+/// Whether the text consists of letters, digits, `_` and `-`, and is not too long.
 fn is_word(text: &str, max: usize) -> bool {
     let is_word_byte = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
     (1..=max).contains(&text.len()) && text.bytes().all(is_word_byte)

@@ -1,7 +1,8 @@
-//! Input tokens as each vendor counts them: text by its bytes, media by what the vendors document.
+//! Counts input tokens as each vendor does: text by its bytes, media as the vendors document.
 //!
 //! It must not be exact about text: a token is four bytes of the body. Sources, read 2026-11: the
-//! messages vendor's guides on vision and PDF, the chat vendor's on images (tiles) and on audio.
+//! messages vendor's guides on vision and PDF, the chat vendor's guides on images (tiles) and on
+//! audio.
 
 use base64::Engine;
 use serde_json::Value;
@@ -9,21 +10,21 @@ use serde_json::Value;
 use super::answer::tokens;
 use super::errors::Vendor;
 
-/// The longest edge that a messages vendor looks at, in pixels, and the pixels of a token.
+/// Messages vendor: longest edge of an image in pixels, and pixels per token.
 const EDGE_MAX: u64 = 1_568;
 const PIXELS_PER_TOKEN: u64 = 750;
-/// A chat vendor's largest image, its shorter side after that, and its tiles, in pixels.
+/// Chat vendor: largest image, its shorter side after that, and the edge of a tile, in pixels.
 const SQUARE_MAX: u64 = 2_048;
 const SHORT_SIDE_MAX: u64 = 768;
 const TILE: u64 = 512;
-/// Of an image whose size the simulator cannot read.
+/// Assumed size of an image whose size the simulator cannot read.
 const UNREAD: (u64, u64) = (1_024, 1_024);
 const TOKENS_PER_PAGE: u64 = 1_500;
-/// Base64 bytes of a second of audio, at 64 kbit/s, and its tokens.
+/// Base64 bytes of a second of audio at 64 kbit/s, and tokens of a second.
 const AUDIO_BYTES_PER_SECOND: usize = 10_667;
 const AUDIO_TOKENS_PER_SECOND: u64 = 10;
 
-/// What the body comes to, of `body_bytes`.
+/// Input tokens of the body, which has `body_bytes` bytes.
 pub fn input_tokens(vendor: Vendor, model: &str, body: &Value, body_bytes: usize) -> u64 {
     let mut media = Media {
         vendor,
@@ -131,7 +132,7 @@ fn tiles(width: u64, height: u64) -> u64 {
     width.div_ceil(TILE) * height.div_ceil(TILE)
 }
 
-/// The size, made so small that this side of it is no longer than `most`.
+/// Scales the size down so that this side is at most `most`.
 fn fitted((width, height): (u64, u64), side: u64, most: u64) -> (u64, u64) {
     if side <= most {
         (width, height)
@@ -168,7 +169,7 @@ mod tests {
 
     #[test]
     fn an_image_is_counted_as_its_vendor_documents() {
-        // The sizes of the messages vendor's own table, and examples of the chat vendor's guide.
+        // Sizes from the messages vendor's own table, and examples from the chat vendor's guide.
         assert_eq!(
             [(200, 200), (1_000, 1_000), (1_092, 1_092)].map(|(w, h)| messages_tokens(w, h)),
             [54, 1_334, 1_590]

@@ -1,13 +1,12 @@
-//! The vendors' errors, in their own words and shapes.
+//! The vendors' errors, with their own messages and formats.
 //!
-//! It must not decide when an error happens. Read next: `vendor.rs`.
+//! It must not decide when an error occurs. Read next: `vendor.rs`.
 
 use super::behaviour::{Behaviour, ErrorBody};
 use super::json::{pretty, quote};
 use super::words::{chat_words, messages_type, messages_words};
 
-/// Which of the protocols a call speaks. Chat and responses are of one vendor, whose errors look
-/// alike.
+/// The protocol of a call. Chat and responses belong to one vendor, and their errors look alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Vendor {
     Chat,
@@ -15,13 +14,13 @@ pub enum Vendor {
     Responses,
 }
 
-/// An error before it is worded.
+/// An error before it is encoded.
 #[derive(Clone, Debug)]
 pub struct Problem {
     pub status: u16,
     pub message: String,
     chat_type: &'static str,
-    /// The type that a marker asked for, on either vendor.
+    /// Error type that a marker set, for any vendor.
     kind: Option<String>,
     param: Option<String>,
     code: Option<String>,
@@ -58,7 +57,7 @@ impl Problem {
         self
     }
 
-    /// What the chat vendor says of a request's parameter.
+    /// The chat vendor's error for a request parameter.
     pub fn of_param(message: impl Into<String>, param: &str, code: Option<&str>) -> Self {
         Self::new(400, message).coded(Some(param), code)
     }
@@ -131,7 +130,7 @@ impl Problem {
         }
     }
 
-    /// The 401 for `key`, or for no key at all.
+    /// The 401 for `key`, or for a missing key.
     pub fn key(vendor: Vendor, key: Option<&str>) -> Self {
         match (vendor, key) {
             (Vendor::Chat | Vendor::Responses, None) => Self::new(401, CHAT_NO_KEY),
@@ -145,7 +144,7 @@ impl Problem {
         }
     }
 
-    /// The vendor's usual error of this status.
+    /// The vendor's default error for this status.
     pub fn of_status(vendor: Vendor, status: u16) -> Self {
         let text = match vendor {
             Vendor::Chat | Vendor::Responses => chat_words(status),
@@ -169,7 +168,7 @@ impl Problem {
         }
     }
 
-    /// The error that a marker with `status` asked for.
+    /// The error that a marker with `status` selected.
     pub fn of_marker(vendor: Vendor, status: u16, behaviour: &Behaviour) -> Self {
         let usual = Self::of_status(vendor, status);
         let chat = vendor != Vendor::Messages;
@@ -211,14 +210,14 @@ impl Problem {
         problem.named(behaviour)
     }
 
-    /// The same with the type and the code that the marker asks for, if it does.
+    /// Applies the error type and code from the marker, if it has them.
     pub fn named(mut self, behaviour: &Behaviour) -> Self {
         self.kind = behaviour.error_type.clone().or(self.kind);
         self.code = behaviour.error_code.clone().or(self.code);
         self
     }
 
-    /// The body of an HTTP error.
+    /// Body of an HTTP error.
     pub fn body(&self, vendor: Vendor, request_id: &str) -> String {
         match vendor {
             Vendor::Chat | Vendor::Responses => pretty(&self.chat_shape(), 4),
@@ -231,12 +230,12 @@ impl Problem {
         }
     }
 
-    /// The data of an error event in a stream.
+    /// Data of an error event in a stream.
     pub fn event(&self, vendor: Vendor, request_id: &str) -> String {
         let message = quote(&self.message);
         match vendor {
             Vendor::Chat => self.chat_shape(),
-            // What stands around it is put there by the stream, which counts its events.
+            // The stream adds the rest of the event, because it numbers its events.
             Vendor::Responses => {
                 let (param, code) = (
                     nullable(self.param.as_deref()),
@@ -276,7 +275,7 @@ impl Problem {
     }
 }
 
-/// What an HTML error page of the network in front of a vendor looks like.
+/// An HTML error page, as a proxy in front of a vendor sends it.
 pub fn html(status: u16) -> String {
     format!(
         "<html>\r\n<head><title>{status} Error</title></head>\r\n<body>\r\n<center><h1>{status} \

@@ -1,11 +1,11 @@
-//! A stream of any vendor, event by event, in the SSE framing of that vendor.
+//! The event stream of any vendor, in its SSE framing.
 //!
-//! It must not send anything (`play.rs` does).
+//! It must not send anything (`sender.rs` does).
 
 use super::behaviour::KeepAlive;
 use super::{chat, messages, responses};
 
-/// The events of one stream, in order, worded one by one.
+/// The events of one stream, in order, encoded one by one.
 pub struct Events {
     pub reply: Reply,
     /// Data of the error event.
@@ -27,7 +27,7 @@ impl Events {
         }
     }
 
-    /// The event at `index` as it stands in the stream.
+    /// The event at `index`, with its framing.
     pub fn event(&self, index: usize, line_end: &str) -> String {
         match &self.reply {
             Reply::Chat(reply) => frame(None, &reply.event(index).unwrap_or_default(), line_end),
@@ -42,7 +42,7 @@ impl Events {
         }
     }
 
-    /// The bytes of output that the event at `index` shows.
+    /// Bytes of output in the event at `index`.
     pub fn shown_bytes(&self, index: usize) -> usize {
         match &self.reply {
             Reply::Chat(reply) => reply.shown_bytes(index),
@@ -76,7 +76,7 @@ impl Events {
         )
     }
 
-    /// What keeps a silent connection open; no event of the answer.
+    /// A keep-alive for a silent connection; it is not an event of the answer.
     pub fn keep_alive(&self, kind: KeepAlive, index: usize, line_end: &str) -> String {
         match (kind, &self.reply) {
             (KeepAlive::Comment, _) => format!(": keep-alive{line_end}{line_end}"),

@@ -1,33 +1,33 @@
-//! One answer on its way to the client: over HTTP/1.1, or over one stream of HTTP/2.
+//! Sends one answer to the client: over HTTP/1.1, or over one HTTP/2 stream.
 //!
-//! It must not know the vendors, nor why an answer is broken (`play.rs` does). Read next: `http.rs`
-//! and `http2.rs`, which send it.
+//! It must not know the vendors, or why an answer is broken (`sender.rs` does). Read next:
+//! `http.rs` and `http2.rs`, which send it.
 
 use tokio::time::Instant;
 
 use super::http::{Connection, Gone};
 use super::http2::Stream;
 
-/// How the body's end is found.
+/// How the client finds the end of the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
-    /// By `content-length`.
+    /// `content-length`.
     Sized(usize),
-    /// By the last chunk; over HTTP/2 by the end of the stream.
+    /// The last chunk; over HTTP/2, the end of the stream.
     Chunked,
 }
 
 /// The head of an answer.
 pub struct Head {
     pub status: u16,
-    /// Header lines in lower case, each with its line end; none that is about the connection.
+    /// Header lines in lower case, each with its line end, without connection headers.
     pub lines: String,
 }
 
-/// What becomes of the connection after an answer, or of the stream.
+/// What happens to the connection or the stream after an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
-    /// The answer has ended as its framing wants it.
+    /// The answer ended properly in its framing; the next request may follow.
     Next,
     /// The answer breaks off: the connection closes; over HTTP/2 the stream is reset.
     Close,
@@ -35,7 +35,7 @@ pub enum After {
     Disconnect,
     /// The connection closes with a TCP reset.
     Reset,
-    /// Nothing is left to close.
+    /// Everything is already closed.
     Closed,
 }
 
@@ -45,7 +45,8 @@ pub enum Exchange<'a> {
 }
 
 impl Exchange<'_> {
-    /// Begins the answer. `closes` says over HTTP/1.1 that no other request is answered.
+    /// Sends the head. Over HTTP/1.1, `closes` announces that the connection closes after this
+    /// answer.
     pub async fn send_head(
         &mut self,
         head: &Head,
@@ -58,7 +59,7 @@ impl Exchange<'_> {
         }
     }
 
-    /// Sends a piece of the body: one chunk, or one DATA frame where it fits into one.
+    /// Sends a piece of the body: one chunk, or one DATA frame if it fits.
     pub async fn send_piece(&mut self, bytes: &[u8], framing: Framing) -> Result<(), Gone> {
         if bytes.is_empty() {
             return Ok(());
@@ -69,16 +70,16 @@ impl Exchange<'_> {
         }
     }
 
-    /// Writes everything that was gathered.
+    /// Writes all buffered bytes.
     pub async fn flush(&mut self) -> Result<(), Gone> {
         match self {
             Self::Http1(connection) => connection.flush().await,
-            // The connection's own task writes, and knows of every piece already.
+            // The connection's own task does the writing, and already has all pieces.
             Self::Http2(_) => Ok(()),
         }
     }
 
-    /// Ends the body as its framing wants it.
+    /// Ends the body properly in its framing.
     pub async fn end(&mut self, framing: Framing) -> Result<(), Gone> {
         match self {
             Self::Http1(connection) => connection.push_end(framing).await,
@@ -86,8 +87,8 @@ impl Exchange<'_> {
         }
     }
 
-    /// Sends what no parser of chunks accepts; over HTTP/2, where there are none, the stream will
-    /// be reset with `PROTOCOL_ERROR`.
+    /// Sends an invalid chunk. HTTP/2 has no chunks; there, the stream will be reset with
+    /// `PROTOCOL_ERROR`.
     pub async fn break_framing(&mut self) -> Result<(), Gone> {
         match self {
             Self::Http1(connection) => connection.push_invalid_chunk().await,
@@ -98,7 +99,8 @@ impl Exchange<'_> {
         }
     }
 
-    /// Ends a body that is shorter than its `content-length`: by a close, or by the stream's end.
+    /// Ends a body that is shorter than its `content-length`: by a close, or by the end of the
+    /// stream.
     pub async fn end_short(&mut self) -> Result<After, Gone> {
         match self {
             Self::Http1(connection) => connection.flush().await.map(|()| After::Close),
@@ -106,7 +108,7 @@ impl Exchange<'_> {
         }
     }
 
-    /// Waits, but notices if the client leaves.
+    /// Waits until `deadline`, or until the client disconnects.
     pub async fn pause_until(&mut self, deadline: Instant) -> Result<(), Gone> {
         match self {
             Self::Http1(connection) => connection.pause_until(deadline).await,
@@ -114,7 +116,7 @@ impl Exchange<'_> {
         }
     }
 
-    /// Waits for the client to leave, however long that takes.
+    /// Waits until the client disconnects, without a time limit.
     pub async fn gone(&mut self) -> Gone {
         match self {
             Self::Http1(connection) => connection.gone().await,

@@ -1,7 +1,8 @@
-//! HTTP/1.1 on a bare socket: requests in, bytes out.
+//! HTTP/1.1 on a bare socket: parses requests and writes bytes.
 //!
-//! Our own, because a real server library refuses to send broken framing, to hang or to reset. It
-//! must not know the vendors. Read next: `exchange.rs`, which drives it, and `http2.rs` beside it.
+//! The simulator has its own implementation, because a real server library refuses to send broken
+//! framing, to hang or to reset. It must not know the vendors. Read next: `exchange.rs`, which uses
+//! it, and `http2.rs`, its counterpart.
 
 use std::io;
 
@@ -15,22 +16,22 @@ use super::socket::Socket;
 
 pub const HEAD_BYTES_MAX: usize = 64 * 1024;
 pub const BODY_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// A chunk's size line or a trailer.
+/// Maximum length of a chunk's size line or of a trailer.
 const LINE_BYTES_MAX: usize = 4 * 1024;
-/// Bytes read ahead while an answer is being sent.
+/// Maximum number of bytes read ahead while an answer is being sent.
 const AHEAD_BYTES_MAX: usize = 256 * 1024;
-/// Output gathered before it is written.
+/// Number of output bytes that are buffered before a write.
 const OUT_BYTES: usize = 32 * 1024;
 
-/// A request, read whole.
+/// A complete request.
 #[derive(Debug)]
 pub struct Request {
     /// `1.1` or `2`.
     pub version: &'static str,
     pub method: String,
-    /// Path and query as received.
+    /// Path and query, as received.
     pub target: String,
-    /// Names in lower case, in order, with repetitions.
+    /// Header fields in order, with repetitions; names in lower case.
     pub headers: Vec<(String, String)>,
     pub body: Bytes,
     pub keeps_alive: bool,
@@ -56,12 +57,12 @@ impl Request {
     }
 }
 
-/// Why there is no request.
+/// Reason why there is no request.
 #[derive(Debug)]
 pub enum ReadError {
-    /// The client closed, or the connection broke.
+    /// The client closed the connection, or it broke.
     Closed,
-    /// The bytes are not a request we take; the status that says so.
+    /// The request is not acceptable; holds the status of the response.
     Refused(u16),
 }
 
@@ -71,7 +72,7 @@ impl From<io::Error> for ReadError {
     }
 }
 
-/// The client is no longer there.
+/// The client has disconnected.
 #[derive(Debug)]
 pub struct Gone;
 
@@ -221,13 +222,13 @@ impl Connection {
         self.flush().await
     }
 
-    /// Sends what no chunk parser accepts.
+    /// Sends a chunk that no parser accepts.
     pub async fn push_invalid_chunk(&mut self) -> Result<(), Gone> {
         self.push(b"zz\r\nnot a chunk\r\n").await?;
         self.flush().await
     }
 
-    /// Gathers bytes of an answer; they are sent when there are enough of them, or by
+    /// Buffers bytes of an answer. They are sent once there are enough of them, or by
     /// [`Self::flush`].
     async fn push(&mut self, bytes: &[u8]) -> Result<(), Gone> {
         self.output.extend_from_slice(bytes);
@@ -242,11 +243,11 @@ impl Connection {
         self.output.clear();
         self.output.shrink_to(OUT_BYTES * 2);
         written?;
-        // TLS may have kept the end of it.
+        // TLS may have buffered the last bytes.
         Ok(self.stream.flush().await?)
     }
 
-    /// Waits, but notices if the client goes.
+    /// Waits until `deadline`, or until the client disconnects.
     pub async fn pause_until(&mut self, deadline: Instant) -> Result<(), Gone> {
         let timer = sleep_until(deadline);
         tokio::pin!(timer);
@@ -263,7 +264,7 @@ impl Connection {
         }
     }
 
-    /// Waits for the client to go, however long that takes.
+    /// Waits until the client disconnects, without a time limit.
     pub async fn gone(&mut self) -> Gone {
         loop {
             self.input.clear();
@@ -274,7 +275,7 @@ impl Connection {
         }
     }
 
-    /// Answers what is not a request, in nobody's dialect.
+    /// Responds to an unacceptable request, in no vendor's format.
     pub async fn refuse(&mut self, status: u16) -> After {
         let head =
             format!("HTTP/1.1 {status} Refused\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
@@ -284,13 +285,13 @@ impl Connection {
         }
     }
 
-    /// Closes in order: the client reads an end of file.
+    /// Closes the connection normally: the client reads an end of file.
     pub async fn close(mut self) {
-        // The client may have closed first, which is just as good.
+        // The client may have closed first, which is fine.
         let _ = self.stream.shutdown().await;
     }
 
-    /// Closes with a reset: the client reads an error.
+    /// Closes the connection with a reset: the client reads an error.
     pub fn reset(self) {
         self.stream.state().reset_on_close();
     }

@@ -1,10 +1,10 @@
 //! HTTP/2: one connection, and one answer per stream.
 //!
-//! A library speaks the protocol, so it refuses what every server refuses: names in upper case,
-//! headers about the connection, a body of another length than its `content-length`. What it would
-//! not do for us is to break off *behind* what was sent: a reset throws away whatever still waits.
-//! So streams have the connection break them, once everything has been written. It must not know
-//! the vendors. Read next: `exchange.rs`, which drives a stream.
+//! A library implements the protocol, so it rejects what every server rejects: names in upper case,
+//! connection headers, a body whose length differs from its `content-length`. But it cannot break
+//! off *after* the data that was sent: a reset discards all data that still waits. Therefore a
+//! stream asks the connection to abort it once all data has been written. It must not know the
+//! vendors. Read next: `exchange.rs`, which uses a stream.
 
 use std::future::{Future as _, poll_fn};
 use std::pin::pin;
@@ -27,21 +27,21 @@ use super::vendor::Server;
 
 const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
 const CONNECTION_WINDOW_BYTES: u32 = 8 * 1024 * 1024;
-/// Bytes of one answer that may wait to be written.
+/// Maximum number of bytes of one answer that may wait to be written.
 const SEND_BUFFER_BYTES_MAX: usize = 256 * 1024;
-/// Bytes sent at once: what one DATA frame takes by default.
+/// Maximum number of bytes per send: the default size of one DATA frame.
 const PIECE_BYTES_MAX: usize = 16 * 1024;
-/// Broken answers that the connection has not dealt with yet.
+/// Maximum number of aborts that wait for the connection.
 const BREAKS_MAX: usize = 64;
 
-/// How an answer breaks off, once everything before it has been written.
+/// An abort of an answer, to be done once all data before it has been written.
 struct Break {
-    /// Let go of, the library resets it, which must not come first.
+    /// Dropping the stream makes the library reset it, so it must live until then.
     stream: Stream,
     after: After,
 }
 
-/// Serves one connection to its end.
+/// Serves one connection until it ends.
 pub async fn serve(socket: Socket, server: Arc<Server>) {
     let state = socket.state();
     let streams_max = server
@@ -84,7 +84,7 @@ pub async fn serve(socket: Socket, server: Arc<Server>) {
     }
     drop(connection);
     drop((last, broken));
-    // Each notices that the client is gone, and counts it.
+    // Each task notices and counts that the client disconnected.
     while answers.join_next().await.is_some() {}
 }
 
@@ -93,14 +93,14 @@ enum Event {
     Break(Break),
 }
 
-/// What happens next; `None` once the connection has ended.
+/// The next event; `None` once the connection has ended.
 async fn next(
     connection: &mut Connection<Socket, Bytes>,
     broken: &mut mpsc::Receiver<Break>,
     state: &State,
 ) -> Option<Event> {
     poll_fn(|cx| {
-        // This also writes what the streams have sent.
+        // This call also writes the data that the streams have queued.
         match connection.poll_accept(cx) {
             Poll::Ready(Some(Ok((request, reply)))) => {
                 return Poll::Ready(Some(Event::Request(request, reply)));
@@ -147,11 +147,11 @@ async fn answer(
     if matches!(after, After::Next | After::Closed) {
         return;
     }
-    // Without a connection there is nothing left to break.
+    // Without a connection there is nothing to abort.
     let _ = breaks.send(Break { stream, after }).await;
 }
 
-/// Reads a request whole.
+/// Reads a complete request.
 async fn read(request: http::Request<RecvStream>) -> Result<Request, ReadError> {
     let (head, mut incoming) = request.into_parts();
     let authority = head.uri.authority().ok_or(ReadError::Refused(400))?;
@@ -188,12 +188,12 @@ async fn read(request: http::Request<RecvStream>) -> Result<Request, ReadError> 
     })
 }
 
-/// The answering side of one stream.
+/// The response side of one stream.
 pub struct Stream {
     reply: SendResponse<Bytes>,
-    /// From the head on.
+    /// Set once the head has been sent.
     body: Option<SendStream<Bytes>>,
-    /// What a reset will say.
+    /// Error code for a reset.
     reason: Reason,
 }
 
@@ -232,12 +232,12 @@ impl Stream {
         Ok(())
     }
 
-    /// Sends bytes as the client makes room for them.
+    /// Sends bytes as the client's flow control window allows.
     pub async fn send_piece(&mut self, mut bytes: &[u8]) -> Result<(), Gone> {
         let body = self.body.as_mut().ok_or(Gone)?;
         while !bytes.is_empty() {
             body.reserve_capacity(bytes.len().min(PIECE_BYTES_MAX));
-            // The library wakes for more room alone, not for what there is.
+            // The library wakes this task only for additional capacity, not for existing capacity.
             while body.capacity() == 0 {
                 match poll_fn(|cx| body.poll_capacity(cx)).await {
                     Some(Ok(_)) => {}
@@ -261,7 +261,7 @@ impl Stream {
             .map_err(|_| Gone)
     }
 
-    /// A reset will say that the protocol was broken, not the server.
+    /// Makes a later reset report a protocol error instead of an internal error.
     pub fn blame_protocol(&mut self) {
         self.reason = Reason::PROTOCOL_ERROR;
     }

@@ -1,14 +1,13 @@
-//! JSON by hand: quoting, and the vendors' layout of it.
+//! Hand-written JSON: quoting, and the vendors' formatting.
 //!
-//! It must not reorder keys (a parsed tree would), nor understand numbers (one fault is a bare
-//! NaN).
+//! It must not reorder keys (a parsed tree would) or interpret numbers (one fault is a bare NaN).
 
-/// `text` as a JSON string, quotes included.
+/// Quotes `text` as a JSON string, including the quotes.
 pub fn quote(text: &str) -> String {
     serde_json::to_string(text).unwrap_or_default()
 }
 
-/// Compact JSON laid out as the chat vendor does: `indent` spaces a level, a newline at the end.
+/// Formats compact JSON as the chat vendor does: `indent` spaces per level, a newline at the end.
 pub fn pretty(compact: &str, indent: usize) -> String {
     let mut out = String::with_capacity(compact.len() + compact.len() / 4);
     let mut depth = 0usize;

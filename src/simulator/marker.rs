@@ -1,8 +1,9 @@
-//! The syntax of the marker `[[sim key=value …]]`.
+//! Parses the marker syntax `[[sim key=value …]]`.
 //!
-//! It must not know what a key means (`behaviour.rs` does), nor skip what it cannot read.
+//! It must not know the meaning of a key (`behaviour.rs` does), and must not skip anything that it
+//! cannot parse.
 
-/// The keys and values of the first marker in `text`, in order; none if there is no marker.
+/// Keys and values of the first marker in `text`, in order; empty if there is no marker.
 pub fn read(text: &str) -> Result<Vec<(&str, String)>, String> {
     let mut pairs = Vec::new();
     let Some(mut rest) = after_start(text) else {
@@ -23,7 +24,7 @@ pub fn read(text: &str) -> Result<Vec<(&str, String)>, String> {
     }
 }
 
-/// Whether a marker starts in `text`.
+/// Whether `text` contains the start of a marker.
 pub fn is_in(text: &str) -> bool {
     after_start(text).is_some()
 }
@@ -38,7 +39,7 @@ fn is_key_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
-/// The value at the start of `text`, and what follows it.
+/// Parses the value at the start of `text`; also returns the rest.
 fn read_value<'a>(key: &str, text: &'a str) -> Result<(String, &'a str), String> {
     let end = match text.as_bytes().first() {
         Some(b'"') => return read_quoted(text).ok_or_else(|| unclosed(key)),
@@ -74,7 +75,7 @@ fn read_quoted(text: &str) -> Option<(String, &str)> {
     None
 }
 
-/// Length of the JSON object or array `text` starts with.
+/// Length of the JSON object or array at the start of `text`.
 fn json_end(text: &str) -> Option<usize> {
     let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
     for (at, byte) in text.bytes().enumerate() {

@@ -1,6 +1,6 @@
-//! Messages, as its vendor writes them: whole and as a stream of events.
+//! Encodes messages as their vendor does: as one document and as a stream of events.
 //!
-//! It must not decide what is said (`answer.rs`), nor when it is sent (`play.rs`).
+//! It must not decide the content (`answer.rs`) or the timing (`sender.rs`).
 
 mod blocks;
 
@@ -18,20 +18,20 @@ pub struct Reply {
     turn: Turn,
     behaviour: Behaviour,
     answer: Answer,
-    /// The part of every id that makes it unique.
+    /// The unique part of every id.
     serial: String,
     blocks: Vec<Block>,
     steps: Vec<Step>,
 }
 
-/// A block, by the number of its part; a search has two.
+/// A block, by the index of its part; a search has two blocks.
 #[derive(Clone, Copy, Debug)]
 enum Block {
     Part(usize),
     Result(usize),
 }
 
-/// One event of a stream, before it is worded; kept small, because streams can be long.
+/// One event of a stream before it is encoded; small, because streams can be long.
 #[derive(Debug)]
 enum Step {
     Start,
@@ -40,12 +40,12 @@ enum Step {
     BlockStart(usize),
     Delta(usize, Range<usize>),
     Signature(usize),
-    /// A block and the number of one of its citations.
+    /// A citation: index of its block, and its index within the block.
     Citation(usize, usize),
-    /// A delta of a block that nobody knows.
+    /// A delta of an unknown block.
     Odd(usize),
     BlockStop(usize),
-    /// Usage so far, in the middle of the answer.
+    /// A usage report in the middle of the answer.
     Report,
     Finish,
     Stop,
@@ -60,7 +60,7 @@ impl Reply {
             blocks.extend(matches!(part, Part::Search(_)).then_some(Block::Result(index)));
         }
         if behaviour.refusal == Refusal::Instead {
-            // The vendor shows what it thought, but has said nothing.
+            // In a refusal the vendor shows its thinking, but no output.
             blocks
                 .retain(|block| matches!(block, Block::Part(part) if matches!(answer.parts[*part], Part::Thinking(_))));
         }
@@ -103,7 +103,7 @@ impl Reply {
         )
     }
 
-    /// Events in a stream.
+    /// Number of events in the stream.
     pub fn len(&self) -> usize {
         self.steps.len()
     }
@@ -112,7 +112,7 @@ impl Reply {
         self.answer.usage
     }
 
-    /// The bytes of output that the event at `index` shows.
+    /// Bytes of output in the event at `index`.
     pub fn shown_bytes(&self, index: usize) -> usize {
         match self.steps.get(index) {
             Some(Step::Delta(_, range)) => range.len(),
@@ -120,7 +120,7 @@ impl Reply {
         }
     }
 
-    /// The name and the data of the event at `index`.
+    /// Name and data of the event at `index`.
     pub fn event(&self, index: usize) -> Option<(&'static str, String)> {
         let (name, fields) = match self.steps.get(index)? {
             Step::Start => ("message_start", self.start()),
@@ -238,7 +238,7 @@ impl Reply {
         };
         let is_input = matches!(part, Part::Call(_) | Part::Search(_)) && !ranges.is_empty();
         if is_input {
-            // The vendor opens every input with an empty piece.
+            // The vendor starts every tool input with an empty piece.
             steps.push(Step::Delta(index, 0..0));
         }
         for range in ranges {

@@ -1,6 +1,6 @@
-//! The simulator's own pages under `/_sim/`: what tests read and reset.
+//! The simulator's own pages under `/_sim/`, which tests read and reset.
 //!
-//! It must not count itself.
+//! It must not count requests for these pages.
 
 use super::exchange::{Exchange, Framing, Head};
 use super::http::{Gone, Request};
@@ -10,7 +10,7 @@ pub fn is_page(request: &Request) -> bool {
     request.path().starts_with("/_sim/")
 }
 
-/// The simulator's own pages.
+/// Responds to a request for one of the simulator's own pages.
 pub async fn answer(
     exchange: &mut Exchange<'_>,
     server: &Server,

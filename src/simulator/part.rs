@@ -1,6 +1,6 @@
-//! The parts of an answer, in the order they are produced, and how a marker writes them.
+//! The parts of an answer, in the order of production, and their syntax in a marker.
 //!
-//! It must not know how a vendor words a part (`chat.rs` and `messages.rs` do).
+//! It must not know how a vendor encodes a part (`chat.rs` and `messages.rs` do).
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -10,22 +10,22 @@ const PARTS_MAX: usize = 256;
 #[derive(Clone, Debug, PartialEq)]
 pub enum Part {
     Thinking(Thought),
-    /// Thinking that only the vendor can read.
+    /// Thinking that only the vendor can decode.
     Redacted,
     Text(Text),
-    /// The chat vendor's words of a refusal.
+    /// The chat vendor's refusal text.
     Refusal(String),
     Call(Call),
-    /// A search that the vendor ran itself, with its result.
+    /// A search that the vendor ran itself, with its results.
     Search(Search),
-    /// A kind of block that nobody knows yet.
+    /// A block of an unknown type.
     Unknown(String),
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Thought {
     pub text: String,
-    /// Only the signature is shown.
+    /// Whether only the signature is shown.
     pub omitted: bool,
 }
 
@@ -37,10 +37,10 @@ pub struct Text {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Call {
-    /// The caller-visible id, if the marker set it.
+    /// The id of the call, if the marker set it.
     pub id: Option<String>,
     pub name: String,
-    /// JSON, unless it was cut at the maximum or written broken.
+    /// JSON, unless it was cut at the output limit or is deliberately broken.
     pub args: String,
 }
 
@@ -57,13 +57,13 @@ pub struct Source {
     pub url: String,
     #[serde(default)]
     pub title: String,
-    /// The words that a citation quotes.
+    /// The text that a citation quotes.
     #[serde(default)]
     pub cited: String,
 }
 
 impl Part {
-    /// What is produced piece by piece and counted as output.
+    /// The text that is produced piece by piece and counted as output.
     pub fn output(&self) -> &str {
         match self {
             Self::Thinking(thought) => &thought.text,
@@ -85,7 +85,7 @@ impl Part {
     }
 }
 
-/// One element of the marker's list: one of the seven kinds, and what belongs to it.
+/// One element of the marker's list: one of the seven kinds, and its members.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written<'a> {
@@ -109,7 +109,7 @@ struct Written<'a> {
     unknown: Option<String>,
 }
 
-/// Reads the marker's list of parts.
+/// Parses the marker's list of parts.
 pub fn read(text: &str) -> Result<Vec<Part>, String> {
     let written: Vec<Written<'_>> =
         serde_json::from_str(text).map_err(|error| format!("'blocks': {error}"))?;
@@ -165,7 +165,7 @@ fn part(written: Written<'_>) -> Result<Part, String> {
     }
 }
 
-/// A string stands for itself, so that broken JSON can be written; anything else for its JSON.
+/// A string is used verbatim, so that broken JSON is possible; any other value is used as its JSON.
 fn arguments(args: Option<&RawValue>) -> String {
     let Some(args) = args.map(RawValue::get) else {
         return "{}".to_owned();

@@ -1,6 +1,6 @@
-//! Sending an answer, with whatever the behaviour breaks on the way.
+//! Sends an answer, including the faults that the behaviour asks for.
 //!
-//! It must not decide what is answered (`vendor.rs`). Every end of an answer is counted here.
+//! It must not decide the answer (`vendor.rs`). This file counts every end of an answer.
 
 use std::time::Duration;
 
@@ -19,12 +19,12 @@ const LENGTH_TOO_LARGE_BY: usize = 100;
 const STREAM_LENGTH_CLAIMED: usize = 1 << 40;
 const STREAM_HEAD: &str =
     "content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n";
-/// A header that no client takes.
+/// Size of a header that no client accepts.
 const HUGE_HEADER_BYTES: usize = 2 * 1024 * 1024;
-/// A sender this far behind its schedule starts a new one instead of catching up.
+/// A sender that lags further behind its schedule starts a new one instead of catching up.
 const BEHIND_MAX: Duration = Duration::from_millis(20);
 
-/// Between two comments of a stream that does not end.
+/// Interval between two comments of a stream that does not end.
 const CHATTER: Duration = Duration::from_millis(50);
 
 /// Answers one request.
@@ -110,7 +110,7 @@ async fn send(
     }
 }
 
-/// Sends one answer, broken where its behaviour says so.
+/// Sends one answer, with the faults of its behaviour.
 struct Sender<'a, 'b> {
     exchange: &'a mut Exchange<'b>,
     behaviour: &'a Behaviour,
@@ -230,7 +230,7 @@ impl<'b> Sender<'_, 'b> {
     }
 }
 
-/// What happens to a stream before one of its events, or instead of it.
+/// A fault before one of a stream's events, or in place of it.
 enum Incident {
     Cut,
     Hang,
@@ -240,7 +240,7 @@ enum Incident {
     End,
 }
 
-/// The incident after `sent` of `length` events.
+/// The fault after `sent` of `length` events.
 fn incident(behaviour: &Behaviour, sent: usize, length: usize) -> Option<Incident> {
     let is_now = |count: Option<usize>| count.is_some_and(|count| count.min(length) == sent);
     if is_now(events_of(behaviour.cut)) {
@@ -263,7 +263,7 @@ fn incident(behaviour: &Behaviour, sent: usize, length: usize) -> Option<Inciden
     }
 }
 
-/// Waits until `gap` after `last`; gaps shorter than a timer tick come true on average.
+/// Waits until `gap` after `last`; gaps shorter than a timer tick are met on average.
 async fn wait_for_turn(
     sink: &mut Sink<'_, '_>,
     last: Instant,

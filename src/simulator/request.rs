@@ -1,7 +1,7 @@
-//! What a call asks for.
+//! Parses the body of a call.
 //!
 //! It must not check more than an answer needs: the rest is in `checks.rs`. Read next: `errors.rs`
-//! for how a problem is worded on the wire.
+//! for the encoding of errors.
 
 use serde_json::Value;
 
@@ -14,42 +14,42 @@ use super::responses::Offered;
 const CHOICES_MAX: u64 = 128;
 const PADDING: &str = "aK3xQ9mZ7tRw2LpV";
 
-/// A call's body, read as far as every answer needs it.
+/// The body of a call, parsed as far as every answer needs it.
 pub struct Asked {
     pub turn: Turn,
-    /// The whole of it, for the checks.
+    /// The whole body, for the checks.
     pub body: Value,
 }
 
-/// The parts of a request body that decide the answer.
+/// The members of a request body that determine the answer.
 #[derive(Debug)]
 pub struct Turn {
     pub vendor: Vendor,
     pub model: String,
     pub stream: bool,
-    /// Chat: the caller wants the usage chunk.
+    /// Chat: whether the caller wants the usage chunk.
     pub include_usage: bool,
-    /// Chat and responses: the caller did not switch the padding field off.
+    /// Chat and responses: whether events have the padding field, which the caller can disable.
     pub obfuscation: bool,
-    /// Chat: the caller knows functions, but no tools.
+    /// Chat: whether the caller uses functions instead of tools.
     pub legacy_functions: bool,
-    /// Messages: thinking is to be shown by its signature only.
+    /// Messages: whether to show thinking by its signature only.
     pub omits_thinking: bool,
     pub choices: usize,
     pub max_tokens: Option<u64>,
     pub service_tier: String,
-    /// The last user text; the one with the marker, if its message has one.
+    /// The last user text, or the one with the marker, if that message has one.
     pub user_text: String,
-    /// The text of the tool result that ends the conversation, if one does.
+    /// Text of the tool result that ends the conversation, if there is one.
     pub tool_result: Option<String>,
-    /// As the vendor counts the body.
+    /// Input tokens as the vendor counts them.
     pub input_tokens: u64,
-    /// Responses: what an answer depends on besides.
+    /// Responses: further options of the request.
     pub offered: Offered,
 }
 
 impl Turn {
-    /// What the vendor fills an event up with, so that its size tells nothing.
+    /// The vendor's padding of an event, which hides the size of its content.
     pub fn padding(&self, index: usize) -> String {
         match self.obfuscation {
             true => format!(
@@ -205,10 +205,10 @@ fn omits_thinking(model: &str, display: &Value) -> bool {
     }
 }
 
-/// What an agent or the gateway adds to a user's turn for the model alone.
+/// Start of a text that an agent or the gateway adds to a user's turn for the model only.
 const REMINDER: &str = "<system-reminder>";
 
-/// The last text of a user that is no reminder.
+/// The last user text that is not a reminder.
 fn last_user_text(messages: &[Value]) -> &str {
     messages
         .iter()

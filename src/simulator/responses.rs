@@ -1,6 +1,6 @@
-//! Responses, as their vendor writes them: whole and as a stream of numbered events.
+//! Encodes responses as their vendor does: as one document and as a stream of numbered events.
 //!
-//! It must not decide what is said (`answer.rs`), nor when it is sent (`play.rs`). Read next:
+//! It must not decide the content (`answer.rs`) or the timing (`sender.rs`). Read next:
 //! `responses/items.rs`.
 
 mod items;
@@ -16,12 +16,12 @@ use super::part::Part;
 use super::request::Turn;
 use super::usage::Usage;
 
-/// What an answer depends on besides the conversation.
+/// Options of the request, other than the conversation, that determine the answer.
 #[derive(Debug, Default)]
 pub struct Offered {
-    /// Reasoning is to come with its ciphertext.
+    /// Whether to include the encrypted content of reasoning.
     encrypted: bool,
-    /// Names of tools that take plain text.
+    /// Names of the custom tools, which take plain text.
     customs: Vec<String>,
     /// Members of namespaces, by name.
     members: Vec<(String, String)>,
@@ -78,21 +78,21 @@ pub struct Reply {
     turn: Turn,
     behaviour: Behaviour,
     answer: Answer,
-    /// The part of every id that makes it unique.
+    /// The unique part of every id.
     serial: String,
     created: i64,
     steps: Vec<Step>,
 }
 
-/// One event of a stream, before it is worded; kept small, because streams can be long. The first
-/// number is the item's.
+/// One event of a stream before it is encoded; small, because streams can be long. The first number
+/// is the index of the item.
 #[derive(Clone, Debug)]
 enum Step {
     Created,
     InProgress,
     Unknown,
     Added(usize),
-    /// A part of a reasoning item's summary, by its number.
+    /// Start of a part of a reasoning item's summary, by its index.
     SummaryBegins(usize, usize),
     SummaryDelta(usize, usize, Range<usize>),
     SummaryText(usize, usize),
@@ -100,10 +100,10 @@ enum Step {
     ContentBegins(usize),
     Delta(usize, Range<usize>),
     Annotation(usize, usize),
-    /// The whole of a text or of a call's arguments, again.
+    /// The complete text, or the complete arguments of a call, repeated.
     Whole(usize),
     ContentEnds(usize),
-    /// How far a search of the vendor's own is.
+    /// Progress of a search that the vendor runs.
     Search(usize, &'static str),
     Done(usize),
     Terminal,
@@ -131,7 +131,7 @@ impl Reply {
         pretty(&self.envelope(true), 2)
     }
 
-    /// Events in a stream.
+    /// Number of events in the stream.
     pub fn len(&self) -> usize {
         self.steps.len()
     }
@@ -140,7 +140,7 @@ impl Reply {
         self.answer.usage
     }
 
-    /// The bytes of output that the event at `index` shows.
+    /// Bytes of output in the event at `index`.
     pub fn shown_bytes(&self, index: usize) -> usize {
         match self.steps.get(index) {
             Some(Step::Delta(_, range) | Step::SummaryDelta(_, _, range)) => range.len(),
@@ -148,7 +148,7 @@ impl Reply {
         }
     }
 
-    /// The name and the data of the event at `index`.
+    /// Name and data of the event at `index`.
     pub fn event(&self, index: usize) -> Option<(String, String)> {
         let step = self.steps.get(index)?;
         let (name, fields) = match step {
@@ -166,7 +166,7 @@ impl Reply {
         Some((name, data))
     }
 
-    /// The events that say that the answer failed. `error` has the members of the first.
+    /// The events of a failure. `error` has the members of the first.
     pub fn error(&self, error: &str) -> Vec<(&'static str, String)> {
         let number = self.steps.len();
         let failed = || {
@@ -299,7 +299,7 @@ impl Reply {
         }
     }
 
-    /// The response as it stands at its end.
+    /// The response in its final state.
     fn envelope(&self, is_listed: bool) -> String {
         let status = self.status();
         let listed = is_listed
@@ -388,7 +388,7 @@ impl Reply {
         )
     }
 
-    /// Signs of life are events and are counted.
+    /// The sequence number of an event; keep-alives have numbers too.
     fn number(&self, index: usize) -> usize {
         if self.behaviour.keep_alive == Some(KeepAlive::Ping) {
             index * 2 + 1
@@ -398,7 +398,7 @@ impl Reply {
     }
 }
 
-/// The data of a sign of life before the event at `index`.
+/// Data of the keep-alive before the event at `index`.
 pub fn keep_alive(index: usize) -> String {
     format!(r#"{{"type":"keepalive","sequence_number":{}}}"#, index * 2)
 }

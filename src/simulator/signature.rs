@@ -1,25 +1,26 @@
-//! Signatures of thinking: they look like the vendor's, and whoever has the text can check them.
+//! Signatures of thinking: they look like the vendor's, and can be checked against the text.
 //!
-//! It must not keep what it signed: a signature alone says whether it is ours and of which text.
+//! It must not store what it signed: a signature alone shows whether it is the simulator's, and for
+//! which text.
 
 use sha2::{Digest as _, Sha256};
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 const NONCE_BYTES: usize = 16;
 
-/// What was signed.
+/// Kind of the signed content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sealed {
     Thinking,
     Redacted,
-    /// Search results and the places that citations point at.
+    /// Search results, and the positions that citations refer to.
     Search,
-    /// Reasoning items of the responses vendor, as they stand in its answers.
+    /// Reasoning items of the responses vendor, as in its answers.
     Reasoning,
 }
 
 impl Sealed {
-    /// What the vendor's signatures start with.
+    /// Prefix of the vendor's signatures.
     fn start(self) -> &'static [u8] {
         match self {
             Sealed::Thinking | Sealed::Redacted | Sealed::Search => &[0x12, 0xa4, 0x01],
@@ -28,8 +29,7 @@ impl Sealed {
     }
 }
 
-/// A signature of `text`, or of nothing where the text is not shown; another one for every
-/// `serial`.
+/// Signs `text`, or an empty text if it is not shown. Each `serial` gives a different signature.
 pub fn sign(what: Sealed, text: &str, serial: &str) -> String {
     let nonce: Vec<u8> = Sha256::digest(serial)
         .iter()
@@ -39,7 +39,7 @@ pub fn sign(what: Sealed, text: &str, serial: &str) -> String {
     seal(what, text, &nonce)
 }
 
-/// Whether [`sign`] made this signature of this text.
+/// Whether [`sign`] made this signature for this text.
 pub fn is_ours(what: Sealed, text: &str, signature: &str) -> bool {
     let nonce = decode(signature).and_then(|bytes| {
         let nonce = bytes.strip_prefix(what.start())?.get(..NONCE_BYTES)?;
@@ -68,7 +68,7 @@ fn seal(what: Sealed, text: &str, nonce: &[u8]) -> String {
     encode(&bytes)
 }
 
-/// Base64 with padding.
+/// Encodes base64 with padding.
 pub fn encode(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for group in bytes.chunks(3) {
@@ -87,7 +87,7 @@ pub fn encode(bytes: &[u8]) -> String {
     out
 }
 
-/// Base64 with or without padding; none if it is not.
+/// Decodes base64 with or without padding; `None` if it is invalid.
 pub fn decode(text: &str) -> Option<Vec<u8>> {
     let digits = text.trim_end_matches('=').as_bytes();
     if text.len() - digits.len() > 2 || digits.len() % 4 == 1 {

@@ -1,6 +1,6 @@
-//! The body of an answer on its way out: how it is cut into pieces.
+//! Writes the body of an answer, cut into pieces.
 //!
-//! It must not know why a body is broken (`play.rs` does).
+//! It must not know why a body is broken (`sender.rs` does).
 
 use super::exchange::{After, Exchange, Framing};
 use super::http::Gone;
@@ -8,14 +8,14 @@ use super::http::Gone;
 pub struct Sink<'a, 'b> {
     pub exchange: &'a mut Exchange<'b>,
     framing: Framing,
-    /// Bytes of a piece, if the body is to be written in pieces.
+    /// Size of a piece, if the body is to be split.
     split: Option<usize>,
-    /// Body bytes too few for a piece.
+    /// Body bytes that do not yet fill a piece.
     waiting: Vec<u8>,
 }
 
 impl<'a, 'b> Sink<'a, 'b> {
-    /// For the body behind a head that said `framing`.
+    /// Creates a writer for the body after a head with this `framing`.
     pub fn new(exchange: &'a mut Exchange<'b>, framing: Framing, split: Option<usize>) -> Self {
         Self {
             exchange,
@@ -25,7 +25,8 @@ impl<'a, 'b> Sink<'a, 'b> {
         }
     }
 
-    /// Part of a body. Small parts are sent together, until [`Self::settle`] or [`Self::end`].
+    /// Writes a part of the body. Small parts are sent together, until [`Self::flush`] or
+    /// [`Self::end`].
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), Gone> {
         let Some(size) = self.split else {
             return self.exchange.send_piece(bytes, self.framing).await;
@@ -43,27 +44,27 @@ impl<'a, 'b> Sink<'a, 'b> {
         Ok(())
     }
 
-    /// Sends everything that is still held back.
+    /// Sends all buffered bytes.
     pub async fn settle(&mut self) -> Result<(), Gone> {
         let waiting = std::mem::take(&mut self.waiting);
         self.exchange.send_piece(&waiting, self.framing).await?;
         self.exchange.flush().await
     }
 
-    /// Ends the body as its framing wants it.
+    /// Ends the body properly in its framing.
     pub async fn end(mut self) -> Result<After, Gone> {
         self.settle().await?;
         self.exchange.end(self.framing).await?;
         Ok(After::Next)
     }
 
-    /// Ends a body that is shorter than its head said.
+    /// Ends a body that is shorter than its head announced.
     pub async fn end_short(mut self) -> Result<After, Gone> {
         self.settle().await?;
         self.exchange.end_short().await
     }
 
-    /// Breaks off with what is not valid in the framing.
+    /// Breaks off with bytes that are invalid in the framing.
     pub async fn break_framing(mut self) -> Result<After, Gone> {
         self.settle().await?;
         self.exchange.break_framing().await?;

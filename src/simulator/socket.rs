@@ -1,6 +1,6 @@
-//! A client's connection as bytes, with or without TLS.
+//! A client's connection as a byte stream, with or without TLS.
 //!
-//! It must not know HTTP. It can do two things that a plain stream cannot: say whether bytes still
+//! It must not know HTTP. Beyond a plain stream it can do two things: report whether bytes still
 //! wait to be written, and close with a TCP reset.
 
 use std::io;
@@ -23,7 +23,7 @@ pub struct Socket {
     state: Arc<State>,
 }
 
-/// What a server library that owns the socket does not show.
+/// State that a server library which owns the socket does not expose.
 #[derive(Debug, Default)]
 pub struct State {
     is_blocked: AtomicBool,
@@ -31,12 +31,12 @@ pub struct State {
 }
 
 impl State {
-    /// The last write or flush could not be finished: the client does not read.
+    /// Whether the last write or flush could not complete because the client does not read.
     pub fn is_blocked(&self) -> bool {
         self.is_blocked.load(Relaxed)
     }
 
-    /// The socket will close with a reset: the client reads an error, not an end of file.
+    /// Makes the socket close with a reset: the client reads an error instead of an end of file.
     pub fn reset_on_close(&self) {
         self.resets.store(true, Relaxed);
     }
@@ -81,8 +81,7 @@ impl Drop for Socket {
             Transport::Plain(tcp) => tcp,
             Transport::Tls(tls) => tls.get_ref().0,
         };
-        // If the option cannot be set the close is an ordinary one, and the test that asked sees
-        // it.
+        // If the option cannot be set, the close is an ordinary one, which the test detects.
         let _ = tcp.set_zero_linger();
     }
 }

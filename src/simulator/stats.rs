@@ -1,6 +1,6 @@
-//! What reached the vendors: counters, and the last requests in full.
+//! Statistics of the requests that reached the vendors: counters, and the last requests in full.
 //!
-//! It must not grow with traffic: every table here has a ceiling.
+//! It must not grow with traffic: every table here has a limit.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -52,7 +52,7 @@ pub(super) struct Record {
     pub answer: Tally,
 }
 
-/// What an answer came to, while it is sent and after.
+/// Statistics of an answer, while it is sent and afterwards.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     usage: OnceLock<Usage>,
@@ -62,15 +62,15 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// What the answer uses if it is sent whole; none if it is no answer of a model.
+    /// Sets the usage of the complete answer; `None` if it is not a model's answer.
     pub fn plan(&self, usage: Option<Usage>) {
         if let Some(usage) = usage {
-            // One request is answered once.
+            // A request gets only one answer.
             let _ = self.usage.set(usage);
         }
     }
 
-    /// One event more, which shows so many bytes of output.
+    /// Counts one event with this many bytes of output.
     pub fn wrote(&self, shown_bytes: usize) {
         self.events.fetch_add(1, Relaxed);
         self.shown_bytes
@@ -97,7 +97,7 @@ impl Stats {
         self.open.fetch_add(1, Relaxed);
     }
 
-    /// The client of an open connection speaks this version of HTTP.
+    /// Counts a connection by its HTTP version.
     pub(super) fn version_known(&self, version: &str) {
         let counter = if version == "2" {
             &self.over_http2
@@ -111,7 +111,7 @@ impl Stats {
         self.open.fetch_sub(1, Relaxed);
     }
 
-    /// A request has been read whole; its answer starts now.
+    /// Records a complete request, whose answer starts now.
     pub(super) fn started(&self, request: &Request) -> Arc<Record> {
         let number = self.requests.fetch_add(1, Relaxed) + 1;
         self.in_flight.fetch_add(1, Relaxed);
@@ -148,21 +148,21 @@ impl Stats {
         *self.tables().statuses.entry(status).or_default() += 1;
     }
 
-    /// The answer is over; `completed` says that it was sent as planned, whatever the plan.
+    /// Records the end of an answer that was sent as planned, including its faults.
     pub(super) fn completed(&self, record: &Record) {
         let _ = record.answer.end.set("sent");
         self.completed.fetch_add(1, Relaxed);
         self.in_flight.fetch_sub(1, Relaxed);
     }
 
-    /// The answer is over because the client went away.
+    /// Records the end of an answer because the client disconnected.
     pub(super) fn client_gone(&self, record: &Record) {
         let _ = record.answer.end.set("gone");
         self.client_gone.fetch_add(1, Relaxed);
         self.in_flight.fetch_sub(1, Relaxed);
     }
 
-    /// Forgets what was counted; what is open or in flight stays counted.
+    /// Resets the counters, except those of open connections and running requests.
     pub(super) fn reset(&self) {
         *self.tables() = Tables::default();
         let Self {
@@ -254,7 +254,7 @@ fn count(table: &mut BTreeMap<String, u64>, name: &str) {
     }
 }
 
-/// Lower-case hexadecimal digits.
+/// Encodes bytes as lower-case hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
     bytes

@@ -1,8 +1,8 @@
-//! The simulator over real sockets: raw bytes in, raw bytes out.
+//! Tests the simulator over real sockets: raw bytes in, raw bytes out.
 //!
-//! It must not use an HTTP client library: what is tested is the bytes.
+//! It must not use an HTTP client library, because it tests the bytes.
 
-// Tests stop at the first thing that is not as it should be.
+// A test stops at the first failure.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod chat_forms;

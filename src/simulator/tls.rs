@@ -1,7 +1,7 @@
 //! The simulator's certificate, and the authority that signed it.
 //!
-//! It must not be used for anything that is not simulated. The authority's key is thrown away once
-//! it has signed, so that whoever trusts `ca.pem` trusts this one certificate.
+//! It must be used only for the simulator. The authority's key is discarded after signing, so that
+//! a client that trusts `ca.pem` trusts this one certificate only.
 
 use std::fs;
 use std::io::Write as _;
@@ -27,12 +27,12 @@ const CERTIFICATE: &str = "server.pem";
 const KEY: &str = "server-key.pem";
 const NAMES: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 
-/// The file of the authority whose certificates a client has to trust.
+/// Path of the authority's certificate, which clients must trust.
 pub fn authority(dir: &Path) -> PathBuf {
     dir.join(AUTHORITY)
 }
 
-/// Accepts TLS with the certificate in `dir`, which is made if the directory is missing or empty.
+/// Accepts TLS with the certificate in `dir`; generates it if the directory is missing or empty.
 pub fn acceptor(dir: &Path) -> anyhow::Result<TlsAcceptor> {
     if !authority(dir).exists() {
         make(dir)?;
@@ -58,15 +58,15 @@ pub fn acceptor(dir: &Path) -> anyhow::Result<TlsAcceptor> {
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-/// Makes the files beside `dir` and gives them its name: of simulators that start at once, all take
-/// those of the first.
+/// Generates the files in a temporary sibling directory and renames it to `dir`. If several
+/// simulators start at once, all use the files of the first.
 fn make(dir: &Path) -> anyhow::Result<()> {
     let mut beside = dir.as_os_str().to_owned();
     beside.push(format!(".{}", std::process::id()));
     let beside = PathBuf::from(beside);
     let made = write(&beside).and_then(|()| Ok(fs::rename(&beside, dir)?));
     if made.is_err() {
-        // Nothing is lost with what nobody will use.
+        // Nobody uses these files, so a failure to remove them is harmless.
         let _ = fs::remove_dir_all(&beside);
     }
     match made {
@@ -100,14 +100,14 @@ fn write(dir: &Path) -> anyhow::Result<()> {
     Ok(file.write_all(key.serialize_pem().as_bytes())?)
 }
 
-/// A directory for one run, which is removed at the run's end.
+/// A directory that is removed when it is dropped.
 pub struct TemporaryDir(PathBuf);
 
 impl TemporaryDir {
     pub fn new() -> anyhow::Result<Self> {
         let dir =
             std::env::temp_dir().join(format!("model-gateway-simulator-{}", std::process::id()));
-        // Somebody else's directory of that name must not be used.
+        // An existing directory with this name must not be used.
         fs::DirBuilder::new()
             .mode(0o700)
             .create(&dir)

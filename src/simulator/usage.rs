@@ -1,10 +1,10 @@
-//! Token counts, and how each vendor writes them.
+//! Token counts, and how each vendor encodes them.
 //!
-//! It must not count (`answer.rs` does), nor place a report in an answer.
+//! It must not count tokens (`answer.rs` does), or decide where in an answer a report appears.
 
 use super::behaviour::UsageMode;
 
-/// True token counts; what the wire says of them depends on the mode.
+/// True token counts; the reported counts depend on the mode.
 #[derive(Clone, Copy, Debug)]
 pub struct Usage {
     pub mode: UsageMode,
@@ -16,7 +16,7 @@ pub struct Usage {
     pub reasoning: u64,
     /// Searches that the vendor ran itself.
     pub searches: u64,
-    /// Chat: parts of the input and of the output.
+    /// Chat: audio parts of the input and of the output.
     pub audio_input: u64,
     pub audio_output: u64,
 }
@@ -26,7 +26,7 @@ impl Usage {
         self.write_5m.saturating_add(self.write_1h)
     }
 
-    /// Input with everything that was cached, and with what was heard.
+    /// Input including cached tokens and audio.
     fn prompt(&self) -> u64 {
         self.input
             .saturating_add(self.cache_read)
@@ -38,7 +38,7 @@ impl Usage {
         self.output.saturating_add(self.audio_output)
     }
 
-    /// The JSON token for a count.
+    /// Encodes a count as a JSON token.
     fn shown(&self, count: u64) -> String {
         match self.mode {
             UsageMode::Zero => "0".to_owned(),
@@ -49,7 +49,7 @@ impl Usage {
         }
     }
 
-    /// The same with only the first `done` of `all` parts of the output produced.
+    /// The usage if only the first `done` of `all` parts of the output were produced.
     pub fn partial(mut self, done: usize, all: usize) -> Self {
         let share = |count: u64| {
             let part = u128::from(count) * done.min(all) as u128 / all.max(1) as u128;
@@ -94,7 +94,7 @@ impl Usage {
         )
     }
 
-    /// The messages vendor's report in an answer.
+    /// The messages vendor's report in a complete answer.
     pub fn messages_whole(&self, tier: Option<&str>) -> String {
         let split = match self.mode {
             UsageMode::NoSplit => String::new(),
@@ -116,8 +116,8 @@ impl Usage {
         )
     }
 
-    /// The same at the start of a stream, when a token or so is produced: a placeholder, unless no
-    /// other report will come.
+    /// The messages vendor's report at the start of a stream. Its output count is a placeholder for
+    /// about one token, unless no other report follows.
     pub fn messages_start(&self, tier: Option<&str>) -> String {
         let begun = Self {
             output: self.output.min(1),

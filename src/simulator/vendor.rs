@@ -1,6 +1,6 @@
-//! What a call is answered with: paths, keys, checks, and the headers each vendor sends.
+//! Plans the answer to a call: paths, keys, checks, and the headers of each vendor.
 //!
-//! It must not write to the network (`play.rs` does). Read next: `request.rs`, then `chat.rs`,
+//! It must not write to the network (`sender.rs` does). Read next: `request.rs`, then `chat.rs`,
 //! `messages.rs` and `responses.rs`.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -26,18 +26,18 @@ pub struct Server {
     pub options: Options,
     pub stats: Stats,
     serial: AtomicU64,
-    /// Keeps ids of two simulators apart.
+    /// Makes the ids of two simulators different.
     salt: String,
 }
 
-/// An answer, ready to be sent or spoilt.
+/// An answer, ready to be sent, perhaps with faults.
 pub struct Plan {
     pub status: u16,
     /// Header lines of the vendor, each with its line end.
     pub head: String,
     pub behaviour: Behaviour,
     pub body: Body,
-    /// Of a model's answer.
+    /// Usage of a model's answer.
     pub usage: Option<Usage>,
 }
 
@@ -52,7 +52,7 @@ pub enum Body {
 impl Server {
     pub fn new(options: Options) -> Self {
         let mut salt = [0; 3];
-        // Without randomness ids of two simulators may collide, which is all that is lost.
+        // Without randomness, ids of two simulators may collide; that is the only effect.
         let _ = getrandom::fill(&mut salt);
         Self {
             options,
@@ -62,7 +62,7 @@ impl Server {
         }
     }
 
-    /// The answer to a call of a vendor; none if the endpoint's fault is to give none.
+    /// The answer to a call; `None` if the endpoint's fault is to send none.
     pub fn plan(&self, request: &Request) -> Option<Plan> {
         let serial = format!("{}{:010}", self.salt, self.serial.fetch_add(1, Relaxed));
         let vendor = vendor_of(request);
@@ -81,7 +81,7 @@ impl Server {
     }
 }
 
-/// A call in the course of being answered.
+/// A call that is being answered.
 struct Call<'a> {
     server: &'a Server,
     request: &'a Request,
@@ -187,7 +187,7 @@ impl Call<'_> {
         })
     }
 
-    /// The behaviour that the call asks for, once the vendor has nothing against the call.
+    /// The behaviour that the call selects, if it passes the vendor's checks.
     fn check(&self, asked: &Asked) -> Result<Behaviour, Problem> {
         let behaviour =
             Behaviour::read(&asked.turn.user_text).map_err(|fault| Problem::marker(&fault))?;
@@ -296,7 +296,7 @@ impl Call<'_> {
         }
     }
 
-    /// The header lines that every answer of the vendor has.
+    /// Header lines of every answer of the vendor.
     fn head(&self) -> String {
         let (id, serial) = (self.request_id(), &self.serial);
         let now = Timestamp::now();

@@ -1,8 +1,8 @@
-//! What each vendor says with each error status.
+//! The vendors' error messages, by status.
 //!
-//! It must not know the shape of an error (`errors.rs` does).
+//! It must not know the format of an error (`errors.rs` does).
 
-/// The messages vendor's name for the errors of a status.
+/// The messages vendor's error type for a status.
 pub fn messages_type(status: u16) -> &'static str {
     match status {
         401 => "authentication_error",
@@ -19,7 +19,7 @@ pub fn messages_type(status: u16) -> &'static str {
     }
 }
 
-/// The messages vendor's usual message.
+/// The messages vendor's default message for a status.
 pub fn messages_words(status: u16) -> &'static str {
     match status {
         400 | 422 => "messages: Input should be a valid list",
@@ -39,7 +39,7 @@ pub fn messages_words(status: u16) -> &'static str {
     }
 }
 
-/// The chat vendor's usual message.
+/// The chat vendor's default message for a status.
 pub fn chat_words(status: u16) -> &'static str {
     match status {
         400 | 422 => "Invalid value for 'messages'.",

@@ -1,9 +1,9 @@
 //! `app.db`: accounts and API keys, as rows. Sessions are in `store/app/session.rs`, the opening
-//! and ending of accounts in `store/app/people.rs`, what administrators did in
+//! and closing of accounts in `store/app/account_lifecycle.rs`, the administrators' actions in
 //! `store/app/audit.rs`.
 //!
-//! Inserts what it is given: ids, times, hashes and rules come from `account.rs`. Must not see a
-//! key, a password or a session token in the clear.
+//! Inserts the values it receives: ids, times, hashes and rules come from `account.rs`. Must not
+//! see a key, a password or a session token in plain text.
 
 pub mod audit;
 pub mod change;
@@ -30,28 +30,29 @@ const MIGRATIONS: &[&str] = &[
     include_str!("app/005_roles.sql"),
 ];
 
-/// Connections for reading. A point read takes microseconds: more would not make two cores faster.
+/// Maximum number of connections for reading. A point read takes microseconds: more would not make
+/// two cores faster.
 const READERS: usize = 4;
 
-/// The most keys that a listing gives, revoked ones included.
+/// Maximum number of keys in a list, revoked ones included.
 const KEYS_LISTED: i64 = 500;
 
 /// The database of one process: one connection that writes, a few that read.
 pub struct AppDb {
     writer: Mutex<Connection>,
     readers: Readers,
-    /// Whose a key is, by its hash.
+    /// Owner of each key, by the key's hash.
     owners: Lately<Arc<KeyOwner>>,
 }
 
-/// What somebody may do beyond using their own account.
+/// Rights of a person beyond the use of their own account.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// Nothing.
+    /// No further rights.
     Member,
-    /// Look at the operator's view.
+    /// Read access to the operator pages.
     Viewer,
-    /// Look at it and act.
+    /// Read access to the operator pages, and the right to make changes there.
     Admin,
 }
 
@@ -65,14 +66,14 @@ impl Role {
     }
 }
 
-/// One account as it is stored.
+/// An account as stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccountRow {
     pub id: String,
     pub email: String,
     pub role: Role,
     pub active: bool,
-    /// Ended by its holder: there is nothing left to sign in to.
+    /// Whether the holder closed the account; nobody can sign in to it.
     pub deleted: bool,
     pub created_at_ms: i64,
     pub trial: Option<(Micro, i64)>,
@@ -88,7 +89,7 @@ impl AccountRow {
     }
 }
 
-/// What the hot path learns about a key's hash.
+/// The data of a key that admission reads by the key's hash.
 pub struct KeyOwner {
     pub key: Arc<str>,
     pub account: Arc<str>,
@@ -100,7 +101,7 @@ pub struct KeyOwner {
     pub account_rates: String,
 }
 
-/// One key as it is stored, without its hash.
+/// An API key as stored, without its hash.
 pub struct KeyRow {
     pub id: String,
     pub account: String,
@@ -113,7 +114,7 @@ pub struct KeyRow {
     pub settings: String,
 }
 
-/// What became of an insert that has a limit.
+/// The result of an insert that has a limit.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Inserted {
     Done,
@@ -146,7 +147,7 @@ impl AppDb {
             .map_err(|source| StoreError::sqlite(operation, source))
     }
 
-    /// One `BEGIN IMMEDIATE` transaction.
+    /// Runs one `BEGIN IMMEDIATE` transaction.
     fn write<T>(
         &self,
         operation: &'static str,
@@ -160,7 +161,7 @@ impl AppDb {
             Ok(value)
         };
         let outcome = work();
-        // Whoever wrote finds it so: a key that was revoked opens nothing from here on.
+        // A caller that wrote must see its own write: a revoked key is not valid from here on.
         self.owners.forget();
         outcome.map_err(|source| StoreError::Sqlite { operation, source })
     }
@@ -174,7 +175,7 @@ impl AppDb {
         })
     }
 
-    /// The account of a normalised e-mail, and its password's hash.
+    /// Returns the account of a normalized e-mail, and its password's hash.
     pub fn account_by_email(
         &self,
         email: &str,
@@ -189,8 +190,8 @@ impl AppDb {
         })
     }
 
-    /// A page of accounts in the order of their ids, which is that of their making: those after
-    /// `after`.
+    /// Returns a page of accounts in the order of their ids, which is the order of their creation:
+    /// those after `after`.
     pub fn accounts_after(&self, after: &str, limit: u32) -> Result<Vec<AccountRow>, StoreError> {
         self.read("list a page of accounts", |connection| {
             connection
@@ -202,12 +203,12 @@ impl AppDb {
         })
     }
 
-    /// All accounts, the oldest first.
+    /// Returns all accounts, oldest first.
     pub fn accounts(&self) -> Result<Vec<AccountRow>, StoreError> {
         self.account_list("list accounts", "created_at_ms IS NOT NULL")
     }
 
-    /// Accounts that the ledger is not yet known to have.
+    /// Returns the accounts that, as far as `app.db` knows, the ledger does not have yet.
     pub fn accounts_without_grant(&self) -> Result<Vec<AccountRow>, StoreError> {
         self.account_list("list accounts without a grant", "granted_at_ms IS NULL")
     }
@@ -235,7 +236,8 @@ impl AppDb {
         })
     }
 
-    /// False where there is no such live account. `told` is a line of the audit log.
+    /// Sets an account's status. Returns false if the account does not exist or is deleted. `told`
+    /// is the line for the audit log.
     pub fn set_active(
         &self,
         id: &str,
@@ -261,7 +263,7 @@ impl AppDb {
         })
     }
 
-    /// Inserts a key unless its account has `live_max` live ones.
+    /// Inserts a key unless its account already has `live_max` live ones.
     pub fn insert_key(
         &self,
         row: &KeyRow,
@@ -274,7 +276,7 @@ impl AppDb {
             if !known {
                 return Ok(Inserted::NoAccount);
             }
-            // One that has expired opens no door any more: what was rotated away does not count.
+            // An expired key is not valid, so a rotated one does not count.
             let live: i64 = transaction.query_row(
                 "SELECT count(*) FROM api_key WHERE account = ?1 AND status <> 'revoked'
                  AND (settings = '' OR ifnull(settings ->> '$.expires_at_ms', ?2 + 1) > ?2)",
@@ -293,7 +295,8 @@ impl AppDb {
         })
     }
 
-    /// Asked of every request: see [`Lately`] for how fresh the answer is.
+    /// Returns the owner of a key. Every request calls this; see [`RowCache`] for how old the
+    /// answer can be.
     pub fn key_owner(&self, hash: &[u8; 32]) -> Result<Option<Arc<KeyOwner>>, StoreError> {
         self.owners
             .get(hash, || Ok(self.read_key_owner(hash)?.map(Arc::new)))
@@ -321,7 +324,7 @@ impl AppDb {
         })
     }
 
-    /// An account's keys: the live ones first, then the newest first.
+    /// Returns an account's keys: live ones first, then newest first.
     pub fn keys(&self, account: &str) -> Result<Vec<KeyRow>, StoreError> {
         self.read("list an account's keys", |connection| {
             connection
@@ -334,7 +337,7 @@ impl AppDb {
         })
     }
 
-    /// Those of an account's keys that are not revoked and have anything set.
+    /// Returns the account's keys that are not revoked and have settings.
     pub fn keys_with_settings(&self, account: &str) -> Result<Vec<KeyRow>, StoreError> {
         self.read("list an account's keys with settings", |connection| {
             connection
@@ -355,9 +358,8 @@ impl AppDb {
         })
     }
 
-    /// Gives a live key (of `account`, where one is given) the settings that `change` makes of
-    /// those it has, as one step. `None` where there is no such live key; nothing is changed where
-    /// `change` fails.
+    /// Replaces the settings of a live key (of `account`, if given) by the result of `change`, in
+    /// one step. Returns `None` if there is no such live key. If `change` fails, nothing changes.
     pub fn change_key<T, E>(
         &self,
         account: Option<&str>,
@@ -382,7 +384,7 @@ impl AppDb {
         })
     }
 
-    /// What is set for an account; `None` where there is no such account.
+    /// Returns the rate settings of an account; `None` if there is no such account.
     pub fn account_rates(&self, id: &str) -> Result<Option<String>, StoreError> {
         self.read("read an account's rates", |connection| {
             connection
@@ -392,7 +394,7 @@ impl AppDb {
         })
     }
 
-    /// False where there is no such account.
+    /// Sets the rates of an account. Returns false if there is no such account.
     pub fn set_account_rates(&self, id: &str, rates: &str) -> Result<bool, StoreError> {
         self.write("set an account's rates", |transaction| {
             Ok(transaction.execute(
@@ -402,8 +404,8 @@ impl AppDb {
         })
     }
 
-    /// Disables a key (of `account`, where one is given), or makes it active again. False where
-    /// there is no such live key.
+    /// Disables a key (of `account`, if given), or enables it again. Returns false if there is no
+    /// such live key.
     pub fn set_key_active(
         &self,
         account: Option<&str>,
@@ -424,7 +426,7 @@ impl AppDb {
         })
     }
 
-    /// Revokes a key (of `account`, where one is given). False where there is no such live key.
+    /// Revokes a key (of `account`, if given). Returns false if there is no such live key.
     pub fn revoke_key(
         &self,
         account: Option<&str>,
@@ -488,11 +490,11 @@ fn first<T: rusqlite::types::FromSql>(row: &Row<'_>) -> rusqlite::Result<T> {
     row.get(0)
 }
 
-/// The accounts that were given what their sign-up gives, and when their trials end, ms since 1970;
-/// `None` without `app.db`.
+/// Returns the accounts that have received their sign-up credits, and the end of their trials in ms
+/// since 1970; `None` without `app.db`.
 ///
 /// # Errors
-/// The file cannot be read.
+/// Returns an error if the file cannot be read.
 pub fn granted_accounts(dir: &Path) -> Result<Option<HashMap<String, Option<i64>>>, StoreError> {
     let Some(connection) = missing::open_with(dir, "app.db", "account")? else {
         return Ok(None);

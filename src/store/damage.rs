@@ -1,5 +1,6 @@
-//! Databases that hold nothing the ledger does not know: one that is damaged is set aside and made
-//! anew, so that the gateway starts. Must not be used for `ledger.db` and `app.db`.
+//! Recovery of the databases that hold nothing the ledger does not know. A damaged one is moved
+//! aside and created again, so that the gateway starts. Must not be used for `ledger.db` and
+//! `app.db`.
 
 use super::StoreError;
 use super::sqlite;
@@ -10,21 +11,24 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A file up to this size is read through at the start, in bytes: some tenths of a second.
+/// Maximum size in bytes of a file that is checked completely at the start, which takes some tenths
+/// of a second.
 const READ_THROUGH_MAX: u64 = 268_435_456;
 
-/// What a database must be.
+/// What a sound database contains.
 pub struct Shape {
-    /// Of a file above 256 MiB only this table is read through.
+    /// The only table that is checked in a file above 256 MiB.
     pub table: &'static str,
     pub migrations: &'static [&'static str],
 }
 
-/// Opens the database at `path` by `open`. A damaged one is renamed to `<name>.damaged-<time>` with
-/// its log first. Called once a process, before anything else opens the file.
+/// Opens the database at `path` with `open`. Renames a damaged one, its log first, to
+/// `<name>.damaged-<time>` and creates a new one. Called once per process, before anything else
+/// opens the file.
 ///
 /// # Errors
-/// What `open` fails with, but for damage; or a damaged file cannot be renamed.
+/// Returns the error of `open` unless it is damage, or an error if a damaged file cannot be
+/// renamed.
 pub fn open_or_renew<T>(
     path: &Path,
     shape: &Shape,
@@ -50,10 +54,10 @@ pub fn open_or_renew<T>(
     open()
 }
 
-/// What is damaged of the database at `path`, if anything.
+/// Describes the damage of the database at `path`, if any.
 ///
 /// # Errors
-/// The file cannot be read for another reason.
+/// Returns an error if the file cannot be read for another reason.
 pub fn find(path: &Path, shape: &Shape) -> Result<Option<String>, StoreError> {
     match check(path, shape) {
         Err(error) if is_damage(&error) => Ok(Some(error.to_string())),
@@ -61,8 +65,10 @@ pub fn find(path: &Path, shape: &Shape) -> Result<Option<String>, StoreError> {
     }
 }
 
+/// Checks the file.
+///
 /// # Errors
-/// The file is damaged, or cannot be read.
+/// Returns an error if the file is damaged, or cannot be read.
 fn check(path: &Path, shape: &Shape) -> Result<(), StoreError> {
     let operation = "check a database";
     let Ok(metadata) = std::fs::metadata(path) else {
@@ -92,8 +98,8 @@ fn damage(what: String) -> StoreError {
     )
 }
 
-/// A file that says that it has so many of `migrations` has the tables and columns that they make.
-/// One of a newer version is not looked at: opening it fails.
+/// Checks that the file has the tables and columns that its number of applied `migrations` creates.
+/// A file of a newer version is not checked: opening it fails.
 fn check_schema(connection: &Connection, migrations: &[&str]) -> Result<(), StoreError> {
     let operation = "check a database";
     let sql = |source| StoreError::sqlite(operation, source);
@@ -121,7 +127,7 @@ fn check_schema(connection: &Connection, migrations: &[&str]) -> Result<(), Stor
     }
 }
 
-/// (table, column) of each.
+/// Table and column name of each column.
 fn columns(connection: &Connection) -> rusqlite::Result<BTreeSet<(String, String)>> {
     let sql = "SELECT m.name, c.name FROM sqlite_schema AS m, pragma_table_info(m.name) AS c WHERE m.type = 'table'
       AND m.name NOT LIKE 'sqlite\\_%' ESCAPE '\\'";
@@ -144,8 +150,8 @@ fn is_damage(error: &StoreError) -> bool {
     }
 }
 
-/// The log goes first: a new database must never be opened beside an old log, which would be
-/// carried into it.
+/// Moves the log first: a new database must never be next to an old log, which SQLite would write
+/// into it.
 fn set_aside(path: &Path) -> io::Result<PathBuf> {
     let time: String = clock::rfc3339(clock::now_ms())
         .chars()
@@ -176,7 +182,7 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    /// The files in `dir` that were set aside of `name`.
+    /// Counts the files in `dir` that were moved aside for `name`.
     fn aside(dir: &Path, name: &str) -> usize {
         let files = fs::read_dir(dir)
             .unwrap()
@@ -186,7 +192,7 @@ mod tests {
             .count()
     }
 
-    /// Opens each, as a start does.
+    /// Opens both databases, as a start does.
     fn open(dir: &Path) {
         HeldMirror::begin(dir).unwrap();
         IdempotencyDb::open(dir).unwrap();
@@ -206,7 +212,7 @@ mod tests {
             &|bytes| bad_page(bytes, 1),
             &|bytes| bad_page(bytes, 2),
         ];
-        // Sound to SQLite, and not what the program needs.
+        // Valid for SQLite, but without the tables that the program needs.
         let dropped = [
             "DROP TABLE held",
             "DROP TABLE answer",

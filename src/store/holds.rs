@@ -1,9 +1,10 @@
-//! What running processes hold, per account, for other processes to see: the command line, and a
-//! successor.
+//! Credits that running processes hold, per account, for other processes to read: the command line,
+//! and a successor process.
 //!
-//! A mirror, a few milliseconds old, that dies with its processes; admission in memory never reads
-//! it. Whoever must know it fresh asks, and waits for the answer: what is told then holds all that
-//! was held when it was asked. Must not be synced.
+//! The file is a copy, a few milliseconds old, and its rows end with their process. Admission works
+//! in memory and never reads it. A reader that needs current rows requests a refresh and waits
+//! until it is complete: the rows then include everything that was held at the time of the request.
+//! Must not be synced.
 
 use super::StoreError;
 use super::damage::{self, Shape};
@@ -21,8 +22,8 @@ const MIGRATIONS: &[&str] = &[
     trial   INTEGER NOT NULL,
     PRIMARY KEY (account, boot)
   ) STRICT, WITHOUT ROWID;",
-    // What was settled is told with what is held: else credit on its way to the ledger would look
-    // free.
+    // A row has the settled credits next to the held ones. Otherwise credits on their way to the
+    // ledger would look free.
     "DROP TABLE held;
   CREATE TABLE held (
     boot          TEXT NOT NULL,
@@ -43,15 +44,15 @@ const SHAPE: Shape = Shape {
     migrations: MIGRATIONS,
 };
 
-/// The mirror's database.
+/// The database of the copied holds.
 pub struct HeldMirror(Connection);
 
 impl HeldMirror {
-    /// As [`HeldMirror::open`], at the start of the process that admits: a damaged file is made
-    /// anew.
+    /// Opens `holds.db` in `dir` at the start of the process that admits requests, and replaces a
+    /// damaged file by a new one. See [`HoldsMirror::open`].
     ///
     /// # Errors
-    /// The file cannot be opened.
+    /// Returns an error if the file cannot be opened.
     pub fn begin(dir: &Path) -> Result<Self, StoreError> {
         let mirror = damage::open_or_renew(&dir.join(FILE), &SHAPE, || Self::open(dir))?;
         let ask = "INSERT INTO question SELECT 0, 0 WHERE NOT EXISTS (SELECT 1 FROM question)";
@@ -62,10 +63,10 @@ impl HeldMirror {
         Ok(mirror)
     }
 
-    /// What is damaged of `holds.db` in `dir`, if anything.
+    /// Describes the damage of `holds.db` in `dir`, if any.
     ///
     /// # Errors
-    /// The file cannot be read for another reason.
+    /// Returns an error if the file cannot be read for another reason.
     pub fn damage(dir: &Path) -> Result<Option<String>, StoreError> {
         damage::find(&dir.join(FILE), &SHAPE)
     }
@@ -73,7 +74,7 @@ impl HeldMirror {
     /// Opens `holds.db` in `dir`.
     ///
     /// # Errors
-    /// The file cannot be opened.
+    /// Returns an error if the file cannot be opened.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
         let mut connection = sqlite::open(&dir.join(FILE), "open the holds' mirror")?;
         sqlite::migrate(
@@ -85,10 +86,10 @@ impl HeldMirror {
         Ok(Self(connection))
     }
 
-    /// Says what each process holds and has settled: (account, its claim).
+    /// Writes what each process holds and has settled: (account, claim).
     ///
     /// # Errors
-    /// The mirror cannot be written.
+    /// Returns an error if the file cannot be written.
     pub fn put(&mut self, rows: &[(String, Claim)]) -> Result<(), StoreError> {
         let sql = |source| StoreError::sqlite("mirror the holds", source);
         let transaction = sqlite::write(&mut self.0).map_err(sql)?;
@@ -109,10 +110,10 @@ impl HeldMirror {
         transaction.commit().map_err(sql)
     }
 
-    /// Asks to be told afresh. Returns the question's number.
+    /// Requests a refresh. Returns its number.
     ///
     /// # Errors
-    /// The mirror cannot be written.
+    /// Returns an error if the file cannot be written.
     pub fn ask(&self) -> Result<i64, StoreError> {
         self.0
             .query_row(
@@ -123,10 +124,10 @@ impl HeldMirror {
             .map_err(|source| StoreError::sqlite("ask what is held", source))
     }
 
-    /// The last question that is answered, and the last that was asked.
+    /// Returns the numbers of the last completed and of the last requested refresh.
     ///
     /// # Errors
-    /// The mirror cannot be read.
+    /// Returns an error if the file cannot be read.
     pub fn questions(&self) -> Result<(i64, i64), StoreError> {
         self.0
             .prepare_cached("SELECT answered, asked FROM question")
@@ -134,10 +135,10 @@ impl HeldMirror {
             .map_err(|source| StoreError::sqlite("look whether it is asked what is held", source))
     }
 
-    /// All that was held when question `number` was asked has been put.
+    /// Marks refresh `number` as complete: all that was held at its request is written.
     ///
     /// # Errors
-    /// The mirror cannot be written.
+    /// Returns an error if the file cannot be written.
     pub fn answer(&self, number: i64) -> Result<(), StoreError> {
         self.0
             .execute("UPDATE question SET answered = max(answered, ?1)", [number])
@@ -145,10 +146,10 @@ impl HeldMirror {
             .map_err(|source| StoreError::sqlite("answer what is held", source))
     }
 
-    /// Takes back what `boot` told: it tells no longer.
+    /// Removes the rows of an instance that no longer writes any.
     ///
     /// # Errors
-    /// The mirror cannot be written.
+    /// Returns an error if the file cannot be written.
     pub fn forget(&self, boot: &str) -> Result<(), StoreError> {
         self.0
             .execute("DELETE FROM held WHERE boot = ?1", [boot])
@@ -156,10 +157,10 @@ impl HeldMirror {
             .map_err(|source| StoreError::sqlite("forget what a process holds", source))
     }
 
-    /// What each process holds of `account` and has settled.
+    /// Returns what each process holds of `account` and has settled.
     ///
     /// # Errors
-    /// The mirror cannot be read.
+    /// Returns an error if the file cannot be read.
     pub fn of(&self, account: &str) -> Result<Vec<Claim>, StoreError> {
         Ok(self
             .select("WHERE account = ?1", [account])?
@@ -168,10 +169,10 @@ impl HeldMirror {
             .collect())
     }
 
-    /// What each process holds: (account, claim).
+    /// Returns what each process holds: (account, claim).
     ///
     /// # Errors
-    /// The mirror cannot be read.
+    /// Returns an error if the file cannot be read.
     pub fn all(&self) -> Result<Vec<(String, Claim)>, StoreError> {
         self.select("WHERE paid <> 0 OR trial <> 0", [])
     }
@@ -210,10 +211,10 @@ impl HeldMirror {
         rows.collect::<Result<_, _>>().map_err(sql)
     }
 
-    /// Removes what boots other than `live` held: their processes are gone.
+    /// Removes the rows of all instances except `live`: their processes have ended.
     ///
     /// # Errors
-    /// The mirror cannot be written.
+    /// Returns an error if the file cannot be written.
     pub fn forget_boots(&mut self, live: &[String]) -> Result<(), StoreError> {
         let live = serde_json::to_string(live).unwrap_or_default();
         self.0

@@ -1,9 +1,9 @@
-//! `idempotency.db`: what was asked under which idempotency key, and what was answered, as rows.
+//! `idempotency.db`: the requests made under idempotency keys, and their responses, as rows.
 //!
-//! A commit is in the log file before the call returns, so it outlives the process (`kill -9`). It
-//! is synced only when the log is carried back into the file (`synchronous = NORMAL`): a power cut
-//! may forget the newest rows, and what is asked again under their keys is a new request then. Must
-//! not judge keys, nor know what a request costs.
+//! A commit is in the log file before the call returns, so it survives the process (`kill -9`).
+//! SQLite syncs the log only when it writes the log back into the file (`synchronous = NORMAL`). A
+//! power cut can lose the newest rows; a repeated request under such a key then counts as new. Must
+//! not validate keys, nor know a request's cost.
 
 use super::StoreError;
 use super::damage::{self, Shape};
@@ -14,20 +14,21 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const MIGRATIONS: &[&str] = &[include_str!("idempotency/001.sql")];
 
-/// Rows removed in one commit: each may have an answer of many pages, and requests wait meanwhile.
+/// Maximum number of rows that one commit removes. Each can have a response of many pages, and
+/// requests wait meanwhile.
 const BATCH: usize = 16;
 
-/// Pages of the log past which it is begun anew, for which writers must wait.
+/// Size of the log, in pages, above which it is restarted. Writers wait for that.
 const LOG_PAGES_MAX: i64 = 4_096;
 
-/// The database of one process: one connection, as every call writes, and one that carries the log
-/// back.
+/// The database of one process: one connection for all calls, since every call writes, and one that
+/// writes the log back.
 pub struct IdempotencyDb {
     writer: Mutex<Connection>,
     checkpointer: Mutex<Connection>,
 }
 
-/// A request under a key.
+/// A request under an idempotency key.
 #[derive(Debug, Clone, Copy)]
 pub struct Ask<'a> {
     pub account: &'a str,
@@ -38,17 +39,17 @@ pub struct Ask<'a> {
     pub boot: &'a str,
 }
 
-/// An answer as it is kept, but for its request id.
+/// A stored response, without its request id.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Kept {
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
 }
 
-/// What was known of a key.
+/// The result of looking an idempotency key up.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Found {
-    /// Nothing: the request is in the table now, as running.
+    /// The key was unknown: the request is now in the table, as running.
     Nothing,
     Running,
     OtherBody,
@@ -58,19 +59,19 @@ pub enum Found {
     },
 }
 
-/// How much is kept, at most.
+/// Limits on the stored rows and responses.
 #[derive(Debug, Clone, Copy)]
 pub struct Room {
     pub entries: u64,
-    /// Of all answers together.
+    /// Maximum size of all responses together.
     pub bytes: u64,
 }
 
 impl IdempotencyDb {
-    /// Opens `idempotency.db` in `dir`; a damaged one is made anew.
+    /// Opens `idempotency.db` in `dir`; replaces a damaged one by a new one.
     ///
     /// # Errors
-    /// The file cannot be opened or migrated.
+    /// Returns an error if the file cannot be opened or migrated.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
         let path = dir.join("idempotency.db");
         let shape = Shape {
@@ -83,7 +84,7 @@ impl IdempotencyDb {
     fn open_at(path: &Path) -> Result<Self, StoreError> {
         let connect = || -> Result<Connection, StoreError> {
             let connection = sqlite::open(path, "open idempotency.db")?;
-            // The log is carried back by `checkpoint`, off the path of requests.
+            // `checkpoint` writes the log back, so that no request waits for it.
             connection
                 .execute_batch("PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = 0;")
                 .map_err(|source| StoreError::sqlite("set up idempotency.db", source))?;
@@ -97,7 +98,7 @@ impl IdempotencyDb {
         })
     }
 
-    /// One `BEGIN IMMEDIATE` transaction.
+    /// Runs one `BEGIN IMMEDIATE` transaction.
     fn write<T>(
         &self,
         operation: &'static str,
@@ -113,11 +114,11 @@ impl IdempotencyDb {
         work().map_err(|source| StoreError::sqlite(operation, source))
     }
 
-    /// Looks a key up, and enters the request as running where nothing is known of it: both or
-    /// neither, whoever else asks at the same time.
+    /// Looks a key up, and enters the request as running if the key is unknown. This is one atomic
+    /// step, even if several callers do it at the same time.
     ///
     /// # Errors
-    /// The file cannot be read or written; nothing was entered.
+    /// Returns an error if the file cannot be read or written; nothing was entered.
     pub fn begin(&self, ask: &Ask<'_>, now_ms: i64) -> Result<Found, StoreError> {
         self.write("begin a request under an idempotency key", |transaction| {
             let known: Option<(Vec<u8>, String, bool, i64)> = transaction
@@ -147,10 +148,10 @@ impl IdempotencyDb {
         })
     }
 
-    /// Whether a key is known and has not expired.
+    /// Returns true if the key is known and has not expired.
     ///
     /// # Errors
-    /// The file cannot be read.
+    /// Returns an error if the file cannot be read.
     pub fn is_known(&self, ask: &Ask<'_>, now_ms: i64) -> Result<bool, StoreError> {
         let writer = lock(&self.writer);
         let look = || {
@@ -162,10 +163,10 @@ impl IdempotencyDb {
         look().map_err(|source| StoreError::sqlite("look an idempotency key up", source))
     }
 
-    /// The request is done, and this was the answer; `None`: it is not kept.
+    /// Marks the request as done and stores its response; `None` stores no response.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// Returns an error if the file cannot be written.
     pub fn done(
         &self,
         request_id: &str,
@@ -193,10 +194,10 @@ impl IdempotencyDb {
         })
     }
 
-    /// Frees the key of a request that came to nothing.
+    /// Releases the key of a request that had no result.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// Returns an error if the file cannot be written.
     pub fn free(&self, request_id: &str) -> Result<(), StoreError> {
         self.write("free an idempotency key", |transaction| {
             transaction
@@ -206,14 +207,14 @@ impl IdempotencyDb {
         })
     }
 
-    /// Requests that are running in none of `boots`: (account, request id).
+    /// Returns the running requests of all instances except the given ones: (account, request id).
     ///
     /// # Errors
-    /// The file cannot be read.
+    /// Returns an error if the file cannot be read.
     pub fn left_running(&self, boots: &[String]) -> Result<Vec<(String, String)>, StoreError> {
         let boots = serde_json::to_string(boots).unwrap_or_default();
-        // Not on the writer, which requests wait for: this is asked every second, and finds
-        // nothing.
+        // Does not use the writer's connection, since requests wait for that one. This query runs
+        // every second and usually finds nothing.
         let reader = lock(&self.checkpointer);
         let look = || -> rusqlite::Result<Vec<(String, String)>> {
             reader
@@ -227,11 +228,11 @@ impl IdempotencyDb {
         look().map_err(|source| StoreError::sqlite("look for requests of ended processes", source))
     }
 
-    /// Removes what has expired, then the oldest of what exceeds `room`: answers past its bytes
-    /// (their keys stay), keys past its entries. What runs stays.
+    /// Removes expired rows, then the oldest above the limits in `room`: responses above its bytes
+    /// (their keys stay), and keys above its entries. Running requests stay.
     ///
     /// # Errors
-    /// The file cannot be written; what was removed stays removed.
+    /// Returns an error if the file cannot be written; removed rows stay removed.
     pub fn clean(&self, now_ms: i64, room: Room) -> Result<(), StoreError> {
         while self.remove_expired(now_ms)? == BATCH {}
         while self.shrink_bytes(room.bytes)? {}
@@ -250,7 +251,7 @@ impl IdempotencyDb {
         })
     }
 
-    /// True where there may be more to remove.
+    /// Returns true if there may be more to remove.
     fn shrink_bytes(&self, most: u64) -> Result<bool, StoreError> {
         self.write("remove the oldest answers", |transaction| {
             let total: i64 = transaction
@@ -277,7 +278,7 @@ impl IdempotencyDb {
         })
     }
 
-    /// True where there may be more to remove.
+    /// Returns true if there may be more to remove.
     fn shrink_entries(&self, most: u64) -> Result<bool, StoreError> {
         self.write("remove the oldest idempotency keys", |transaction| {
             let entries: i64 = transaction
@@ -297,11 +298,10 @@ impl IdempotencyDb {
         })
     }
 
-    /// Carries the log back into the file. Writers wait only where the log has grown long all the
-    /// same.
+    /// Writes the log back into the file. Writers wait only if the log has grown too long anyway.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// Returns an error if the file cannot be written.
     pub fn checkpoint(&self) -> Result<(), StoreError> {
         let passive = |connection: &Connection| {
             connection
@@ -363,7 +363,7 @@ fn kept(transaction: &Transaction<'_>, request_id: &str) -> rusqlite::Result<Opt
         .prepare_cached("SELECT headers, body FROM answer WHERE request_id = ?1")?
         .query_row([request_id], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
-    // What this program wrote can be read; an answer that cannot is not kept.
+    // This program can read every response it wrote; an unreadable one is ignored.
     Ok(row.and_then(|(headers, body)| {
         Some(Kept {
             headers: serde_json::from_str(&headers).ok()?,

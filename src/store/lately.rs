@@ -1,12 +1,12 @@
-//! Rows that were read lately, and are good until somebody writes.
+//! A cache of rows that is valid until somebody writes to the database.
 //!
-//! Admission asks the same few questions of every request: whose a key is, and how an account
-//! stands. Reading the answer costs SQLite two locks of the operating system and, after each
-//! commit, the pages anew; remembering it costs a look-up. A write of this process empties the
-//! memory before the writer has its answer. One of another process is seen by SQLite's own count of
-//! them, which is looked at at most once in [`LOOK`]: for so long a row may be remembered that is
-//! no more. Whoever may not believe such a row reads the database, or has this emptied first. Must
-//! not know any table.
+//! Admission runs the same few queries for every request: which account a key belongs to, and the
+//! account's balance. A read costs SQLite two locks of the operating system and, after each commit,
+//! a reload of its pages; a cache hit costs one map look-up. A write of this process clears the
+//! cache before the write returns. The cache detects a write of another process by SQLite's own
+//! commit counter, which it reads at most once per [`ROW_CACHE_CHECK_INTERVAL`]: a row can be stale
+//! for that time. A caller that cannot accept a stale row reads the database, or clears the cache
+//! first. Must not know any table.
 
 use super::StoreError;
 use super::sqlite;
@@ -16,29 +16,30 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long another process's write may go unseen.
+/// Longest time for which a write of another process can go unnoticed.
 pub const LOOK: Duration = Duration::from_millis(1);
-/// Rows that are remembered at one time; one more empties the memory.
+/// Maximum number of cached rows; one more clears the cache.
 const ROWS_MAX: usize = 16_384;
 
 pub struct Lately<V>(Mutex<Memory<V>>);
 
 struct Memory<V> {
     rows: HashMap<Vec<u8>, V>,
-    /// Counts how often it was emptied: what was read before that is not remembered after it.
+    /// Number of times the cache was cleared. A row that was read before a clear is not inserted
+    /// after it.
     turn: u64,
-    /// Never writes, so that every commit there is is another connection's.
+    /// Connection that never writes, so every commit it sees was made by another connection.
     watch: Connection,
-    /// SQLite's count of others' commits, when it was last looked at.
+    /// SQLite's counter of other connections' commits, as of the last check.
     seen: Option<i64>,
     looked: Instant,
 }
 
 impl<V: Clone> Lately<V> {
-    /// Of the database at `path`, which must exist.
+    /// Opens a cache of rows of the database at `path`, which must exist.
     ///
     /// # Errors
-    /// It cannot be opened.
+    /// Returns an error if the database cannot be opened.
     pub fn of(path: &Path, operation: &'static str) -> Result<Self, StoreError> {
         let watch = sqlite::open_reader(path, operation)?;
         Ok(Self(Mutex::new(Memory {
@@ -50,11 +51,11 @@ impl<V: Clone> Lately<V> {
         })))
     }
 
-    /// The row of `key`, as it is remembered or as `read` finds it. What is not there is not
-    /// remembered either.
+    /// Returns the row of `key` from the cache, or reads it with `read`. A missing row is not
+    /// cached.
     ///
     /// # Errors
-    /// Those of `read`.
+    /// Returns the error of `read`.
     pub fn get(
         &self,
         key: &[u8],
@@ -75,12 +76,12 @@ impl<V: Clone> Lately<V> {
         Ok(row)
     }
 
-    /// Empties the memory: the next question is answered by the database.
+    /// Clears the cache: the next look-up reads the database.
     pub fn forget(&self) {
         self.lock().forget();
     }
 
-    /// For a minute it is as if another process's write had only just been made.
+    /// Stops the check for other processes' writes for one minute.
     #[cfg(test)]
     pub fn hold_still(&self) {
         let mut memory = self.lock();
@@ -98,7 +99,7 @@ impl<V: Clone> Memory<V> {
         if self.seen.is_some() && self.looked.elapsed() < LOOK {
             return;
         }
-        // What cannot be looked at may have changed.
+        // If the counter cannot be read, assume that the database has changed.
         let count = self
             .watch
             .prepare_cached("PRAGMA data_version")
@@ -111,7 +112,7 @@ impl<V: Clone> Memory<V> {
     }
 
     fn keep(&mut self, turn: u64, key: &[u8], row: &V) {
-        // Somebody wrote while it was read: it may be the row from before.
+        // Somebody wrote during the read, so this row may be out of date.
         if turn != self.turn {
             return;
         }
@@ -214,7 +215,7 @@ mod tests {
             world.lately.lock().looked = Instant::now() - LOOK;
             assert_eq!(world.get("a"), Some(1));
         }
-        // The first look knows of no count to compare with; the ones after it do.
+        // The first check has no counter to compare with; the later ones do.
         assert_eq!(world.reads.get(), 1);
         world.look_is_due();
         assert_eq!((world.get("a"), world.reads.get()), (Some(1), 2));

@@ -1,8 +1,8 @@
-//! The ledger: balances, and the immutable, hash-chained entries they are the sum of.
+//! The ledger: balances, and the immutable, hash-chained entries that they are the sum of.
 //!
-//! Every change of a balance is an entry in the same transaction. Written by the gateway's settler
-//! and, for grants, by whichever process is asked to (`ledger/correct.rs`). Must not decide what a
-//! response costs.
+//! Every change of a balance is an entry in the same transaction. The gateway's ledger writer
+//! writes here; any process can post grants and other changes (`ledger/posting.rs`). Must not
+//! decide what a response costs.
 
 mod activity;
 pub mod anchor;
@@ -56,17 +56,17 @@ const READERS: usize = 8;
 pub struct Ledger {
     writer: Mutex<Connection>,
     readers: Readers,
-    /// Accounts as admission finds them, by process and account.
+    /// Accounts as admission reads them, by process and account.
     standing: Lately<Account>,
-    /// This process has handed over. Changes under the writer's lock.
+    /// Whether this process has handed over. Changes under the writer's lock.
     guest: AtomicBool,
-    /// `None` where the ledger is only looked at.
+    /// `None` if the ledger is opened only for reading.
     anchor: Option<Anchor>,
-    /// When the anchor had been written last before it was opened.
+    /// Time at which the anchor was last written before it was opened.
     anchored_ms: i64,
 }
 
-/// The one connection that writes. Once it is let go, admission reads anew.
+/// The one connection that writes. When it is released, admission reads accounts again.
 struct Writer<'a> {
     connection: MutexGuard<'a, Connection>,
     standing: &'a Lately<Account>,
@@ -92,23 +92,23 @@ impl Drop for Writer<'_> {
     }
 }
 
-/// An account's row, how much of what `boot` has settled is already in it, and what others have set
-/// aside: one consistent snapshot.
+/// An account's row, the part of the instance's settled credits that it already includes, and the
+/// claims of other instances: one consistent snapshot.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Account {
     pub paid: Micro,
     pub trial: Micro,
     pub trial_ends_at_ms: Option<i64>,
-    /// Sum of all credit ever bought or granted, the trial apart.
+    /// Sum of all credits ever bought or granted, without the trial.
     pub credited: Micro,
     pub applied_paid: Micro,
     pub applied_trial: Micro,
-    /// Set aside by boots other than `boot`.
+    /// Credits that other instances have claimed.
     pub claimed_paid: Micro,
     pub claimed_trial: Micro,
 }
 
-/// An account's row as the audit sees it.
+/// An account's row as the audit reads it.
 #[derive(Debug, Clone)]
 pub struct AccountRow {
     pub id: String,
@@ -118,18 +118,17 @@ pub struct AccountRow {
     pub trial_ends_at_ms: Option<i64>,
 }
 
-/// What a request was for and how it ended: the detail of a `debit` or a `void`, and the journal's
-/// record.
+/// A request and how it ended: the detail of a `debit` or a `void`, and the journal's record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ending {
     #[serde(rename = "ref")]
     pub request_id: String,
     pub account: String,
     pub at_ms: i64,
-    /// What the account pays for it, by bucket.
+    /// Credits that the account pays for the request, by bucket.
     pub paid: Micro,
     pub trial: Micro,
-    /// The part of the cost that the account could not bear.
+    /// Part of the cost that the account could not cover.
     pub writeoff: Micro,
     pub detail: Detail,
 }
@@ -145,40 +144,40 @@ pub struct Detail {
     pub usage: Usage,
     pub price_version: String,
     pub estimated: bool,
-    /// A counter of the vendor's was more than the request can use, and is billed at that bound.
-    /// This member and those after it are written only where they are set: an entry from before
-    /// they existed reads, and hashes, as one of today.
+    /// Whether a counter of the vendor was higher than the request can use; the request is then
+    /// billed at that bound. This field and the following ones are written only if they are set:
+    /// entries from before they existed then read, and hash, like entries of today.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub implausible: bool,
-    /// Which conversation it was a turn of, where that can be told.
+    /// Conversation that the request was a turn of, if the gateway could recognize it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conversation: Option<String>,
-    /// From admission to the end, in ms.
+    /// Time from admission to the end, in ms.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub took_ms: Option<u64>,
-    /// From admission to the first token of an answer that was streamed, in ms.
+    /// Time from admission to the first token of a streamed answer, in ms.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_token_ms: Option<u64>,
 }
 
-/// How a request ended, once it had a hold.
+/// How a request with a hold ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     Completed,
     ClientLeft,
-    /// The gateway ended the stream: a time, size or write limit.
+    /// The gateway stopped the stream, because of a time, size or write limit.
     GatewayEnded,
-    /// A refusal that the vendor documents as free.
+    /// The vendor refused the request, and documents this refusal as free.
     RefusedFree,
     VendorError,
     VendorCut,
-    /// The process died while the request ran.
+    /// The process ended while the request ran.
     Interrupted,
 }
 
 impl Outcome {
-    /// Every one, the usual one first.
+    /// Every outcome, the usual one first.
     pub const ALL: [Self; 7] = [
         Self::Completed,
         Self::ClientLeft,
@@ -207,8 +206,8 @@ impl Ending {
         self.paid.plus(self.trial).plus(self.writeoff)
     }
 
-    /// A response that was delivered, or generated for a client that left, is a debit even where it
-    /// cost nothing.
+    /// Returns the entry's kind. A response is a debit even if it cost nothing, if the client
+    /// received it or if the vendor generated it for a client that disconnected.
     pub fn kind(&self) -> &'static str {
         match self.detail.outcome {
             Outcome::Completed
@@ -220,10 +219,10 @@ impl Ending {
     }
 }
 
-/// How the detail of an ending ends that was entered late.
+/// End of the detail of a late ending.
 const LATE: &str = ",\"late\":true}";
 
-/// A line of the ledger as it is stored.
+/// An entry of the ledger as stored.
 #[derive(Debug, Clone)]
 pub struct Entry {
     pub seq: i64,
@@ -236,15 +235,15 @@ pub struct Entry {
     pub bal_paid: Micro,
     pub bal_trial: Micro,
     pub writeoff: Micro,
-    /// JSON of [`Detail`] on debits and voids, of [`PostedDetail`] on what an operator posted;
-    /// empty where there is nothing to say.
+    /// JSON: [`EndingDetail`] on debits and voids, [`PostingDetail`] on changes that an operator
+    /// posted; otherwise empty.
     pub detail: String,
     pub prev: Vec<u8>,
     pub hash: Vec<u8>,
 }
 
 impl Entry {
-    /// One that is not chained yet, and whose balances are yet to be filled in.
+    /// Creates an entry that is not chained yet and has no balances yet.
     fn new(
         kind: &str,
         reference: &str,
@@ -270,13 +269,13 @@ impl Entry {
         }
     }
 
-    /// What it changes the balance by.
+    /// Returns the entry's change of the balance.
     pub fn change(&self) -> Micro {
         self.d_paid.plus(self.d_trial)
     }
 
-    /// What counts as credit beside the trial: with any of it, an account that runs dry is not told
-    /// that its trial is over.
+    /// Returns the credits that the entry adds besides the trial. If an account has received any,
+    /// and its credits are used up, the error does not say that its trial is over.
     pub fn credited(&self) -> Micro {
         let is_credit = matches!(self.kind.as_str(), "grant" | "topup" | "adjust");
         if is_credit {
@@ -286,30 +285,30 @@ impl Entry {
         }
     }
 
-    /// The end of a request.
+    /// Returns true if the entry is the end of a request.
     pub fn is_ending(&self) -> bool {
         matches!(self.kind.as_str(), "debit" | "void")
     }
 
-    /// The end of a request of which the ledger decided by itself what is taken, not the store that
-    /// edges share.
+    /// Returns true if the entry is the end of a request whose debit the ledger decided by itself,
+    /// not the shared store.
     pub fn is_late(&self) -> bool {
         self.is_ending() && self.detail.ends_with(LATE)
     }
 }
 
-/// Which entries to walk over.
+/// Which entries to read.
 #[derive(Debug, Clone, Default)]
 pub struct Selection {
     pub account: Option<String>,
-    /// From this moment on, ms since 1970.
+    /// Start of the period, inclusive, in ms since 1970.
     pub from_ms: Option<i64>,
-    /// Up to this moment and without it.
+    /// End of the period, exclusive.
     pub to_ms: Option<i64>,
 }
 
-/// A change of a balance that no request caused and nobody asked for: the sign-up's trial, and its
-/// lapse.
+/// A change of a balance that no request caused and nobody ordered: a sign-up's trial, and its
+/// expiry.
 #[derive(Debug, Clone, Copy)]
 pub struct Post<'a> {
     pub kind: &'static str,
@@ -321,11 +320,11 @@ pub struct Post<'a> {
 }
 
 impl Ledger {
-    /// Opens `ledger.db` in `dir`, which must be the one that its anchor names.
+    /// Opens `ledger.db` in `dir`, which must match its anchor.
     ///
     /// # Errors
-    /// The file cannot be opened or migrated; it is missing beside accounts, or is an older or
-    /// another one.
+    /// Returns an error if the file cannot be opened or migrated, if it is missing although there
+    /// are accounts, or if it is an older or a different ledger.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
         Self::open_as(dir, Trust::Anchored)
     }
@@ -335,7 +334,7 @@ impl Ledger {
         if let Some(fault) = missing::ledger(dir)? {
             return Err(StoreError::Unusable(fault));
         }
-        // Before the ledger, which only grows.
+        // Read before the ledger, which only grows.
         let named = anchor::read(dir)?;
         let anchored_ms = anchor::written_ms(dir);
         let mut writer = sqlite::open(&path, "open the ledger")?;
@@ -363,10 +362,10 @@ impl Ledger {
         }
     }
 
-    /// Opens an account with nothing in it; one that is open stays as it is.
+    /// Opens an account with zero balances; an open one does not change.
     ///
     /// # Errors
-    /// The ledger cannot be written.
+    /// Returns an error if the ledger cannot be written.
     pub fn open_account(
         &self,
         account: &str,
@@ -381,10 +380,10 @@ impl Ledger {
         Ok(())
     }
 
-    /// Makes a price version durable, before its first use.
+    /// Stores a price version, before its first use.
     ///
     /// # Errors
-    /// The ledger cannot be written.
+    /// Returns an error if the ledger cannot be written.
     pub fn keep_price(&self, price: &Price, at_ms: i64) -> Result<(), StoreError> {
         let json = serde_json::to_string(price)
             .map_err(|error| StoreError::Unusable(error.to_string()))?;
@@ -397,8 +396,10 @@ impl Ledger {
         Ok(())
     }
 
+    /// Returns a price version.
+    ///
     /// # Errors
-    /// The ledger cannot be read.
+    /// Returns an error if the ledger cannot be read.
     pub fn price(&self, version: &str) -> Result<Option<Price>, StoreError> {
         let json: Option<String> = self.read("read a price version", |connection| {
             connection
@@ -411,11 +412,11 @@ impl Ledger {
             .map_err(|error| StoreError::Unusable(format!("price version {version}: {error}")))
     }
 
-    /// The account as one snapshot; `None` where it was never opened. A point read of a few
+    /// Returns the account as one snapshot; `None` if it was never opened. A point read of a few
     /// microseconds.
     ///
     /// # Errors
-    /// The ledger cannot be read.
+    /// Returns an error if the ledger cannot be read.
     pub fn account(&self, account: &str, boot: &str) -> Result<Option<Account>, StoreError> {
         self.read("read an account's balance", |connection| {
             connection
@@ -430,34 +431,35 @@ impl Ledger {
         })
     }
 
-    /// As [`Ledger::account`], where a row may be remembered for a millisecond that another process
-    /// has changed since (`store/lately.rs`): whatever that cannot bear, the commit of an ending
-    /// does not take either.
+    /// Returns the account like [`Ledger::account`], but from a cache: the row can lack a change
+    /// that another process made within the last millisecond (`store/row_cache.rs`). This is safe,
+    /// because the commit of an ending never debits more than the account has.
     ///
     /// # Errors
-    /// The ledger cannot be read.
+    /// Returns an error if the ledger cannot be read.
     pub fn account_lately(&self, account: &str, boot: &str) -> Result<Option<Account>, StoreError> {
         self.standing.get([boot, account].concat().as_bytes(), || {
             self.account(account, boot)
         })
     }
 
-    /// As [`Lately::hold_still`].
+    /// See [`RowCache::pause_checks`].
     #[cfg(test)]
     pub fn hold_accounts_still(&self) {
         self.standing.hold_still();
     }
 
-    /// What is remembered of accounts is read anew from here on.
+    /// Clears the cache of accounts.
     pub fn forget_accounts(&self) {
         self.standing.forget();
     }
 
-    /// Posts an entry and moves the balance, once per kind and reference: false where it had been
+    /// Posts an entry and changes the balance, once per kind and reference. Returns false if it was
     /// posted before.
     ///
     /// # Errors
-    /// The ledger cannot be written, or the account is not open, or a balance would go below zero.
+    /// Returns an error if the ledger cannot be written, if the account is not open, or if a
+    /// balance would go below zero.
     pub fn post(&self, post: &Post<'_>) -> Result<bool, StoreError> {
         let mut writer = self.writer();
         let sql = |source| StoreError::sqlite("post to the ledger", source);
@@ -467,12 +469,12 @@ impl Ledger {
         Ok(posted)
     }
 
-    /// Enters `endings` in one commit and counts them as applied for `boot`; a request that has
-    /// ended before is left as it was. With each goes what it frees of the boot's claim, should
-    /// that be a guest by now. Returns how many were new.
+    /// Enters `endings` in one commit and counts them as applied for the instance. A request that
+    /// has ended before does not change. If the instance has handed over by now, each ending also
+    /// releases the given part of its claim. Returns the number of new endings.
     ///
     /// # Errors
-    /// Nothing was entered.
+    /// Returns an error if the ledger cannot be written; nothing was entered.
     pub fn end_requests(
         &self,
         endings: &[(&Ending, Parts)],
@@ -497,7 +499,8 @@ impl Ledger {
             failpoint::pass(Point::MidCommit);
         }
         batch.close().map_err(sql)?;
-        // A replay, which has no boot, changes balances that no running process has settled.
+        // A replay of a journal has no instance: it changes balances that no running process has
+        // settled.
         if !boot.is_empty() {
             applied.write(&transaction, boot).map_err(sql)?;
         }
@@ -506,10 +509,10 @@ impl Ledger {
         Ok(new)
     }
 
-    /// Boots that have applied or claimed and are not forgotten.
+    /// Returns the ids of the instances with applied endings or claims that are not forgotten.
     ///
     /// # Errors
-    /// The ledger cannot be read.
+    /// Returns an error if the ledger cannot be read.
     pub fn boots(&self) -> Result<Vec<String>, StoreError> {
         self.read("look for processes", |connection| {
             connection
@@ -519,11 +522,11 @@ impl Ledger {
         })
     }
 
-    /// Forgets what the boots in `dead` had applied and claimed: their processes are gone, and
-    /// their journals entered.
+    /// Deletes what the instances in `dead` had applied and claimed: their processes have ended,
+    /// and their journals are entered.
     ///
     /// # Errors
-    /// The ledger cannot be written.
+    /// Returns an error if the ledger cannot be written.
     pub fn forget_boots(&self, dead: &[String]) -> Result<(), StoreError> {
         let dead = serde_json::to_string(dead).unwrap_or_default();
         let mut writer = self.writer();
@@ -537,10 +540,10 @@ impl Ledger {
         transaction.commit().map_err(sql)
     }
 
-    /// Accounts whose trial is over and not yet lapsed.
+    /// Returns the accounts whose trial is over and whose trial credits have not expired yet.
     ///
     /// # Errors
-    /// The ledger cannot be read.
+    /// Returns an error if the ledger cannot be read.
     pub fn lapsing(&self, now_ms: i64) -> Result<Vec<(String, Micro)>, StoreError> {
         self.read("look for lapsed trials", |connection| {
             connection
@@ -550,10 +553,10 @@ impl Ledger {
         })
     }
 
-    /// How the request ended, or `None` where it has not (or is another account's).
+    /// Returns the end of a request, or `None` if it has not ended (or belongs to another account).
     ///
     /// # Errors
-    /// The ledger cannot be read.
+    /// Returns an error if the ledger cannot be read.
     pub fn ending(&self, account: &str, request_id: &str) -> Result<Option<Entry>, StoreError> {
         self.read("read a receipt", |connection| {
             connection
@@ -565,11 +568,11 @@ impl Ledger {
         })
     }
 
-    /// An account's entries, the newest first, below `before`: all of them, or the ends of requests
-    /// only.
+    /// Returns an account's entries below `before`, newest first: all of them, or only the ends of
+    /// requests.
     ///
     /// # Errors
-    /// The ledger cannot be read.
+    /// Returns an error if the ledger cannot be read.
     pub fn entries(
         &self,
         account: &str,
@@ -592,10 +595,10 @@ impl Ledger {
         })
     }
 
-    /// All entries in order, then all accounts, as of one moment.
+    /// Calls `each` for all entries in order, then returns all accounts, as of one moment.
     ///
     /// # Errors
-    /// The ledger cannot be read, or `each` fails.
+    /// Returns an error if the ledger cannot be read.
     pub fn walk(&self, each: &mut dyn FnMut(Entry)) -> Result<Vec<AccountRow>, StoreError> {
         let mut writer = self.writer();
         let sql = |source| StoreError::sqlite("read the whole ledger", source);
@@ -622,11 +625,11 @@ impl Ledger {
         accounts.collect::<Result<_, _>>().map_err(sql)
     }
 
-    /// Hands over the selected entries in order, as of one moment and one at a time: never the
-    /// table in memory. Nobody who writes waits for it.
+    /// Calls `each` for the selected entries in order, as of one moment. Reads one entry at a time,
+    /// never the whole table into memory. Writers do not wait for it.
     ///
     /// # Errors
-    /// The ledger cannot be read, or `each` fails.
+    /// Returns an error if the ledger cannot be read, or if `each` fails.
     pub fn select(
         &self,
         selection: &Selection,
@@ -648,10 +651,11 @@ impl Ledger {
         })
     }
 
-    /// Leaves `ledger.db` whole without its log: for a copy, and for the end.
+    /// Writes the log back into `ledger.db`, so that the file alone is complete: before a copy, and
+    /// at the end.
     ///
     /// # Errors
-    /// The ledger cannot be written.
+    /// Returns an error if the ledger cannot be written.
     pub fn checkpoint(&self) -> Result<(), StoreError> {
         failpoint::pass(Point::BeforeCheckpoint);
         sqlite::checkpoint(&self.writer())?;
@@ -703,7 +707,7 @@ fn entry(row: &Row<'_>) -> rusqlite::Result<Entry> {
     })
 }
 
-/// An entry's hash: of the hash before it and of everything it says.
+/// Returns an entry's hash, over the previous entry's hash and all fields of the entry.
 pub fn entry_hash(entry: &Entry) -> Vec<u8> {
     let mut hash = Sha256::new();
     hash.update(&entry.prev);
@@ -758,7 +762,7 @@ fn post_in(transaction: &Transaction<'_>, post: &Post<'_>) -> rusqlite::Result<b
     Ok(true)
 }
 
-/// A trial's grant says when it ends, so that the chain of hashes covers that.
+/// A trial's grant contains its end, so that the chain of hashes covers it.
 fn posted_detail(transaction: &Transaction<'_>, post: &Post<'_>) -> rusqlite::Result<String> {
     if post.kind != "trial" {
         return Ok(String::new());
@@ -772,7 +776,7 @@ fn posted_detail(transaction: &Transaction<'_>, post: &Post<'_>) -> rusqlite::Re
         .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))
 }
 
-/// An ending's detail as it is entered.
+/// Returns the JSON of an ending's detail.
 fn detail(ending: &Ending) -> rusqlite::Result<String> {
     serde_json::to_string(&ending.detail)
         .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))

@@ -1,7 +1,7 @@
-//! Whether `ledger.db` or `app.db` is gone while the other one still has accounts.
+//! Checks whether `ledger.db` or `app.db` is missing while the other one still has accounts.
 //!
-//! Each holds what the other cannot replace: without this check a start would make an empty one in
-//! its place. An empty file counts as a missing one. Must not write.
+//! Neither can replace the other's data, and without this check a start would create an empty file
+//! in place of the missing one. An empty file counts as missing. Must not write.
 
 use super::StoreError;
 use super::sqlite;
@@ -12,14 +12,15 @@ use std::path::Path;
 const LEDGER: &str = "ledger.db";
 const APP: &str = "app.db";
 const ANCHOR: &str = "ledger.anchor";
-/// Accounts that are named at most.
+/// Maximum number of accounts that the message names.
 const LOST_MAX: usize = 100;
 const OPERATION: &str = "look for accounts";
 
-/// Why no ledger may be opened in `dir`: `ledger.db` is missing, and `app.db` has accounts.
+/// Returns the reason why no ledger may be opened in `dir`: `ledger.db` is missing, and `app.db`
+/// has accounts.
 ///
 /// # Errors
-/// `app.db` cannot be read.
+/// Returns an error if `app.db` cannot be read.
 pub fn ledger(dir: &Path) -> Result<Option<String>, StoreError> {
     let is_missing = !is_written(dir, LEDGER) && has_accounts(dir, APP)?;
     let dir = dir.display();
@@ -31,11 +32,11 @@ pub fn ledger(dir: &Path) -> Result<Option<String>, StoreError> {
     }))
 }
 
-/// Why no accounts may be opened in `dir`: `app.db` has none (it is missing, or was made anew), and
-/// `ledger.db` has entries.
+/// Returns the reason why no accounts may be opened in `dir`: `app.db` has none (it is missing or
+/// newly created), and `ledger.db` has entries.
 ///
 /// # Errors
-/// One of the two cannot be read.
+/// Returns an error if one of the two cannot be read.
 pub fn app(dir: &Path) -> Result<Option<String>, StoreError> {
     let is_missing = has_rows(dir, LEDGER, "entry")? && !has_accounts(dir, APP)?;
     let what = if is_written(dir, APP) {
@@ -52,11 +53,11 @@ pub fn app(dir: &Path) -> Result<Option<String>, StoreError> {
     }))
 }
 
-/// Accounts of `ledger.db` that `app.db` lacks, sorted, at most 100: it is an older one. A sign-up
-/// enters `app.db` first.
+/// Returns the accounts of `ledger.db` that `app.db` lacks, sorted, at most 100. There are some if
+/// `app.db` is an older copy, since a sign-up writes `app.db` first.
 ///
 /// # Errors
-/// One of the two cannot be read.
+/// Returns an error if one of the two cannot be read.
 pub fn accounts(dir: &Path) -> Result<Vec<String>, StoreError> {
     let ids = |name: &str| -> Result<Vec<String>, StoreError> {
         let Some(connection) = open_with(dir, name, "account")? else {
@@ -81,7 +82,7 @@ pub fn accounts(dir: &Path) -> Result<Vec<String>, StoreError> {
     Ok(lost)
 }
 
-/// The file of a database is there, and was written to.
+/// Returns true if the database's file exists and is not empty.
 fn is_written(dir: &Path, name: &str) -> bool {
     std::fs::metadata(dir.join(name)).is_ok_and(|metadata| metadata.len() > 0)
 }
@@ -103,10 +104,10 @@ fn has_rows(dir: &Path, name: &str, table: &str) -> Result<bool, StoreError> {
         .map_err(|source| StoreError::sqlite(OPERATION, source))
 }
 
-/// The database `name` in `dir` as it is, where it has this table.
+/// Opens the database `name` in `dir` without changing it; `None` if it does not have the table.
 ///
 /// # Errors
-/// The file cannot be read.
+/// Returns an error if the file cannot be read.
 pub(super) fn open_with(
     dir: &Path,
     name: &str,

@@ -1,11 +1,11 @@
-//! The store that many edges share: balances and holds in Redis (or Valkey), changed by scripts
-//! that run as one step.
+//! The store that several edges share: balances and holds in Redis (or Valkey). Only scripts that
+//! run as one step change them.
 //!
-//! An account and all that belongs to it lie in one of sixteen partitions, each in one hash slot,
-//! so that a script finds everything on one node. Redis decides who may spend what; the truth is
-//! the ledger, which follows the partitions' events. Scripts read the server's clock, so the edges'
-//! clocks do not matter. Must not know HTTP or prices. Read next: `redis/common.lua` (what every
-//! script begins with), `redis/reserve.lua`, `redis/end.lua`.
+//! Each account, with everything that belongs to it, is in one of sixteen partitions. A partition
+//! is one hash slot, so a script finds everything on one node. Redis decides which account can
+//! spend how much. The truth is the ledger, which consumes the events of the partitions. Scripts
+//! read the server's clock, so the edges' clocks do not matter. Must not know HTTP or prices. Read
+//! next: `redis/common.lua` (the start of every script), `redis/reserve.lua`, `redis/end.lua`.
 
 mod asked;
 pub mod breaker;
@@ -31,37 +31,36 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Partitions; never to be changed while there is data.
+/// Number of partitions. Never change it while the store has data.
 pub const PARTITIONS: u32 = 16;
 
-/// How long a request's or an operation's marker stays: twice as long as an edge may keep what it
-/// has not delivered.
+/// Lifetime of a request's or an operation's marker: twice as long as an edge may keep undelivered
+/// data.
 const MARKER_MS: u64 = 12 * 3_600 * 1_000;
 
-/// How long an operation's marker stays: a command that was interrupted can be run again until
-/// then.
+/// Lifetime of an operation's marker: an interrupted command can be run again until then.
 const OPERATION_MS: u64 = 30 * 24 * 3_600 * 1_000;
 
-/// A request's marker once the ledger has its end.
+/// Value of a request's marker once the ledger has entered its end.
 const APPLIED: &str = "applied";
 
-/// There while the store knows every key.
+/// Redis key that exists while the store knows every API key.
 const KEYS_KNOWN: &str = "gw:keys";
 
-/// A connection to the shared store; cheap to clone, and one for as many requests as there are. It
-/// is made at its first use and belongs to the runtime that uses it first: a thread with a runtime
-/// of its own makes its own.
+/// A connection to the shared store. It is cheap to clone, and all requests share one. It connects
+/// at its first use and belongs to the runtime that uses it first: a thread with its own runtime
+/// needs its own `SharedStore`.
 #[derive(Clone)]
 pub struct SharedStore(Arc<Inner>);
 
 struct Inner {
     link: Link,
-    /// Where requests are kept from a store that does not answer.
+    /// Circuit breaker that stops requests from calling a store that does not answer.
     breaker: Option<Arc<Breaker>>,
     scripts: &'static Scripts,
 }
 
-/// Where it is.
+/// Address of the shared store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
     One(String),
@@ -71,7 +70,7 @@ pub enum Address {
     Sentinel(Sentinel),
 }
 
-/// Who knows where the primary is, and how it is spoken to.
+/// The Sentinels that know the primary's address, and the credentials for the primary.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Sentinel {
     pub master: String,
@@ -79,12 +78,12 @@ pub struct Sentinel {
     pub user: Option<String>,
     pub password: Option<String>,
     pub database: i64,
-    /// To the primary, too.
+    /// Whether to use TLS for the primary, as for the Sentinels.
     pub tls: bool,
 }
 
 impl std::fmt::Debug for Sentinel {
-    /// Without what opens doors.
+    /// Leaves out the credentials.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
@@ -95,103 +94,104 @@ impl std::fmt::Debug for Sentinel {
     }
 }
 
-/// Credit to be set aside.
+/// A request to reserve credits.
 #[derive(Debug, Clone, Copy)]
 pub struct Reserve<'a> {
     pub request_id: &'a str,
     pub account: &'a str,
-    /// The worst case as it was asked for.
+    /// Highest possible cost of the request.
     pub full: Micro,
-    /// The least that is worth running the request with.
+    /// Smallest reservation with which the request is worth running.
     pub floor: Micro,
-    /// After this, a hold that nobody ended is given up. Zero: nothing is set aside or counted, and
-    /// the answer says whether it would be.
+    /// Time after which the store releases a hold that nobody settled. Zero is a dry run: the store
+    /// reserves and counts nothing, and only replies whether it would.
     pub lease: Duration,
     pub most_open: u64,
-    /// The API key and what bounds the request; `None` where nothing does.
+    /// The API key and the limits of the request; `None` if it has no limits.
     pub within: Option<(&'a str, &'a Bounds)>,
 }
 
-/// What became of it.
+/// The result of a [`ReserveCommand`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reserved {
     Held(Parts),
-    /// The same under limits, and what is left of them.
+    /// Credits reserved under limits, with the remaining limits.
     HeldWithin(Parts, Meters),
     Insufficient {
         available: Micro,
     },
     TrialExpired,
     TooManyOpen,
-    /// A limit on requests, tokens or what runs at one time.
+    /// A limit on requests, on tokens or on concurrency was reached.
     Limited(Wait),
-    /// The API key's own limit leaves less than the request needs.
+    /// The API key's spending limit leaves less than the request needs.
     KeySpendLimit {
         free: Micro,
     },
     Suspended,
     /// The request has ended already.
     Ended,
-    /// The store does not know the account, or what its API key has spent: it is to be seeded from
-    /// the ledger.
+    /// The store does not know the account, or its API key's spending. It must be seeded from the
+    /// ledger.
     Unknown,
 }
 
-/// A request's end.
+/// The end of a request.
 #[derive(Debug, Clone, Copy)]
 pub struct End<'a> {
     pub request_id: &'a str,
     pub account: &'a str,
     pub cost: Micro,
-    /// For the ledger, as JSON.
+    /// Ending for the ledger, as JSON.
     pub ending: &'a str,
-    /// The API key, and the tokens that were used.
+    /// API key of the request. `tokens` is the number of tokens that the request used.
     pub key_id: &'a str,
     pub tokens: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ended {
-    /// The event that tells the ledger, what was taken, and what the account could not bear.
+    /// The event for the ledger, the debited amount, and the amount written off because the account
+    /// could not cover it.
     Done {
         event: String,
         taken: Parts,
         writeoff: Micro,
     },
-    /// It had ended before, with this event.
+    /// The request had ended before, with this event.
     Known { event: String },
-    /// It had ended before, and the ledger has it.
+    /// The request had ended before, and the ledger has entered it.
     Applied,
     /// The store does not know the account.
     Unknown,
 }
 
-/// What the ledger has posted, or is about to take.
+/// A change of a balance that the ledger has posted, or a debit that it is about to post.
 #[derive(Debug, Clone, Copy)]
 pub struct Post<'a> {
-    /// Counts once by this.
+    /// Reference of the operation; the store applies an operation once.
     pub operation: &'a str,
     pub account: &'a str,
     pub change: Parts,
     pub credited: Micro,
-    /// What is taken must be free.
+    /// Whether the debit must be covered by credits that are not reserved.
     pub only_free: bool,
-    /// The ledger's entry, where it has one already; else 0.
+    /// Position of the ledger's entry, if it exists already; otherwise 0.
     pub seq: i64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Posted {
     Done,
-    /// It was counted before, with this change.
+    /// The store had applied the operation before, with this change.
     Known {
         change: Parts,
     },
     Insufficient {
         available: Micro,
     },
-    /// The server does not have the end that was to be levelled: it is restored with what the
-    /// ledger took.
+    /// The server does not have the settled request that this post corrects. The restore of that
+    /// request uses the ledger's amount.
     Lost,
     Unknown,
 }
@@ -204,9 +204,9 @@ pub struct Seed<'a> {
     pub credited: Micro,
     pub is_active: bool,
     pub trial_ends_at_ms: Option<i64>,
-    /// The ledger's last entry that is in this.
+    /// Position of the last ledger entry that this balance includes.
     pub seq: i64,
-    /// The epoch in which the partition was found.
+    /// Epoch in which the caller found the partition.
     pub epoch: &'a str,
 }
 
@@ -220,7 +220,7 @@ pub struct Shared {
     pub trial_ends_at_ms: Option<i64>,
 }
 
-/// Something that the ledger is to enter.
+/// An event that the ledger must enter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     Ended {
@@ -230,7 +230,7 @@ pub enum Event {
         writeoff: Micro,
         ending: String,
     },
-    /// Told too late for the store to decide: the ledger does.
+    /// An end reported too late for the store to know whether it is new; the ledger decides.
     EndedLate {
         request_id: String,
         account: String,
@@ -240,7 +240,7 @@ pub enum Event {
         account: String,
         trial: Micro,
     },
-    /// None of ours; why.
+    /// Not an event we wrote; holds the reason.
     Unreadable(String),
 }
 
@@ -295,7 +295,7 @@ static SCRIPTS: std::sync::LazyLock<Scripts> = std::sync::LazyLock::new(|| {
     }
 });
 
-/// The partition that an account lies in.
+/// Returns the partition of an account.
 pub fn partition(account: &str) -> u32 {
     crc32fast::hash(account.as_bytes()) % PARTITIONS
 }
@@ -305,14 +305,14 @@ fn key(partition: u32, kind: &str, of: &str) -> String {
 }
 
 impl SharedStore {
-    /// Connects at the first use. What has no answer within `patience`, connecting included, has
-    /// failed.
+    /// Connects at the first use. A call fails if it has no reply within `patience`, connecting
+    /// included.
     pub fn new(address: Address, patience: Duration) -> Self {
         Self::with(address, patience, None)
     }
 
-    /// The same for those who ask on behalf of requests: not asked where `breaker` is open, which
-    /// is told of each answer.
+    /// Creates a store for calls on behalf of requests. A call fails at once while `breaker` is
+    /// open, and each outcome is recorded in `breaker`.
     pub fn guarded(address: Address, patience: Duration, breaker: Arc<Breaker>) -> Self {
         Self::with(address, patience, Some(breaker))
     }
@@ -325,12 +325,13 @@ impl SharedStore {
         }))
     }
 
-    /// Another connection to the same store, for those who ask on behalf of nobody.
+    /// Returns a new connection to the same store, without the circuit breaker, for background
+    /// work.
     pub fn another(&self, patience: Duration) -> Self {
         Self::new(self.0.link.address().clone(), patience)
     }
 
-    /// Requests are kept from asking: it does not answer.
+    /// Returns true while the circuit breaker stops requests from calling the store.
     pub fn is_away(&self) -> bool {
         self.0
             .breaker
@@ -341,7 +342,7 @@ impl SharedStore {
     /// Connects at once.
     ///
     /// # Errors
-    /// The address is none, or nobody answers there.
+    /// Returns an error if the address is not valid, or if no server answers there.
     pub async fn connect(address: &Address, patience: Duration) -> Result<Self, StoreError> {
         let store = Self::new(address.clone(), patience);
         store
@@ -353,9 +354,11 @@ impl SharedStore {
         Ok(store)
     }
 
+    /// Reserves credits for a request.
+    ///
     /// # Errors
-    /// The store cannot be asked; the credit may be held all the same, until its lease runs out or
-    /// it is asked again.
+    /// Returns an error if the store cannot be called. The credits can be reserved all the same,
+    /// until the lease ends or the caller tries again.
     pub async fn reserve(&self, asked: &Reserve<'_>) -> Result<Reserved, StoreError> {
         let lease_ms = u64::try_from(asked.lease.as_millis()).unwrap_or(u64::MAX);
         let mut call = self.of_request(&self.0.scripts.reserve, asked.account, asked.request_id);
@@ -410,8 +413,10 @@ impl SharedStore {
         })
     }
 
+    /// Settles a request.
+    ///
     /// # Errors
-    /// The store cannot be asked; to be tried again until it answers.
+    /// Returns an error if the store cannot be called. Try again until it answers.
     pub async fn end(&self, asked: &End<'_>) -> Result<Ended, StoreError> {
         let mut call = self.of_request(&self.0.scripts.end, asked.account, asked.request_id);
         let partition = partition(asked.account);
@@ -437,17 +442,20 @@ impl SharedStore {
         })
     }
 
+    /// Posts a change of a balance.
+    ///
     /// # Errors
-    /// The store cannot be asked; to be tried again, since it counts once.
+    /// Returns an error if the store cannot be called. It is safe to try again, since an operation
+    /// counts once.
     pub async fn post(&self, post: &Post<'_>) -> Result<Posted, StoreError> {
         self.post_beside(post, None).await
     }
 
-    /// As [`SharedStore::post`], where the store has the end of `request_id`: it levels what that
-    /// took.
+    /// Posts the difference between the ledger's and the store's debit for `request_id`, like
+    /// [`SharedStore::post`]. It applies only if the store has the end of that request.
     ///
     /// # Errors
-    /// As [`SharedStore::post`].
+    /// Returns an error if the store cannot be called. It is safe to try again.
     pub async fn level(&self, post: &Post<'_>, request_id: &str) -> Result<Posted, StoreError> {
         self.post_beside(post, Some(request_id)).await
     }
@@ -485,10 +493,11 @@ impl SharedStore {
         })
     }
 
-    /// Makes an account known; false where it was, or where the partition is in another epoch.
+    /// Seeds an account. Returns false if the store already knows it, or if the partition is in
+    /// another epoch.
     ///
     /// # Errors
-    /// The store cannot be asked.
+    /// Returns an error if the store cannot be called.
     pub async fn seed(&self, seed: &Seed<'_>) -> Result<bool, StoreError> {
         let partition = partition(seed.account);
         let mut call = self.0.scripts.seed.prepare_invoke();
@@ -512,20 +521,20 @@ impl SharedStore {
         Ok(self.call("seed an account", &call).await?.word() == "done")
     }
 
-    /// The fields of an API key, by its hash: empty where it is not known.
+    /// Returns the fields of the API key with this hash; empty if the store does not know it.
     ///
     /// # Errors
-    /// The store cannot be asked.
+    /// Returns an error if the store cannot be called.
     pub async fn api_key(&self, hash: &str) -> Result<HashMap<String, String>, StoreError> {
         let mut get = Cmd::new();
         get.arg("HGETALL").arg(format!("gw:k:{hash}"));
         self.ask("look a key up", &get).await
     }
 
-    /// The server's time.
+    /// Returns the server's time.
     ///
     /// # Errors
-    /// The store cannot be asked.
+    /// Returns an error if the store cannot be called.
     pub async fn now_ms(&self) -> Result<i64, StoreError> {
         let (seconds, micros): (i64, i64) = self
             .ask("ask the server's time", &::redis::cmd("TIME"))
@@ -533,22 +542,22 @@ impl SharedStore {
         Ok(seconds.saturating_mul(1_000).saturating_add(micros / 1_000))
     }
 
-    /// Whether a key that is not known is none: false where the store has lost the keys, and was
-    /// not told them again.
+    /// Returns true if the store has all API keys, so that an unknown key is not valid. Returns
+    /// false if the store lost the keys and has not received them again.
     ///
     /// # Errors
-    /// The store cannot be asked.
+    /// Returns an error if the store cannot be called.
     pub async fn knows_keys(&self) -> Result<bool, StoreError> {
         let mut exists = Cmd::new();
         exists.arg("EXISTS").arg(KEYS_KNOWN);
         self.ask("ask whether the keys are known", &exists).await
     }
 
-    /// Gives up the holds of a partition whose leases have run out, a hundred at a time. Returns
-    /// how many.
+    /// Releases the holds of a partition whose leases have ended, at most one hundred per call.
+    /// Returns their number.
     ///
     /// # Errors
-    /// The store cannot be asked.
+    /// Returns an error if the store cannot be called.
     pub async fn sweep(&self, partition: u32, now_ms: i64) -> Result<usize, StoreError> {
         let leases = key(partition, "l", "");
         let mut lapsed = Cmd::new();
@@ -567,7 +576,7 @@ impl SharedStore {
             let mut hold = Cmd::new();
             hold.arg("HGET").arg(&holds).arg(request_id);
             let hold: Option<String> = self.ask("look at a lapsed hold", &hold).await?;
-            // Its last word, where it has five.
+            // The fifth field of a hold is the API key, if there is one.
             let api_key = hold
                 .as_deref()
                 .and_then(|hold| hold.splitn(5, ':').nth(4))
@@ -583,10 +592,10 @@ impl SharedStore {
         Ok(swept)
     }
 
-    /// Lapses what is left of an account's trial, where that is over and nothing holds of it.
+    /// Expires the rest of an account's trial credits if the trial is over and no hold uses them.
     ///
     /// # Errors
-    /// The store cannot be asked.
+    /// Returns an error if the store cannot be called.
     pub async fn expire_trial(&self, account: &str) -> Result<bool, StoreError> {
         let partition = partition(account);
         let mut call = self.0.scripts.expire.prepare_invoke();
@@ -598,10 +607,10 @@ impl SharedStore {
         Ok(self.call("lapse a trial", &call).await?.word() == "done")
     }
 
-    /// An account as it stands; `None` where it is not known.
+    /// Returns the account's current state; `None` if the store does not know it.
     ///
     /// # Errors
-    /// The store cannot be asked.
+    /// Returns an error if the store cannot be called.
     pub async fn account(&self, account: &str) -> Result<Option<Shared>, StoreError> {
         let fields = [
             "paid",
@@ -648,11 +657,11 @@ impl SharedStore {
         }))
     }
 
-    /// What has happened in a partition after the event `after` ("0": from the beginning), in
-    /// order: ids and events.
+    /// Returns the events of a partition after the event `after` ("0": from the beginning), in
+    /// order, with their ids.
     ///
     /// # Errors
-    /// The store cannot be asked.
+    /// Returns an error if the store cannot be called.
     pub async fn events(
         &self,
         partition: u32,
@@ -667,7 +676,7 @@ impl SharedStore {
             .arg("COUNT")
             .arg(most);
         let events: Vec<(String, Vec<(String, String)>)> = self.ask("read events", &read).await?;
-        // One that cannot be read must not stop the others: whoever reads decides.
+        // An unreadable event must not block the others: the caller decides about it.
         let read =
             |fields| event(fields).unwrap_or_else(|error| Event::Unreadable(error.to_string()));
         Ok(events
@@ -703,7 +712,7 @@ impl SharedStore {
         Ok(Answer { operation, words })
     }
 
-    /// As `call`, for an answer that need not be text.
+    /// Like `call`, for a reply that need not be text.
     async fn call_bytes(
         &self,
         operation: &'static str,
@@ -722,7 +731,7 @@ impl SharedStore {
         self.guard(operation, command.query_async(&mut link)).await
     }
 
-    /// Asks, unless requests are kept from asking.
+    /// Runs the call unless the circuit breaker is open.
     async fn guard<T>(
         &self,
         operation: &'static str,
@@ -786,7 +795,7 @@ fn event(fields: Vec<(String, String)>) -> Result<Event, StoreError> {
     })
 }
 
-/// The operation by which a trial's lapse counts once.
+/// Operation id of a trial's expiry, so that it counts once.
 pub fn lapse(account: &str) -> String {
     format!("lapse:{account}")
 }
@@ -797,7 +806,7 @@ fn amount(text: &str) -> Result<Micro, StoreError> {
         .map_err(|_| StoreError::Unusable(format!("the shared store has {text:?} for an amount")))
 }
 
-/// A script's answer: a word, and what belongs to it.
+/// A script's reply: a result word and its arguments.
 struct Answer {
     operation: &'static str,
     words: Vec<String>,
@@ -830,8 +839,8 @@ impl Answer {
         self.text(index)?.parse().map_err(|_| self.strange())
     }
 
-    /// What is left under the limits, from `first` on: of the key and of the account, requests and
-    /// tokens. None where a request was asked for once more, or has no limits.
+    /// Reads what is left under the limits, beginning at word `first`: requests and tokens of the
+    /// key, then of the account. Empty if the request was a repeat or has no limits.
     fn meters(&self, first: usize) -> Result<Meters, StoreError> {
         if self.words.len() <= first {
             return Ok(Meters::default());

@@ -1,8 +1,8 @@
-//! One way to open an SQLite file: the settings that every database of this program is held under.
+//! The one way to open an SQLite file: the settings of every database of this program.
 //!
-//! Several processes use a file at one time (the gateway, the command line, a successor during an
-//! upgrade), so everything here must be safe to do twice at once. Must not know any table. Next:
-//! `store/app.rs` (accounts, keys, sessions).
+//! Several processes use a file at the same time (the gateway, the command line, a successor during
+//! an upgrade), so everything here must be safe if two processes do it at once. Must not know any
+//! table. Read next: `store/app.rs` (accounts, keys, sessions).
 
 use super::StoreError;
 use rusqlite::backup::{Backup, StepResult};
@@ -15,20 +15,20 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError, TryLockError};
 use std::time::Duration;
 
-/// 3.51.3: before it, two connections that write and checkpoint could corrupt a WAL file.
+/// 3.51.3: in older versions, two connections that write and checkpoint can corrupt a WAL file.
 const SQLITE_LEAST: i32 = 3_051_003;
 
-/// How long a statement waits for another process's lock.
+/// Longest wait of a statement for another process's lock.
 const BUSY_MS: u64 = 5_000;
 
-/// Tries, 50 ms apart, at turning a file to WAL while another process does the same: SQLite answers
-/// "busy" there without waiting.
+/// Maximum number of attempts, 50 ms apart, to switch a file to WAL while another process does the
+/// same: SQLite answers "busy" there without waiting.
 const WAL_TRIES: u32 = 100;
 
-/// Opens `path`, which is created (mode 0600, its folder 0700) where it does not exist.
+/// Opens `path`; creates it (mode 0600, its folder 0700) if it does not exist.
 ///
 /// # Errors
-/// The file cannot be opened, or the library is too old to be trusted with it.
+/// Returns an error if the file cannot be opened, or if the SQLite library is too old to be safe.
 pub fn open(path: &Path, operation: &'static str) -> Result<Connection, StoreError> {
     if rusqlite::version_number() < SQLITE_LEAST {
         let message = format!(
@@ -47,11 +47,11 @@ pub fn open(path: &Path, operation: &'static str) -> Result<Connection, StoreErr
     connect(path).map_err(|source| StoreError::Sqlite { operation, source })
 }
 
-/// Brings a database up to the last of `migrations`. Each is applied once, in order;
+/// Migrates a database to the last of `migrations`. Each is applied once, in order;
 /// `PRAGMA user_version` counts them.
 ///
 /// # Errors
-/// A migration failed, or the file was written by a newer version of this program.
+/// Returns an error if a migration fails, or if a newer version of this program wrote the file.
 pub fn migrate(
     connection: &mut Connection,
     migrations: &[&str],
@@ -65,7 +65,7 @@ pub fn migrate(
     let transaction = connection
         .transaction_with_behavior(TransactionBehavior::Immediate)
         .map_err(sqlite)?;
-    // Read again under the lock: another process may just have done the work.
+    // Read again under the lock: another process may just have migrated the file.
     let applied = version(&transaction).map_err(sqlite)?;
     if applied > known {
         let message = format!(
@@ -89,40 +89,40 @@ pub fn migrate(
     transaction.commit().map_err(sqlite)
 }
 
-/// Creates a folder (mode 0700) where it does not exist.
+/// Creates a folder (mode 0700) if it does not exist.
 ///
 /// # Errors
-/// It cannot be made.
+/// Returns an error if the folder cannot be created.
 pub fn create_dir(dir: &Path) -> Result<(), StoreError> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
     made.map_err(|source| StoreError::io("create a data folder", source))
 }
 
-/// Gives up the syncing of commits: for what dies with its process anyway.
+/// Turns off the sync of commits, for data that ends with its process anyway.
 ///
 /// # Errors
-/// The setting is refused.
+/// Returns an error if SQLite refuses the setting.
 pub fn never_sync(connection: &Connection) -> Result<(), StoreError> {
     connection
         .execute_batch("PRAGMA synchronous = OFF")
         .map_err(|source| StoreError::sqlite("set a database's durability", source))
 }
 
-/// Carries the log back into the file, so that a copy of the file alone is whole.
+/// Writes the log back into the file, so that a copy of the file alone is complete.
 ///
 /// # Errors
-/// The file cannot be written.
+/// Returns an error if the file cannot be written.
 pub fn checkpoint(connection: &Connection) -> Result<(), StoreError> {
     connection
         .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
         .map_err(|source| StoreError::sqlite("checkpoint a database", source))
 }
 
-/// Copies a database that others may be writing to, as of one moment, into the new file `to`, and
-/// reads the copy through.
+/// Copies a database, as of one moment, into the new file `to`, and checks the whole copy. Other
+/// processes can write to the database meanwhile.
 ///
 /// # Errors
-/// Something cannot be read or written, or the copy is damaged.
+/// Returns an error if a file cannot be read or written, or if the copy is damaged.
 pub fn copy(from: &Path, to: &Path, operation: &'static str) -> Result<(), StoreError> {
     let sql = |source| StoreError::Sqlite { operation, source };
     create_private(to).map_err(|source| StoreError::Io { operation, source })?;
@@ -134,15 +134,16 @@ pub fn copy(from: &Path, to: &Path, operation: &'static str) -> Result<(), Store
     source
         .busy_timeout(Duration::from_millis(BUSY_MS))
         .map_err(sql)?;
-    // A reader that carries the log back would make the writer wait.
+    // A reader that writes the log back would make the writer wait.
     source
         .execute_batch("PRAGMA wal_autocheckpoint = 0")
         .map_err(sql)?;
     let mut copy = Connection::open(to).map_err(sql)?;
     {
         let backup = Backup::new(&source, &mut copy).map_err(sql)?;
-        // All pages in one step: one read transaction, which writers do not disturb and need not
-        // wait for. In several, every commit between two of them would begin the copy anew.
+        // Copies all pages in one step: one read transaction, which neither disturbs writers nor
+        // waits for them. With several steps, every commit between two of them would restart the
+        // copy.
         let mut tries = 0;
         while backup.step(-1).map_err(sql)? != StepResult::Done {
             tries += 1;
@@ -175,7 +176,7 @@ pub fn copy(from: &Path, to: &Path, operation: &'static str) -> Result<(), Store
 /// Makes the names in a folder durable.
 ///
 /// # Errors
-/// It cannot be opened or synced.
+/// Returns an error if the folder cannot be opened or synced.
 pub fn sync_dir(dir: &Path) -> io::Result<()> {
     std::fs::File::open(dir)?.sync_all()
 }
@@ -186,10 +187,10 @@ fn version(connection: &Connection) -> rusqlite::Result<usize> {
         .map(|version| usize::try_from(version).unwrap_or(usize::MAX))
 }
 
-/// SQLite gives its `-wal` and `-shm` files the mode of the database, so creating that one
-/// privately is enough. A file that is there is not opened: closing it would drop the locks that
-/// this process's connections have on it, and whoever closes it next in another process would take
-/// its log away under them.
+/// Creates the file with a private mode; SQLite gives its `-wal` and `-shm` files the mode of the
+/// database. An existing file is not opened, because closing it would drop the locks that this
+/// process's connections have on it, and the next process that closes it would delete the log under
+/// them.
 fn create_private(path: &Path) -> io::Result<()> {
     if let Some(folder) = path
         .parent()
@@ -215,8 +216,8 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(Duration::from_millis(BUSY_MS))?;
-    // Else every new value bound to a cached statement has it planned anew: more than the look-up
-    // itself costs.
+    // Without this setting, SQLite plans a cached statement again for every newly bound value,
+    // which costs more than the look-up itself.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     turn_to_wal(&connection)?;
     connection.execute_batch(
@@ -244,30 +245,30 @@ fn turn_to_wal(connection: &Connection) -> rusqlite::Result<()> {
     }
 }
 
-/// Begins a transaction that may write. Taken at once, so that it never fails half way for want of
-/// the lock.
+/// Begins a transaction that can write. It takes the lock at once, so that it never fails half way
+/// because the lock is missing.
 ///
 /// # Errors
-/// Another process has held the lock for longer than the busy time-out.
+/// Returns an error if another process held the lock for longer than the busy time-out.
 pub fn write(connection: &mut Connection) -> rusqlite::Result<Transaction<'_>> {
     connection.transaction_with_behavior(TransactionBehavior::Immediate)
 }
 
-/// A connection that only reads.
+/// Opens a connection that only reads.
 ///
 /// # Errors
-/// The file, which must exist, cannot be opened.
+/// Returns an error if the file, which must exist, cannot be opened.
 pub fn open_reader(path: &Path, operation: &'static str) -> Result<Connection, StoreError> {
     let connection = open(path, operation)?;
-    // Only the writer's connection carries the log back into the file.
+    // Only the writer's connection writes the log back into the file.
     connection
         .execute_batch("PRAGMA query_only = ON; PRAGMA wal_autocheckpoint = 0;")
         .map_err(|source| StoreError::Sqlite { operation, source })?;
     Ok(connection)
 }
 
-/// Connections for point reads of a few microseconds: one, and as many more, up to a limit, as were
-/// ever busy at one time.
+/// Connections for point reads of a few microseconds: one at first, then as many as were ever busy
+/// at the same time, up to a limit.
 pub struct Readers {
     first: Mutex<Connection>,
     more: Vec<Mutex<Option<Connection>>>,
@@ -276,8 +277,10 @@ pub struct Readers {
 }
 
 impl Readers {
+    /// Opens the first connection.
+    ///
     /// # Errors
-    /// The file, which must exist, cannot be opened.
+    /// Returns an error if the file, which must exist, cannot be opened.
     pub fn open(path: &Path, count: usize, operation: &'static str) -> Result<Self, StoreError> {
         let first = Mutex::new(open_reader(path, operation)?);
         let more = (1..count).map(|_| Mutex::new(None)).collect();
@@ -289,9 +292,9 @@ impl Readers {
         })
     }
 
-    /// Runs `read` on a free connection; where all are busy, waits for the first. They are tried in
-    /// order: what a connection has in its cache is good until the next commit, so fewer of them
-    /// read fewer pages anew.
+    /// Runs `read` on a free connection, or waits for the first one if all are busy. It tries them
+    /// in order: a connection's page cache is valid until the next commit, so using fewer
+    /// connections reloads fewer pages.
     pub fn with<T>(&self, read: impl FnOnce(&Connection) -> T) -> T {
         match self.first.try_lock() {
             Ok(connection) => return read(&connection),

@@ -1,10 +1,10 @@
-//! The access log: one line of JSON for each request, whatever became of it.
+//! The access log: one line of JSON for each request, whatever its outcome.
 //!
-//! A request's end only puts a record into a bounded queue; a thread of its own writes. A disk or a
-//! reader that is too slow costs lines, which are counted, and never a request's time. Must not
-//! hold a body, a header, a query or a secret: every text in a record is made here, by the config,
-//! or by this gateway's own ids, but for a method and a path that `telemetry/log_path.rs` made fit
-//! to be logged.
+//! At the end of a request the edge only puts a record into a bounded queue; a separate thread
+//! writes it. If the disk or the reader is too slow, lines are lost and counted, but requests never
+//! wait. Must not hold a body, a header, a query or a secret. Every text in a record comes from
+//! this code, from the config or from the gateway's own ids, except the method and the path, which
+//! `telemetry/log_path.rs` sanitizes.
 
 use super::METRICS;
 use crate::clock;
@@ -21,39 +21,39 @@ use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 
-/// Bytes that are written at one time. More than one line, so that a busy log costs few writes.
+/// Size of one write. It holds many lines, so that a busy log needs few writes.
 const BATCH_BYTES: usize = 65_536;
-/// How long a batch waits for company. Whoever ends a request then seldom wakes the writer, and a
-/// write has many lines.
+/// Time that a batch waits for more lines. It keeps the number of wake-ups and writes low.
 const GATHER: Duration = Duration::from_millis(20);
-/// The mode of a new file: who asked for what is not everyone's to read.
+/// Mode of a new file: not everyone may read who requested what.
 const FILE_MODE: u32 = 0o640;
 
-/// Where the lines go.
+/// Destination of the access log.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Destination {
     #[default]
     Off,
     Stdout,
-    /// Appended to; opened anew on SIGHUP, for whoever rotates it.
+    /// A file that the gateway appends to. SIGHUP reopens it, for log rotation.
     File(PathBuf),
 }
 
-/// What one request came to. Times are in microseconds; what did not happen is left out.
+/// The log record of one request. Times are in microseconds; fields that do not apply are omitted.
 #[derive(Debug, Serialize)]
 pub struct Record {
-    /// When it arrived: RFC 3339, UTC.
+    /// Arrival time; written as RFC 3339 in UTC.
     #[serde(rename = "at", serialize_with = "rfc3339")]
     pub at_ms: i64,
     pub request_id: String,
-    /// The peer's address, as this process sees it.
+    /// Address of the peer, as this process sees it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client: Option<IpAddr>,
-    /// Cut to 16 bytes; with `path` the only texts of a client's in a record.
+    /// Method, cut to 16 bytes. It and `path` are the only texts from the client.
     pub method: String,
-    /// Cut to 128 bytes, escaped, without the query, and what looks like a key is masked.
+    /// Path without the query, cut to 128 bytes and escaped; anything that looks like a key is
+    /// masked.
     pub path: String,
-    /// `api`, `page`, `health` or `malformed`, as `gateway_requests_total` counts it.
+    /// `call`, `sidecar`, or the name of a local response: a closed set.
     pub route: &'static str,
     /// `call`, `sidecar`, or what was answered here: a closed set.
     pub handler: &'static str,
@@ -61,7 +61,7 @@ pub struct Record {
     #[serde(skip_serializing_if = "str::is_empty")]
     pub surface: &'static str,
     pub status: u16,
-    /// Why it was refused or failed: a closed set.
+    /// Reason for the refusal or failure: a closed set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "text")]
@@ -75,7 +75,7 @@ pub struct Record {
     pub total_us: u64,
 }
 
-/// Of a request that went to a vendor.
+/// Fields of a request that was sent to a vendor.
 #[derive(Debug, Serialize)]
 pub struct CallRecord {
     pub model: String,
@@ -83,21 +83,21 @@ pub struct CallRecord {
     pub vendor: String,
     pub endpoint: String,
     pub attempts: usize,
-    /// Of the client's body.
+    /// Size of the client's body.
     pub body_bytes: u64,
-    /// How it is billed; left out where it is free.
+    /// Billing outcome; omitted if the request is free.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outcome: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "credits")]
     pub credits: Option<Micro>,
-    /// Waiting for the client's body.
+    /// Time that the gateway waited for the client's body.
     pub body_us: u64,
-    /// From the body to the vendor: translation, quote, hold.
+    /// Time from the end of the body until the request was sent upstream: translation, quote, hold.
     pub admit_us: u64,
-    /// From there to the vendor's header.
+    /// Time from then to the vendor's header.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vendor_us: Option<u64>,
-    /// From the request's header to the answer's first byte.
+    /// Time from the request's header to the first byte of the response.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_byte_us: Option<u64>,
 }
@@ -119,36 +119,36 @@ fn credits<S: serde::Serializer>(
         .serialize(serializer)
 }
 
-/// The door to the writer; another one may be put in its place. Cheap to clone.
+/// Handle of the log writer, which can be replaced. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct AccessLog(Arc<ArcSwapOption<Sender<Told>>>);
 
-/// A writer that nobody was told of yet; none where nothing is to be written.
+/// A writer that no handle uses yet; `None` if the log is off.
 pub struct Opened(Option<Sender<Told>>);
 
 enum Told {
     Line(Box<Record>),
-    /// The file was moved away.
+    /// Reopen the file, which was moved away.
     Reopen,
-    /// All before this is to be written; whoever waits is told.
+    /// Write everything queued before, then notify the waiting thread.
     Flush(SyncSender<()>),
 }
 
 impl AccessLog {
-    /// Starts the writer. `lines`: how many may wait for it.
+    /// Starts the writer. `lines`: capacity of its queue.
     ///
     /// # Errors
-    /// The file cannot be opened.
+    /// Returns an error if the file cannot be opened.
     pub fn start(destination: &Destination, lines: u64) -> io::Result<Self> {
         let log = Self::default();
         log.turn_to(Self::open(destination, lines)?);
         Ok(log)
     }
 
-    /// Starts a writer for [`AccessLog::turn_to`].
+    /// Starts a writer for [`AccessLog::replace_writer`].
     ///
     /// # Errors
-    /// The file cannot be opened.
+    /// Returns an error if the file cannot be opened.
     pub fn open(destination: &Destination, lines: u64) -> io::Result<Opened> {
         let out = match destination {
             Destination::Off => return Ok(Opened(None)),
@@ -162,8 +162,8 @@ impl AccessLog {
         Ok(Opened(Some(sender)))
     }
 
-    /// What is told from now on goes there. The writer before ends once it has written what it was
-    /// told.
+    /// Sends all further records to this writer. The previous writer ends once its queue is
+    /// written.
     pub fn turn_to(&self, opened: Opened) {
         self.0.store(opened.0.map(Arc::new));
     }
@@ -172,7 +172,7 @@ impl AccessLog {
         self.0.load().is_some()
     }
 
-    /// Never waits: a record for which there is no room is dropped, and counted.
+    /// Queues a record without blocking. If the queue is full, it drops and counts the record.
     pub fn write(&self, record: Record) {
         let door = self.0.load();
         let Some(sender) = door.as_ref() else { return };
@@ -183,15 +183,15 @@ impl AccessLog {
         }
     }
 
-    /// Goes on in a new file, where the old one was moved away.
+    /// Reopens the file after the old one was moved away.
     pub fn reopen(&self) {
         if let Some(sender) = self.0.load().as_ref() {
-            // Where the queue is full, the writer is stuck, and rotating would not help it.
+            // If the queue is full, the writer is stuck, and reopening would not help.
             let _ = sender.try_send(Told::Reopen);
         }
     }
 
-    /// Waits until what was told before is written, at most this long.
+    /// Waits until all queued records are written, up to the time limit.
     pub fn flush(&self, patience: Duration) {
         let door = self.0.load();
         let Some(sender) = door.as_ref() else { return };
@@ -211,7 +211,7 @@ struct Writer {
     out: Out,
     batch: Vec<u8>,
     lines: u64,
-    /// The last write failed: told once, not once a batch.
+    /// The last write failed. The error is logged once, not once per batch.
     is_failing: bool,
 }
 
@@ -225,10 +225,10 @@ impl Writer {
         }
     }
 
-    /// Until nobody can tell it anything any more.
+    /// Runs until all senders are gone.
     fn run(mut self, told: &Receiver<Told>) {
         while let Ok(first) = told.recv() {
-            // Not by waiting at the queue: every line would wake this thread.
+            // Sleep instead of waiting on the queue: there, every line would wake this thread.
             if let Told::Line(_) = first {
                 std::thread::sleep(GATHER);
             }
@@ -267,7 +267,7 @@ impl Writer {
         }
     }
 
-    /// Whole lines in one write, so that two processes may append to one file.
+    /// Writes whole lines in one write, so that two processes can append to one file.
     fn send(&mut self) {
         if self.batch.is_empty() {
             return;

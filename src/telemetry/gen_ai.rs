@@ -1,8 +1,8 @@
-//! Metrics under the names of the OpenTelemetry conventions for generative AI, in Prometheus' form,
-//! beside the gateway's own.
+//! Metrics with the names of the OpenTelemetry conventions for generative AI, in Prometheus format,
+//! in addition to the gateway's own metrics.
 //!
-//! Labels come from the config. The handles of a model's series are looked up once per request, not
-//! once per label. Must not know a request.
+//! Labels come from the config. The series of a model are looked up once per request, not once per
+//! label. Must not access a request.
 
 use arc_swap::ArcSwap;
 use prometheus::{Histogram, HistogramOpts, HistogramVec, Registry};
@@ -12,7 +12,8 @@ use std::time::Duration;
 
 /// The value of `gen_ai.operation.name` for all three surfaces.
 const OPERATION: &str = "chat";
-/// The conventions' buckets, and longer ones: whole answers of reasoning models take many minutes.
+/// The conventions' buckets and longer ones: complete responses of reasoning models take many
+/// minutes.
 const OPERATION_SECONDS: &[f64] = &[
     0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 163.84,
     327.68, 655.36, 3_600.0,
@@ -42,8 +43,8 @@ pub struct GenAi {
     operation_duration: HistogramVec,
     token_usage: HistogramVec,
     time_to_first_token: HistogramVec,
-    /// By the model's catalog id. Models of earlier configs stay: a request may still be running
-    /// under one.
+    /// Series by the model's catalog id. Models of earlier configs stay, because requests may still
+    /// run under one.
     models: ArcSwap<HashMap<String, Arc<ModelSeries>>>,
 }
 
@@ -134,7 +135,7 @@ impl GenAi {
         };
         ModelSeries {
             provider: provider.to_owned(),
-            // Prometheus takes an empty label for one that is not there.
+            // Prometheus treats an empty label as absent.
             successful: self
                 .operation_duration
                 .with_label_values(&[OPERATION, provider, model, ""]),
@@ -146,8 +147,8 @@ impl GenAi {
         }
     }
 
-    /// A request to the model's vendor has ended; `error` is a word of a closed set where it
-    /// failed.
+    /// Records the end of a request to the model's vendor; `error` is from a closed set, and `None`
+    /// on success.
     pub fn observe_operation(&self, model: &str, duration: Duration, error: Option<&str>) {
         let models = self.models.load();
         let Some(series) = models.get(model) else {
@@ -165,7 +166,7 @@ impl GenAi {
         }
     }
 
-    /// A request was billed for these tokens.
+    /// Records the tokens for which a request was billed.
     #[expect(
         clippy::cast_precision_loss,
         reason = "counts of tokens are far below 2^52"
@@ -179,7 +180,7 @@ impl GenAi {
         series.output_tokens.observe(output as f64);
     }
 
-    /// The first token of a streamed answer came after so long.
+    /// Records the time to the first token of a streamed response.
     pub fn observe_first_token(&self, model: &str, after: Duration) {
         if let Some(series) = self.models.load().get(model) {
             series.first_token.observe(after.as_secs_f64());
@@ -187,7 +188,7 @@ impl GenAi {
     }
 }
 
-/// Hosts of the vendors that the conventions name, by the end of the host name.
+/// Hosts of the vendors that the conventions list, by the end of the host name.
 const PROVIDERS: [(&str, &str); 14] = [
     ("api.anthropic.com", "anthropic"),
     ("api.openai.com", "openai"),
@@ -205,8 +206,8 @@ const PROVIDERS: [(&str, &str); 14] = [
     ("api.cohere.ai", "cohere"),
 ];
 
-/// The value of `gen_ai.provider.name`: a name of the conventions where the vendor's hosts are
-/// known, else the vendor's name in the config.
+/// Value of `gen_ai.provider.name`: the name from the conventions if the vendor's hosts are known,
+/// else the vendor's name in the config.
 pub fn provider<'a>(vendor: &'a str, hosts: impl IntoIterator<Item = &'a str>) -> &'a str {
     let known = |host: &str| {
         let is_bedrock = host.starts_with("bedrock") && host.ends_with(".amazonaws.com");

@@ -1,18 +1,18 @@
-//! A client's method and path as a log may show them: cut, escaped, without the query, and without
-//! what looks like a secret.
+//! Sanitizes a client's method and path for logs: cut, escaped, without the query, and without
+//! anything that looks like a secret.
 //!
 //! Must not be used to route a request.
 
 use std::fmt::Write as _;
 
-/// Bytes of a path, as it is logged.
+/// Maximum length of a logged path in bytes.
 pub const MAX_PATH_BYTES: usize = 128;
-/// Bytes of a method, as it is logged.
+/// Maximum length of a logged method in bytes.
 const MAX_METHOD_BYTES: usize = 16;
-/// A run of letters and digits that is this long is a token, not a word.
+/// A run of letters and digits of at least this length is treated as a token, not as a word.
 const MIN_TOKEN_BYTES: usize = 32;
-/// What begins with one of these is a key however short it is. `req_` begins an id of the gateway,
-/// which is not secret.
+/// Prefixes of keys: a text with one of them is a key at any length. `req_` begins an id of the
+/// gateway, which is not secret.
 const KEY_PREFIXES: [&str; 3] = ["sk-", "sk_", "pk-"];
 const REQUEST_ID_PREFIX: &str = "req_";
 const MASK: &str = "[masked]";
@@ -20,7 +20,7 @@ const MASK: &str = "[masked]";
 /// The path without its query, escaped and masked, at most [`MAX_PATH_BYTES`] long.
 pub fn loggable_path(target: &[u8]) -> String {
     if !target.starts_with(b"/") && target.contains(&b'@') {
-        // An absolute address may name a user and a password.
+        // An absolute URL may contain a user and a password.
         return MASK.to_owned();
     }
     let end = target
@@ -44,7 +44,7 @@ pub fn loggable_path(target: &[u8]) -> String {
             rest = after;
         }
     }
-    // ASCII, so every index is a boundary.
+    // The text is ASCII, so every index is a character boundary.
     out.truncate(MAX_PATH_BYTES);
     out
 }

@@ -1,7 +1,7 @@
-//! The process metrics that Prometheus client libraries expose under standard names: CPU time,
+//! The process metrics that Prometheus client libraries export under standard names: CPU time,
 //! memory, file descriptors.
 //!
-//! They are read from the kernel at each scrape. Must not be read on a request's way.
+//! Each scrape reads them from the kernel. Must not be read while a request is processed.
 
 use prometheus::{Counter, Gauge, IntGauge, Registry};
 use rustix::process::{Resource, getrlimit};
@@ -51,7 +51,7 @@ impl ProcessMetrics {
         }
     }
 
-    /// Reads all of them. What the kernel does not report keeps its last value.
+    /// Updates all metrics. A value that the kernel does not report stays unchanged.
     #[expect(
         clippy::float_arithmetic,
         reason = "the standard unit of CPU time is seconds, in a fraction"
@@ -63,11 +63,11 @@ impl ProcessMetrics {
             reason = "seconds and nanoseconds of a process's CPU time"
         )]
         let seconds = cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9;
-        // Two scrapes at one time may both add the same difference; a counter must not go down.
+        // Two concurrent scrapes may both add the same difference; a counter must not decrease.
         self.cpu_seconds
             .inc_by((seconds - self.cpu_seconds.get()).max(0.0));
         if let Ok(fds) = std::fs::read_dir("/proc/self/fd") {
-            // One of them is the folder itself.
+            // One of the descriptors is the directory that is being read.
             self.open_fds
                 .set(i64::try_from(fds.count().saturating_sub(1)).unwrap_or(i64::MAX));
         }
@@ -85,7 +85,7 @@ impl ProcessMetrics {
 /// Fields of `/proc/self/stat`.
 struct Stat {
     threads: i64,
-    /// Clock ticks from the machine's start to the start of the process.
+    /// Start time of the process, in clock ticks since boot.
     start_ticks: i64,
     virtual_bytes: i64,
     resident_pages: i64,
@@ -96,10 +96,10 @@ impl Stat {
         Self::parse(&std::fs::read_to_string("/proc/self/stat").ok()?)
     }
 
-    /// The fields after the program's name, which may contain spaces and brackets.
+    /// Parses the fields after the program's name, which may contain spaces and brackets.
     fn parse(text: &str) -> Option<Self> {
         let fields: Vec<_> = text.rsplit_once(") ")?.1.split_ascii_whitespace().collect();
-        // The first of them is number 3 in proc(5).
+        // The first of them is field 3 in proc(5).
         let field = |number: usize| fields.get(number - 3)?.parse().ok();
         Some(Self {
             threads: field(20)?,

@@ -1,10 +1,9 @@
-//! Refusals below the level of a request: malformed headers and bodies, header time-outs, failed
-//! handshakes, connections past a limit. Each is one count, and one line of the log with its
-//! reason.
+//! Refusals below the level of a request: malformed headers and bodies, header timeouts, failed
+//! handshakes, connections over a limit. Each is counted, and logged in one line with its reason.
 //!
-//! A flood of refusals must not flood the log: of each reason at most [`LINES_PER_WINDOW`] lines
-//! are written in [`WINDOW`], then one line with the number that was left out. Must not log a
-//! header, a query or a secret.
+//! A flood of refusals must not flood the log: for each reason, at most [`MAX_LINES_PER_WINDOW`]
+//! lines are written per [`WINDOW_INTERVAL`], then one line with the number of suppressed lines.
+//! Must not log a header, a query or a secret.
 
 use super::METRICS;
 use std::fmt;
@@ -12,37 +11,37 @@ use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Lines of one reason that are written within one window.
+/// Maximum number of lines per reason and window.
 const LINES_PER_WINDOW: u32 = 10;
 const WINDOW: Duration = Duration::from_secs(10);
 
-/// Why something was refused. The labels of `gateway_malformed_total` and
+/// Reason for a refusal. Label of `gateway_malformed_total` and
 /// `gateway_connections_refused_total`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RefusalReason {
-    /// The first line of an HTTP/1 request.
+    /// Malformed first line of an HTTP/1 request.
     RequestLine,
     HeaderField,
-    /// Where the body ends is not clear.
+    /// Ambiguous end of the body.
     Framing,
     Host,
     Path,
     HeaderTooLarge,
-    /// A header began and was not whole in time.
+    /// Header that began but was not complete in time.
     HeaderTimeout,
-    /// The client closed its connection within a header.
+    /// Connection that the client closed within a header.
     HeaderIncomplete,
-    /// A new connection on which nothing came in time.
+    /// New connection on which no byte arrived in time.
     Silent,
-    /// The framing of a chunked body.
+    /// Malformed framing of a chunked body.
     Chunk,
-    /// A connection for HTTP/2 that does not begin with its preface.
+    /// HTTP/2 connection that does not begin with the preface.
     Http2Preface,
-    /// A connection that was closed for an error of HTTP/2.
+    /// Connection that was closed because of an HTTP/2 error.
     Http2Connection,
-    /// A stream that was reset, or refused, for an error of HTTP/2.
+    /// Stream that was reset or refused because of an HTTP/2 error.
     Http2Stream,
-    /// A connection or stream that was closed for a flood of HTTP/2 frames.
+    /// Connection or stream that was closed because of a flood of HTTP/2 frames.
     Http2Flood,
     TlsHandshake,
     /// A request to the admin listener that was answered with a status of 400 to 499.
@@ -76,7 +75,7 @@ impl RefusalReason {
         RefusalReason::ConnectionsTotal,
     ];
 
-    /// The label.
+    /// The value of the metric label.
     pub fn as_str(self) -> &'static str {
         match self {
             RefusalReason::RequestLine => "request_line",
@@ -101,7 +100,7 @@ impl RefusalReason {
         }
     }
 
-    /// Whether `gateway_connections_refused_total` counts it.
+    /// Whether `gateway_connections_refused_total` counts this reason.
     pub fn is_limit(self) -> bool {
         matches!(
             self,
@@ -110,8 +109,7 @@ impl RefusalReason {
     }
 }
 
-/// Counts a refusal and logs it. `detail`: a sentence without its full stop, and nothing that is
-/// secret.
+/// Counts and logs a refusal. `detail`: a sentence without its full stop and without secrets.
 pub fn record(reason: RefusalReason, client: Option<IpAddr>, detail: impl fmt::Display) {
     METRICS.refused(reason);
     let admission = window(reason).admit(Instant::now());
@@ -137,8 +135,8 @@ fn log_left_out(reason: RefusalReason, count: u64) {
     );
 }
 
-/// Writes the number of lines that were left out at the end of the window. Outside a runtime the
-/// next refusal writes it.
+/// Schedules a line with the number of suppressed lines at the end of the window. Outside a
+/// runtime, the next refusal writes it.
 fn schedule_summary(reason: RefusalReason) {
     let Ok(runtime) = tokio::runtime::Handle::try_current() else {
         return;
@@ -152,7 +150,7 @@ fn schedule_summary(reason: RefusalReason) {
     });
 }
 
-/// The lines of one reason.
+/// The log window of one reason.
 #[derive(Debug, Clone, Copy)]
 struct LogWindow {
     began: Option<Instant>,
@@ -160,13 +158,13 @@ struct LogWindow {
     left_out: u64,
 }
 
-/// What becomes of one refusal.
+/// The log decision for one refusal.
 #[derive(Debug, PartialEq, Eq)]
 struct Admission {
     write: bool,
-    /// The first line that this window leaves out.
+    /// True for the first line that this window suppresses.
     schedule: bool,
-    /// What the window before left out, if its summary was not written.
+    /// Number of lines that the previous window suppressed, if its summary was not written.
     left_out: Option<u64>,
 }
 

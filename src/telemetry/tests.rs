@@ -1,4 +1,5 @@
-//! The files that operators give to Prometheus and Grafana speak of what the program really tells.
+//! Checks that the Prometheus and Grafana files for operators match the metrics that the program
+//! exports.
 
 use std::collections::BTreeSet;
 
@@ -6,13 +7,13 @@ const SOURCE: &str = concat!(include_str!("../telemetry.rs"), include_str!("gen_
 const ALERTS: &str = include_str!("../../deploy/prometheus/alerts.yaml");
 const DASHBOARD: &str = include_str!("../../deploy/grafana/model-gateway.json");
 
-/// Words of a text that begin as a metric's name does.
+/// Words of a text that begin like a metric name.
 fn names(text: &str) -> BTreeSet<&str> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     words.filter(|word| word.starts_with("gateway_")).collect()
 }
 
-/// Names of labels that the families have.
+/// Label names of all families.
 fn labels() -> BTreeSet<&'static str> {
     let lists = SOURCE
         .match_indices("&[\"")
@@ -22,7 +23,7 @@ fn labels() -> BTreeSet<&'static str> {
         .collect()
 }
 
-/// Every expression in the alert rules and the dashboard.
+/// All expressions in the alert rules and the dashboard.
 fn expressions() -> Vec<String> {
     let rules: serde_json::Value = serde_saphyr::from_str(ALERTS).unwrap();
     let dashboard: serde_json::Value = serde_json::from_str(DASHBOARD).unwrap();
@@ -57,7 +58,7 @@ fn every_metric_in_the_alerts_and_the_dashboard_exists() {
 #[test]
 fn every_label_in_the_alerts_and_the_dashboard_exists() {
     let known = labels();
-    // What Prometheus itself adds.
+    // Labels that Prometheus itself adds.
     let added = ["instance", "job", "le"];
     for expression in expressions() {
         let matched = expression
@@ -81,7 +82,8 @@ fn every_label_in_the_alerts_and_the_dashboard_exists() {
     }
 }
 
-/// Every literal that the code gives to `ledger_error`, and the failures of the shared store.
+/// Compares the literals that the code passes to `ledger_error`, and the failures of the shared
+/// store, with the list.
 #[test]
 fn every_reason_of_a_ledger_error_is_in_the_list_that_begins_at_zero() {
     fn read(folder: &std::path::Path, into: &mut String) {
@@ -172,7 +174,7 @@ fn every_alert_has_a_unit_test_that_fires_it_and_is_in_the_quiet_day() {
     }
 }
 
-/// Values of `alertname` in a text of JSON.
+/// Values of `alertname` in a JSON text.
 fn names_in(text: &str) -> Vec<String> {
     text.split("alertname=\\\"")
         .skip(1)
@@ -180,7 +182,7 @@ fn names_in(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// An alert on `up` with another job's name would never fire.
+/// An alert on `up` that names another job would never fire.
 #[test]
 fn the_scrape_config_has_the_job_that_the_alerts_name_and_loads_them() {
     let scrape: serde_json::Value =

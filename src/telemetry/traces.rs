@@ -1,10 +1,9 @@
-//! Traces, where they are wanted: one span for a request and one for each attempt at a vendor, sent
-//! as OTLP over HTTP.
+//! Optional traces: one span per request and one per upstream attempt, exported as OTLP over HTTP.
 //!
-//! As with the access log, a request's end only puts its spans into a bounded queue; a thread of
-//! its own sends them, and what a collector is too slow for is dropped and counted. Must not hold a
-//! body, a header, a key or an account: every text in a span is made here, by the config, or by
-//! this gateway's own ids. Next: `traces/otlp.rs` (how a batch is written).
+//! As with the access log, the end of a request only puts its spans into a bounded queue; a
+//! separate thread sends them. If the collector is too slow, spans are dropped and counted. Must
+//! not hold a body, a header, a key or an account: every text in a span comes from this code, from
+//! the config or from the gateway's own ids. Next: `traces/otlp.rs` (how a batch is encoded).
 
 mod otlp;
 
@@ -17,43 +16,44 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, Instant};
 
-/// Requests whose spans wait for the sender. More: dropped and counted.
+/// Maximum number of requests whose spans wait for the sender. Spans over it are dropped and
+/// counted.
 const QUEUE: usize = 2_048;
-/// Spans that are sent at one time, and how long the first of them waits for others.
+/// Maximum number of spans per batch, and the time that the first span waits for others.
 const BATCH_SPANS: usize = 512;
 const BATCH_WITHIN: Duration = Duration::from_secs(1);
-/// Addresses of the collector's name that are tried for one batch.
+/// Maximum number of the collector's addresses that are tried for one batch.
 const ADDRESSES_MAX: usize = 4;
-/// How long connecting to one of them, one write and its answer may take.
+/// Timeout of one connect, one write and one response.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// What is read of an answer: its status.
+/// Maximum number of bytes to read of a response: only its status matters.
 const ANSWER_BYTES: usize = 64;
-/// All requests, as a share.
+/// Sampling share that covers all requests.
 pub const ALL: u32 = 1_000_000;
 
-/// What is traced, and where it is sent.
+/// Sampling and destination of traces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     /// `host:port` and path of the collector.
     pub authority: String,
     pub path: String,
-    /// How many of a million requests.
+    /// Number of sampled requests per million.
     pub share: u32,
-    /// Vendors get a `traceparent` too.
+    /// Whether vendors receive a `traceparent` too.
     pub to_vendors: bool,
 }
 
 pub type TraceId = [u8; 16];
 pub type SpanId = [u8; 8];
 
-/// What a caller said in `traceparent`.
+/// The `traceparent` that a client sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parent {
     pub trace: TraceId,
     pub span: SpanId,
 }
 
-/// Who did something, in OTLP's numbers.
+/// Span kind, with OTLP's numbers.
 #[derive(Debug, Clone, Copy)]
 pub enum Kind {
     Server = 2,
@@ -66,7 +66,7 @@ pub enum Fact {
     Number(u64),
 }
 
-/// One thing that took some time.
+/// A span: one operation with its start and end.
 #[derive(Debug)]
 pub struct Span {
     pub name: &'static str,
@@ -74,28 +74,28 @@ pub struct Span {
     pub trace: TraceId,
     pub id: SpanId,
     pub parent: Option<SpanId>,
-    /// Since 1970.
+    /// Start time since 1970.
     pub began: Duration,
     pub ended: Duration,
     pub is_failed: bool,
     pub facts: Vec<(&'static str, Fact)>,
 }
 
-/// The door to the sender. Cheap to clone.
+/// Handle of the span sender. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Traces(Option<(Arc<Plan>, queue::Sender<Told>)>);
 
 enum Told {
     Spans(Vec<Span>),
-    /// All before this is to be sent; whoever waits is told.
+    /// Send everything queued before, then notify the waiting thread.
     Flush(SyncSender<()>),
 }
 
 impl Traces {
-    /// Starts the sender, where there is a plan.
+    /// Starts the sender, if traces are configured.
     ///
     /// # Errors
-    /// The thread cannot be had.
+    /// Returns an error if the thread cannot be started.
     pub fn start(plan: Option<&Plan>) -> io::Result<Self> {
         let Some(plan) = plan else {
             return Ok(Self::default());
@@ -127,7 +127,7 @@ impl Traces {
         }
     }
 
-    /// Waits until what was written before is sent, or given up.
+    /// Waits until all queued spans are sent or dropped, up to the time limit.
     pub fn flush(&self, patience: Duration) {
         let Some((_, door)) = &self.0 else { return };
         let (done, all) = sync_channel(1);
@@ -173,7 +173,7 @@ impl Sender {
         }
     }
 
-    /// Once: a collector that is away costs spans, never memory.
+    /// Sends a batch once, without retries: an unreachable collector costs spans, but never memory.
     fn send(&mut self, batch: &mut Vec<Span>) {
         if batch.is_empty() {
             return;
@@ -229,8 +229,8 @@ impl Sender {
     }
 }
 
-/// To the first address that takes the connection: a name may have one of each kind, and only one
-/// be listened on.
+/// Connects to the first address that accepts. A name may have an IPv4 and an IPv6 address, of
+/// which only one has a listener.
 fn connect(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<TcpStream> {
     let mut outcome = Err(io::Error::new(io::ErrorKind::NotFound, "it has no address"));
     for address in addresses.take(ADDRESSES_MAX) {
@@ -242,7 +242,7 @@ fn connect(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<TcpStream>
     outcome
 }
 
-/// Reads a `traceparent` of version 00 or of a later one, which begins with the same.
+/// Parses a `traceparent` of version 00, or of a later version that begins with the same fields.
 pub fn parent(text: &str) -> Option<Parent> {
     let mut parts = text.split('-');
     let (version, trace, span, flags) =
@@ -260,7 +260,7 @@ pub fn parent(text: &str) -> Option<Parent> {
     (parent.trace != [0; 16] && parent.span != [0; 8]).then_some(parent)
 }
 
-/// The `traceparent` of a span that is told.
+/// The `traceparent` of a sampled span.
 pub fn traceparent(trace: &TraceId, span: &SpanId) -> String {
     format!("00-{}-{}-01", hex(trace), hex(span))
 }
@@ -274,7 +274,7 @@ fn hex(bytes: &[u8]) -> String {
         })
 }
 
-/// Lower case alone, as the standard has it.
+/// Accepts only lower case, as the standard requires.
 fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
     let digits = text.as_bytes();
     let is_digit = |digit: &u8| digit.is_ascii_digit() || (b'a'..=b'f').contains(digit);
@@ -328,7 +328,7 @@ mod tests {
     fn each_address_of_a_name_is_tried_up_to_a_limit() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let here = listener.local_addr().unwrap();
-        // Addresses of this machine where nobody listens.
+        // Addresses of this machine without a listener.
         let nobody = (2..).map(|last| SocketAddr::from(([127, 0, 0, last], here.port())));
         let reached = |dead: usize| connect(nobody.clone().take(dead).chain([here])).is_ok();
         assert!(reached(0) && reached(1) && reached(ADDRESSES_MAX - 1));

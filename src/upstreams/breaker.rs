@@ -1,21 +1,22 @@
-//! One endpoint's breaker: it opens when requests fail in a row or in too large a part, and lets
-//! one through after a while, to see.
+//! The circuit breaker of one endpoint. It opens when too many requests fail in a row, or too large
+//! a share of them, and lets one request through after a while to test the endpoint.
 //!
-//! Must not read a clock, nor know what a request is.
+//! This file must not read a clock and must not know what a request is.
 
 use crate::config::Limits;
 use std::time::{Duration, Instant};
 
-/// When it opens, and for how long.
+/// When the breaker opens, and for how long.
 #[derive(Debug, Clone, Copy)]
 pub struct Rules {
-    /// In a row; 0: it never opens.
+    /// Number of failures in a row that open the breaker. 0 means that it never opens.
     pub failures: u64,
-    /// Of the requests of a window that holds at least so many.
+    /// Percentage of failures that opens the breaker, in a window with at least `window_requests`
+    /// requests.
     pub percent: u64,
     pub window: Duration,
     pub window_requests: u64,
-    /// The first time; each further time twice as long.
+    /// Duration of the first opening. Each further opening lasts twice as long.
     pub open: Duration,
     pub open_max: Duration,
 }
@@ -38,23 +39,23 @@ pub struct Breaker {
     state: State,
     in_a_row: u64,
     window: Option<Window>,
-    /// How often it opened without having closed, and when it did last.
+    /// Number of openings since the breaker was last closed, and time of the last opening.
     opened: u32,
     opened_at: Option<Instant>,
-    /// Tells one process from another, so that not all try again at the same instant.
+    /// Differs between processes, so that they do not all retry at the same instant.
     seed: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     Closed,
-    /// Until then; afterwards one request may try.
+    /// Open until this instant. After it, one request may try.
     Open(Instant),
-    /// One request tries.
+    /// One request is trying.
     HalfOpen,
 }
 
-/// The requests since it began.
+/// Counts of the requests since the window began.
 #[derive(Debug, Clone, Copy)]
 struct Window {
     began: Instant,
@@ -66,9 +67,9 @@ struct Window {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pass {
     Free,
-    /// As the one that tries.
+    /// As the request that tests the endpoint.
     Probe,
-    /// Only where nothing else is left; it tries again at the instant, if that is known.
+    /// Only if no other endpoint is available. Holds the instant of the next test, if it is known.
     Shut(Option<Instant>),
 }
 
@@ -97,20 +98,20 @@ impl Breaker {
         }
     }
 
-    /// The request that tries has begun.
+    /// Records that the test request has begun.
     pub fn probe(&mut self) {
         self.state = State::HalfOpen;
     }
 
-    /// It came to nothing that tells: the next may try.
+    /// Records that the test request ended without a verdict. The next request may try.
     pub fn probe_again(&mut self, now: Instant) {
         if self.state == State::HalfOpen {
             self.state = State::Open(now);
         }
     }
 
-    /// The endpoint answers a request that began then: one that was shut is open to all again. What
-    /// began before it was shut says nothing of it since.
+    /// Records that the endpoint answers a request that began at `began`, and closes the breaker. A
+    /// request that began before the breaker opened changes nothing.
     pub fn answers(&mut self, began: Instant) {
         let is_late = self.opened_at.is_some_and(|opened| began < opened);
         if self.state != State::Closed && !is_late {
@@ -126,7 +127,7 @@ impl Breaker {
         }
     }
 
-    /// Whether it has opened by that.
+    /// Records a failure. Returns whether it opened the breaker.
     pub fn failed(&mut self, rules: &Rules, now: Instant) -> bool {
         self.in_a_row = self.in_a_row.saturating_add(1);
         let window = self.count(rules, now, 1);
@@ -135,7 +136,8 @@ impl Breaker {
         let opens = match self.state {
             State::HalfOpen => true,
             State::Closed => rules.failures > 0 && (self.in_a_row >= rules.failures || too_many),
-            // A request that was let through because nothing else was left changes nothing.
+            // A request that was let through because no other endpoint was available changes
+            // nothing.
             State::Open(_) => false,
         };
         if opens {
@@ -144,7 +146,8 @@ impl Breaker {
         opens
     }
 
-    /// Opens at once: the failure will not pass by asking again. Whether it has opened by that.
+    /// Opens the breaker at once, because a retry would fail as well. Returns whether it was not
+    /// open before.
     pub fn trip(&mut self, rules: &Rules, now: Instant) -> bool {
         let opens = rules.failures > 0 && !matches!(self.state, State::Open(_));
         if opens {
@@ -153,7 +156,7 @@ impl Breaker {
         opens
     }
 
-    /// Forgets what it knows: what it was about has changed.
+    /// Forgets all counts, because what they were about has changed.
     pub fn reset(&mut self) {
         *self = Self::new(self.seed);
     }
@@ -181,7 +184,8 @@ impl Breaker {
         window
     }
 
-    /// Twice as long each time, up to the most, and up to a quarter longer, by chance.
+    /// Returns how long the breaker stays open: twice as long each time, up to the maximum, plus up
+    /// to a quarter at random.
     fn open_for(&self, rules: &Rules) -> Duration {
         let whole = rules
             .open

@@ -1,20 +1,20 @@
-//! How often one vendor is asked again: a part of the requests of the last seconds, and a small
-//! number in any case. A vendor that fails every call is so not asked twice as often.
+//! The retry budget of one vendor: a percentage of the requests of the last seconds, and a small
+//! minimum. The budget keeps the gateway from doubling the load on a vendor that fails every call.
 //!
-//! Must not read a clock, nor know what a request is.
+//! This file must not read a clock and must not know what a request is.
 
 use crate::config::Limits;
 use std::time::Instant;
 
-/// Over how many seconds requests and repeats are counted.
+/// Length of the window over which requests and retries are counted, in seconds.
 const WINDOW_SECONDS: usize = 10;
 
-/// How many repeats are allowed.
+/// Number of retries that are allowed.
 #[derive(Debug, Clone, Copy)]
 pub struct Allowance {
-    /// Of the window's requests, in percent.
+    /// Percentage of the window's requests.
     pub percent: u64,
-    /// Of any window, however few its requests.
+    /// Minimum per window, independent of the number of requests.
     pub min: u64,
 }
 
@@ -27,10 +27,10 @@ impl Allowance {
     }
 }
 
-/// The requests and repeats of one vendor, second by second.
+/// Requests to one vendor and their retries, counted per second.
 #[derive(Debug, Default)]
 pub struct RetryBudget {
-    /// From when seconds are counted.
+    /// Start of the first second.
     origin: Option<Instant>,
     seconds: [Second; WINDOW_SECONDS],
 }
@@ -43,14 +43,14 @@ struct Second {
 }
 
 impl RetryBudget {
-    /// A request is sent to the vendor for the first time.
+    /// Counts a request that the gateway sends to the vendor for the first time.
     pub fn add_request(&mut self, now: Instant) {
         if let Some(second) = self.second(now) {
             second.requests = second.requests.saturating_add(1);
         }
     }
 
-    /// Another repeat is allowed.
+    /// Whether another retry is allowed.
     pub fn has_left(&self, allowance: Allowance, now: Instant) -> bool {
         let current = self.number(now);
         let counts =
@@ -67,7 +67,7 @@ impl RetryBudget {
         repeats < (requests.saturating_mul(allowance.percent) / 100).max(allowance.min)
     }
 
-    /// Counts a repeat, where one is allowed.
+    /// Counts a retry if one is allowed. Returns whether it is.
     pub fn take(&mut self, allowance: Allowance, now: Instant) -> bool {
         let has_left = self.has_left(allowance, now);
         if let Some(second) = self.second(now).filter(|_| has_left) {
@@ -81,7 +81,7 @@ impl RetryBudget {
             .map_or(0, |origin| now.saturating_duration_since(origin).as_secs())
     }
 
-    /// The count of this second, begun anew where it held one long past.
+    /// Returns the counter of the current second, and resets it if it belongs to an earlier second.
     fn second(&mut self, now: Instant) -> Option<&mut Second> {
         self.origin.get_or_insert(now);
         let number = self.number(now);

@@ -1,20 +1,20 @@
-//! Which of several endpoints: the one that a conversation belongs to, or the one whose turn it is.
+//! Chooses one of several endpoints: by the hash of a conversation, or by weighted round robin.
 //!
-//! Must not know what an endpoint is, nor whether it is healthy: only its weight, and the seed that
-//! tells it from others.
+//! This file must not know what an endpoint is or whether it is healthy. It knows only the weight,
+//! and the seed that distinguishes one endpoint from another.
 
 /// An endpoint that may be chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Candidate {
     pub index: usize,
     pub weight: u32,
-    /// The same in every process.
+    /// Equal in all processes.
     pub seed: u64,
 }
 
-/// The candidate that this key belongs to, by rendezvous: every candidate draws as many numbers as
-/// it weighs, and the largest wins. So each gets its share of the keys; and where one goes away,
-/// its keys alone move, and come back with it.
+/// Returns the candidate that this key belongs to, by rendezvous hashing: each candidate draws one
+/// number per unit of weight, and the largest number wins. So each candidate gets its share of the
+/// keys. If a candidate disappears, only its keys move, and they return with it.
 pub fn by_key(key: u64, candidates: &[Candidate]) -> Option<usize> {
     let best = |candidate: &Candidate| {
         let own = mix(key ^ candidate.seed);
@@ -28,7 +28,8 @@ pub fn by_key(key: u64, candidates: &[Candidate]) -> Option<usize> {
         .map(|candidate| candidate.index)
 }
 
-/// Smooth turns: of weights 5, 1, 1 the order is a a b a c a a, never five of a kind in a row.
+/// Smooth weighted round robin: with weights 5, 1, 1 the order is a a b a c a a, never five times
+/// the same one in a row.
 #[derive(Debug, Default)]
 pub struct Turns(Vec<i64>);
 

@@ -1,5 +1,5 @@
-//! Endpoints without a network or a clock: who is chosen, when a breaker opens and closes, and what
-//! is refused.
+//! Tests of endpoints without a network or a clock: which endpoint is chosen, when a breaker opens
+//! and closes, and which requests are refused.
 
 use super::breaker::{Breaker, Pass, Rules, State};
 use super::choice::{Candidate, Turns, by_key, mix};
@@ -111,7 +111,7 @@ fn every_endpoint_gets_its_share_of_the_conversations() {
     assert_eq!(by_key(1, &[]), None);
 }
 
-/// A conversation moves only when its own endpoint goes, and comes back with it.
+/// A conversation moves only if its own endpoint fails, and returns with it.
 #[test]
 fn the_loss_of_an_endpoint_moves_its_own_conversations_alone() {
     let (endpoints, now) = (three(), Instant::now());
@@ -133,7 +133,7 @@ fn the_loss_of_an_endpoint_moves_its_own_conversations_alone() {
         );
     }
     let later = now + Duration::from_secs(60);
-    // One of its own conversations tries it, and finds it well.
+    // One of the endpoint's own conversations tries it and succeeds.
     let own = before.iter().position(|chosen| *chosen == 1).unwrap() as u64;
     let probe = endpoints.choose(of_key(mix(own)), later).unwrap();
     assert_eq!(probe.index, 1);
@@ -163,7 +163,7 @@ fn a_breaker_opens_lets_one_request_try_and_closes() {
     fail(&endpoints, 0, 1, now);
     assert_eq!(state(now), "open");
     assert!((0..30).all(|_| index(&endpoints, any(), now) != 0));
-    // At the latest a quarter after its time.
+    // The random extra time is at most a quarter.
     let later = now + 7 * SECOND;
     let (mut probes, mut others) = (Vec::new(), 0);
     for _ in 0..30 {
@@ -173,7 +173,7 @@ fn a_breaker_opens_lets_one_request_try_and_closes() {
         }
     }
     assert_eq!((probes.len(), others, state(later)), (1, 29, "half_open"));
-    // One that comes to nothing leaves the next to try.
+    // After a probe without a verdict, the next request may try.
     drop(probes);
     assert_eq!(endpoints.tracks[0].state(later).breaker, "open");
     let probe = std::iter::repeat_with(|| endpoints.choose(any(), later).unwrap())
@@ -215,7 +215,7 @@ fn an_open_breaker_stays_open_longer_each_time_and_never_past_its_most() {
     }
 }
 
-/// A stream that began before the trouble and ends well after it has begun says nothing.
+/// A stream that began before the breaker opened, and succeeds afterwards, changes nothing.
 #[test]
 fn what_began_before_a_breaker_opened_does_not_close_it() {
     let (endpoints, now) = (three(), Instant::now());
@@ -252,7 +252,7 @@ fn failures_that_are_too_large_a_part_open_it_too() {
         }
     }
     assert!(breaker.failed(&rules, now));
-    // What lies in a window before does not count, and off is off.
+    // Failures of an earlier window do not count, and 0 disables the breaker.
     let mut breaker = Breaker::new(7);
     for turn in 0..100 {
         assert!(!breaker.failed(&rules, now + 2 * turn * SECOND), "{turn}");
@@ -274,7 +274,7 @@ fn where_every_breaker_is_open_the_least_bad_is_tried() {
     let now = now + SECOND;
     assert_eq!(index(&endpoints, any(), now), soonest(&endpoints));
     assert_eq!(index(&endpoints, of_key(9), now), soonest(&endpoints));
-    // That changes no breaker, unless it turns out to be well.
+    // A failure changes no breaker, but a success closes it.
     let before = soonest(&endpoints);
     let mut lease = endpoints.choose(any(), now).unwrap();
     lease.failed(&limits(), now);
@@ -340,7 +340,7 @@ fn an_endpoint_that_asked_for_it_is_left_alone_with_that_model() {
         "another model is not meant"
     );
     assert_eq!(index(&endpoints, any(), now + 8 * SECOND), 2);
-    // A vendor that asks for an hour gets what the limit says.
+    // A vendor that asks for an hour gets the configured maximum.
     let lease = endpoints
         .choose(
             Wish {
@@ -361,7 +361,7 @@ fn an_endpoint_that_asked_for_it_is_left_alone_with_that_model() {
     assert!(endpoints.choose(only_a, now + 60 * SECOND).is_ok());
 }
 
-/// Cools the endpoint that a request would go to down for a minute, with a probe each second.
+/// Pauses the endpoint that a request would use, for a minute, with a probe each second.
 fn cool(endpoints: &Endpoints, now: Instant) {
     let lease = endpoints.choose(any(), now).unwrap();
     lease.cool(
@@ -412,8 +412,7 @@ fn an_endpoint_that_asked_to_be_left_alone_is_left_alone_while_another_is_well()
     );
     cool(&endpoints, now);
     assert!((1..50).all(|after| index(&endpoints, any(), now + SECOND * after) == 1));
-    // The other one is full of failures: the one that only wants time is the better choice, once a
-    // second.
+    // The other endpoint has failed often, so once per second the paused one is the better choice.
     fail(&endpoints, 1, 3, now + 50 * SECOND);
     assert_eq!(index(&endpoints, any(), now + 51 * SECOND), 0);
     assert_eq!(index(&endpoints, any(), now + 51 * SECOND), 1);
@@ -458,7 +457,7 @@ fn what_is_shut_is_not_tried_where_another_model_can_be_asked() {
             .err(),
         Some(Unavailable::Tried)
     );
-    // Whether it is well again is found out all the same.
+    // A request still finds out whether the endpoint works again.
     assert!(
         endpoints
             .choose(
@@ -489,7 +488,7 @@ fn as_many_requests_run_at_an_endpoint_as_may() {
         endpoints.choose(of_key(5), now).err(),
         Some(Unavailable::Full)
     );
-    // A reload forgets nobody.
+    // A reload keeps the count of running requests.
     let reloaded = fleet.of(&vendor(listed));
     assert_eq!(reloaded.choose(any(), now).err(), Some(Unavailable::Full));
     leases.pop();
@@ -520,7 +519,7 @@ fn an_endpoint_that_fails_its_checks_is_not_asked_while_another_passes() {
         endpoints.choose(any(), now).is_ok(),
         "nobody is refused for that"
     );
-    // A config without checks believes none.
+    // A config without health checks ignores their earlier results.
     let unchecked = fleet.of(&vendor(["a", "b"].map(|host| endpoint(host, 1)).to_vec()));
     assert!(
         unchecked
@@ -530,7 +529,7 @@ fn an_endpoint_that_fails_its_checks_is_not_asked_while_another_passes() {
     );
 }
 
-/// Refuses the key to a request of this kind.
+/// Makes the vendor refuse the key of this request.
 fn refuse(endpoints: &Endpoints, wish: Wish<'_>, now: Instant) -> bool {
     endpoints
         .choose(wish, now)
@@ -555,7 +554,7 @@ fn a_refused_key_shuts_all_endpoints_at_once_where_another_model_can_be_asked() 
     );
     assert!(endpoints.choose(any(), now).is_ok(), "for want of better");
     assert!(!refuse(&endpoints, any(), now), "that is known");
-    // Of many that come once the time is over, one tries; and each further time takes longer.
+    // Of many requests after the open time, only one tries. Each further opening lasts longer.
     let later = now + 7 * SECOND;
     let probe = endpoints.choose(instead(), later).unwrap();
     assert!((0..5).all(|_| endpoints.choose(instead(), later).is_err()));
@@ -680,8 +679,8 @@ mod budget {
     }
 
     proptest! {
-        /// However requests and attempts to repeat come, no ten seconds of the clock's hold more
-        /// repeats than are allowed.
+        /// For any sequence of requests and retries, no window of ten seconds contains more retries
+        /// than are allowed.
         #[test]
         fn no_window_holds_more_repeats_than_are_allowed(steps in prop::collection::vec((0_u64..1_500, any::<bool>()), 1..400)) {
             let (mut budget, began) = (RetryBudget::default(), Instant::now());
@@ -725,7 +724,7 @@ fn few_requests_find_out_at_once_whether_the_vendor_takes_the_key() {
         endpoints.choose(waited, now).is_ok(),
         "nor one that has waited"
     );
-    // A request that ends without a verdict leaves its room to another.
+    // A request that ends without a verdict frees its slot for another.
     drop(first.pop());
     first.push(next().unwrap());
     assert_eq!(next().err(), Some(Unavailable::KeyUnconfirmed));

@@ -1,7 +1,7 @@
-//! The key that a vendor's endpoints are asked with: its breaker, and how many requests may find
-//! out at once whether the vendor takes it.
+//! The gateway's key for one vendor: its circuit breaker, and how many requests at a time may test
+//! whether the vendor accepts the key.
 //!
-//! Must not read a clock, nor know which endpoint a request goes to.
+//! This file must not read a clock and must not know which endpoint a request uses.
 
 use super::breaker::{Breaker, Pass, Rules};
 use super::lock;
@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use tokio::sync::Notify;
 
-/// Requests that may be under way with a key that no answer has confirmed or refused yet.
+/// Maximum number of running requests with a key that no response has confirmed or refused yet.
 pub const MAX_UNCONFIRMED: u32 = 3;
 
-/// One vendor's key, in the config that it is written in.
+/// One vendor's key, as one version of the config defines it.
 pub struct VendorKey {
     state: Mutex<KeyState>,
     /// Wakes the requests that wait for the first verdict.
@@ -21,7 +21,7 @@ pub struct VendorKey {
 
 struct KeyState {
     breaker: Breaker,
-    /// A request has ended with a verdict on the key.
+    /// Whether a request has ended with a verdict on the key.
     is_known: bool,
     unconfirmed: u32,
 }
@@ -43,14 +43,14 @@ impl VendorKey {
         lock(&self.state).breaker.pass(now)
     }
 
-    /// Another request may be sent with the key: it was confirmed or refused, or few requests find
-    /// out at this moment.
+    /// Whether another request may use the key: the vendor has confirmed or refused it, or fewer
+    /// than [`MAX_UNCONFIRMED`] requests are testing it.
     pub fn has_room(&self) -> bool {
         let state = lock(&self.state);
         state.is_known || state.unconfirmed < MAX_UNCONFIRMED
     }
 
-    /// Waits until [`Self::has_room`]. Another request may take the room first.
+    /// Waits until [`Self::has_room`] returns true. Another request may take the slot first.
     pub async fn wait_for_room(&self) {
         loop {
             let changed = self.changed.notified();
@@ -63,7 +63,7 @@ impl VendorKey {
         }
     }
 
-    /// A request is about to be sent with the key.
+    /// Registers a request that the gateway is about to send with the key.
     pub fn enter(self: &Arc<Self>, now: Instant) -> KeyLease {
         let mut state = lock(&self.state);
         let is_unconfirmed = !state.is_known;
@@ -82,7 +82,8 @@ impl VendorKey {
     }
 }
 
-/// A request with a vendor's key. Dropped without a verdict, it leaves the key as it was.
+/// One request's use of a vendor's key. If it is dropped without a verdict, the state of the key
+/// does not change.
 pub struct KeyLease {
     key: Arc<VendorKey>,
     began: Instant,
@@ -91,20 +92,20 @@ pub struct KeyLease {
 }
 
 impl KeyLease {
-    /// The vendor answers or fails for another reason: nothing keeps other requests from being
-    /// sent.
+    /// Records that the vendor responded or failed for a reason other than the key, so that other
+    /// requests may use the key.
     pub fn mark_known(&self) {
         lock(&self.key.state).is_known = true;
         self.key.changed.notify_waiters();
     }
 
-    /// The vendor takes the key.
+    /// Records that the vendor accepts the key.
     pub fn accepted(&self) {
         lock(&self.key.state).breaker.answers(self.began);
         self.mark_known();
     }
 
-    /// The vendor refuses the key or its account. Whether that is news.
+    /// Records that the vendor refuses the key or its account. Returns whether this is new.
     pub fn refused(&self, rules: &Rules, now: Instant) -> bool {
         let is_news = lock(&self.key.state).breaker.trip(rules, now);
         self.mark_known();
@@ -119,7 +120,7 @@ impl Drop for KeyLease {
             .unconfirmed
             .saturating_sub(u32::from(self.is_unconfirmed));
         if self.is_probe {
-            // Unless it was decided meanwhile.
+            // Unless another request has decided meanwhile.
             state.breaker.probe_again(Instant::now());
         }
         drop(state);

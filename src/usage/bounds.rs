@@ -1,11 +1,11 @@
-//! What the usage of one request is metered by: the most that it can use, in tokens, and what is
-//! assumed of what its vendor does not count.
+//! The limits for metering one request: the most tokens that it can use, and the estimate for
+//! counters that its vendor does not report.
 //!
-//! It must not know a price or an account. `billing/rules.rs` derives it from the request.
+//! It must not know a price or an account. `billing/quote.rs` derives it from the request.
 
 use super::{PerTool, UsageEstimator};
 
-/// What a vendor's counters are held against, and what stands for those that are missing.
+/// The limits that a vendor's counters are checked against, and the estimator for missing counters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MeteringTerms {
     pub estimator: UsageEstimator,
@@ -13,7 +13,7 @@ pub struct MeteringTerms {
 }
 
 impl MeteringTerms {
-    /// No estimate of an output is beyond its bound either.
+    /// Creates the terms; limits the output estimate to the output bound too.
     pub fn new(estimator: UsageEstimator, bounds: UsageBounds) -> Self {
         Self {
             estimator: estimator.with_max_output(bounds.output),
@@ -25,20 +25,21 @@ impl MeteringTerms {
 /// The limits of one request. The default limits nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UsageBounds {
-    /// Input that the request can hold, every class together. What is beyond `input_believed` is
-    /// billed at this.
+    /// Maximum input of the request, all classes together. Input above `input_believed` is billed
+    /// as this number.
     pub input: u64,
-    /// Input that is believed: `input`, and what a vendor's own template adds to a prompt.
+    /// Maximum input that counts as plausible: `input`, plus the tokens that a vendor's own
+    /// template adds to a prompt.
     pub input_believed: u64,
-    /// Output of all choices together.
+    /// Maximum output of all choices together.
     pub output: u64,
-    /// Input of one pass over the conversation: the model's context.
+    /// Maximum input of one pass over the conversation: the model's context.
     pub context: u64,
-    /// Output of one pass over the conversation: the model's maximum.
+    /// Maximum output of one pass over the conversation: the model's maximum.
     pub pass_output: u64,
-    /// The request allows passes that shorten the conversation.
+    /// Whether the request allows compaction passes.
     pub compaction: bool,
-    /// Uses of each server tool that the vendor can have made.
+    /// Maximum number of uses of each server tool by the vendor.
     pub tool_uses: PerTool<u64>,
 }
 

@@ -1,25 +1,25 @@
-//! The counters of a vendor as they stand in its usage objects, and how those of one answer are
-//! merged.
+//! A vendor's counters as its usage objects contain them, and the merging of those of one answer.
 //!
-//! It must not judge what a counter means or whether it can be: `usage/metering.rs` does. `None` is
-//! a counter that is absent, or that is no count (negative, not integral, a string, beyond 2^53).
+//! It must not decide the meaning of a counter or whether it is plausible: `usage/metering.rs`
+//! does. `None` is a counter that is missing or not a valid count (negative, not integral, a
+//! string, above 2^53).
 
 use super::passes::Passes;
 use super::{InferenceGeo, PerTool, ServerTool, ServiceTier, Speed, Usage};
 
-/// The counters of one answer, by the protocol that they came in.
+/// The counters of one answer, by their protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[expect(
     clippy::large_enum_variant,
     reason = "an answer keeps one; a box would be allocated for every usage object"
 )]
 pub enum VendorCounters {
-    /// Of a chat or a responses vendor.
+    /// Counters of a vendor with the chat completions or the responses API.
     Chat(ChatCounters),
     Messages(MessagesCounters),
 }
 
-/// One usage object of a chat or responses vendor.
+/// One usage object of a vendor with the chat completions or the responses API.
 #[derive(Default, Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChatCounters {
     /// Most vendors include `cached`, `cache_write` and `audio_prompt`.
@@ -31,25 +31,25 @@ pub struct ChatCounters {
     pub completion: Option<u64>,
     pub reasoning: Option<u64>,
     pub audio_completion: Option<u64>,
-    /// Of both sides, as the vendor adds them up.
+    /// Total of input and output, as the vendor sums them up.
     pub total: Option<u64>,
-    /// Uses of server tools, of a responses vendor.
+    /// Uses of server tools, from a responses vendor.
     pub tool_uses: PerTool<u64>,
     pub service_tier: Option<ServiceTier>,
-    /// A counter is written as no client expects it: `12.0`, `-0`, `"12"`, `-3`.
+    /// Whether a counter has a form that no client expects: `12.0`, `-0`, `"12"`, `-3`.
     pub is_irregular: bool,
 }
 
 impl ChatCounters {
-    /// The later object of an answer replaces the earlier one unless it counts less. Some vendors
-    /// repeat a growing usage, and some end with an empty one.
+    /// Replaces the earlier usage object of an answer by the later one, unless the later one counts
+    /// less. Some vendors repeat a growing usage, and some end with an empty one.
     pub fn merge(&mut self, later: &Self) {
         if later.size() >= self.size() {
             *self = *later;
         }
     }
 
-    /// Anything is counted, or was meant to be.
+    /// Returns true if the object has a count, or an invalid one.
     pub fn is_usage(&self) -> bool {
         self.prompt.is_some() || self.completion.is_some() || self.is_irregular
     }
@@ -62,7 +62,7 @@ impl ChatCounters {
         sum.max(self.total.unwrap_or(0))
     }
 
-    /// Whether these counters, by the plain rules of their protocol, are `usage`.
+    /// Returns true if these counters, by the plain rules of their protocol, mean `usage`.
     pub fn states(&self, usage: &Usage) -> bool {
         let written = usage.cache_write_5m.saturating_add(usage.cache_write_1h);
         let part = |counter: Option<u64>, tokens: u64| counter.unwrap_or(0) == tokens;
@@ -78,31 +78,31 @@ impl ChatCounters {
     }
 }
 
-/// One usage object of a messages vendor.
+/// One usage object of a vendor with the messages API.
 #[derive(Default, Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MessagesCounters {
     pub input: Option<u64>,
     pub cache_read: Option<u64>,
-    /// The sum of both classes; the only one that `message_delta` repeats.
+    /// Sum of both cache write classes; `message_delta` repeats only this one.
     pub cache_write: Option<u64>,
     pub cache_write_5m: Option<u64>,
     pub cache_write_1h: Option<u64>,
     pub output: Option<u64>,
     pub reasoning: Option<u64>,
-    /// Uses of server tools that the vendor counts itself.
+    /// Uses of server tools, as the vendor counts them.
     pub tool_uses: PerTool<Option<u64>>,
-    /// The passes that the counters above leave out.
+    /// Compaction passes, which the counters above do not include.
     pub compactions: Passes,
     pub service_tier: Option<ServiceTier>,
     pub inference_geo: Option<InferenceGeo>,
     pub speed: Option<Speed>,
-    /// A counter is written as no client expects it: `12.0`, `-0`, `"12"`, `-3`.
+    /// Whether a counter has a form that no client expects: `12.0`, `-0`, `"12"`, `-3`.
     pub is_irregular: bool,
 }
 
 impl MessagesCounters {
-    /// Tokens written to caches that live five minutes and an hour. The split counts; the sum
-    /// counts where there is no split, or one of zeros.
+    /// Returns the tokens written to caches that last five minutes and an hour. Uses the split
+    /// counters, or the sum if there is no split or a split of zeros.
     pub fn cache_writes(&self) -> (u64, u64) {
         let (short, long) = (
             self.cache_write_5m.unwrap_or(0),
@@ -126,9 +126,9 @@ impl MessagesCounters {
         parts.into_iter().fold(0, u64::saturating_add)
     }
 
-    /// The counters are cumulative: the larger output stands. The input side is one whole, for some
-    /// vendors only split it into its classes at the end: the later one stands unless it counts
-    /// less.
+    /// Merges a later usage object. The counters are cumulative, so the larger output counts. The
+    /// input side is replaced as a whole, because some vendors split it into its classes only at
+    /// the end: the later one counts unless it is smaller.
     pub fn merge(&mut self, later: &Self) {
         let earlier = *self;
         let mut input = Self {
@@ -157,8 +157,8 @@ impl MessagesCounters {
         self.is_irregular = later.is_irregular;
     }
 
-    /// A later sum without a split adds what is new of it to the class that was used: to one hour
-    /// if only that was.
+    /// Replaces the counters of cache writes. If a later sum has no split, its increase is added to
+    /// the class in use: to one hour if only that class was used.
     fn replace_cache_writes(&mut self, later: &Self) {
         if later.cache_write_5m.is_some() || later.cache_write_1h.is_some() {
             self.cache_write_5m = later.cache_write_5m;
@@ -177,8 +177,9 @@ impl MessagesCounters {
         self.cache_write_1h = Some(long);
     }
 
-    /// Whether a client that has read `before` and reads these counters, by the plain rules of
-    /// their protocol, has read `usage`. What an event leaves out stays as it was.
+    /// Returns true if a client that has read `before` and now reads these counters, by the plain
+    /// rules of their protocol, has the value `usage`. A counter that an event leaves out is
+    /// unchanged.
     pub fn states(&self, usage: &Usage, before: &Usage) -> bool {
         let written = |usage: &Usage| usage.cache_write_5m.saturating_add(usage.cache_write_1h);
         let (own, earlier) = (usage.without_passes(), before.without_passes());
@@ -199,42 +200,42 @@ impl MessagesCounters {
             && is(self.input, |usage| usage.input.saturating_add(usage.audio_input))
             && is(self.cache_read, |usage| usage.cache_read)
             && is(self.cache_write, written)
-            // Many clients read the sum alone.
+            // Many clients read only the sum.
             && (!has_split || split == written(&own) && self.cache_write.is_some())
             && is(self.output, Usage::output_total)
             && is(self.reasoning, |usage| usage.reasoning)
-            // What a vendor does not count is counted by its results.
+            // If a vendor does not count a tool's uses, the tool's results are counted.
             && ServerTool::ALL.into_iter().all(|tool| self.tool_uses.get(tool).is_none_or(|uses| uses == own.uses(tool)))
             && compactions == usage.compactions
     }
 }
 
-/// The counters of a messages answer as they become known, one usage object after the other.
+/// The counters of a messages answer as they arrive, one usage object after the other.
 #[derive(Default, Clone, Copy, Debug)]
 pub struct MessagesUsage {
     known: MessagesCounters,
     is_settled: bool,
-    /// The output of the answer so far; what `known` has may be a placeholder.
+    /// Output of the answer so far; the output in `known` can be a placeholder.
     output: Option<u64>,
-    /// Uses whose results have come.
+    /// Tool uses whose results have arrived.
     uses_seen: PerTool<u64>,
 }
 
 impl MessagesUsage {
-    /// `message_start`: its input counts, its output count is a placeholder.
+    /// Reads the usage of `message_start`: its input is valid, its output is a placeholder.
     pub fn start(&mut self, counters: &MessagesCounters) {
         self.known.merge(counters);
     }
 
-    /// `message_delta`, or the usage of a whole answer.
+    /// Reads the usage of `message_delta`, or of a complete answer.
     pub fn settle(&mut self, counters: &MessagesCounters) {
         self.known.merge(counters);
         self.output = self.output.max(counters.output);
-        // A counter that is there and is no count is estimated; the others stand.
+        // An invalid counter is estimated; the others are valid.
         self.is_settled |= self.output.is_some() || counters.is_irregular;
     }
 
-    /// Results of server tools that have come, counted or not.
+    /// Adds results of server tools that have arrived, whether or not the vendor counts them.
     pub fn tools_used(&mut self, uses: &PerTool<u64>) {
         for tool in ServerTool::ALL {
             let seen = self.uses_seen.get_mut(tool);
@@ -242,7 +243,7 @@ impl MessagesUsage {
         }
     }
 
-    /// The counters of the whole answer; `None` until its final output was counted.
+    /// Returns the counters of the complete answer; `None` before its final output was counted.
     pub fn total(&self) -> Option<VendorCounters> {
         let tool_uses = self.known.tool_uses.or(&self.uses_seen).map(Some);
         let counters = MessagesCounters {
@@ -254,7 +255,7 @@ impl MessagesUsage {
             .then_some(VendorCounters::Messages(counters))
     }
 
-    /// The counters so far, with the uses of tools that were seen; `None` until any input was
+    /// Returns the counters so far, with the tool uses seen so far; `None` before any input was
     /// counted.
     pub fn so_far(&self) -> Option<VendorCounters> {
         let tool_uses = self.known.tool_uses.at_least(&self.uses_seen).map(Some);
@@ -342,7 +343,7 @@ mod tests {
             merged(&[messages(0, None, Some(9)), messages(0, None, Some(3))]).output,
             Some(9)
         );
-        // The end splits into classes what the start counted as one.
+        // The last object splits the sum of the first one into classes.
         let split = messages(200, Some(800), Some(9));
         assert_eq!(merged(&[messages(1_000, None, Some(1)), split]), split);
         let less = messages(200, Some(799), Some(9));

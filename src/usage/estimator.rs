@@ -1,42 +1,41 @@
-//! The usage to bill where the vendor did not report all of it.
+//! The usage to bill if the vendor did not report all of it.
 //!
-//! It must not know JSON, a model or a price: what the input is taken to be was decided at
-//! admission.
+//! It must not know JSON, a model or a price: admission decided the estimate of the input.
 //!
-//! Read next: `protocol/request/content.rs` (what a request holds), `billing/estimate.rs` (what
-//! that comes to).
+//! Read next: `protocol/request/content.rs` (the content of a request), `billing/estimate.rs` (its
+//! estimated tokens).
 
 use super::Usage;
 
-/// Hundredths of a token for a byte of text: one token per 3.5 bytes, with a margin of 5 %.
+/// Hundredths of a token per byte of text: one token per 3.5 bytes, with a margin of 5 %.
 pub const HUNDREDTHS_PER_TEXT_BYTE: u64 = 30;
 
-/// Tokens of a text of `bytes` in UTF-8, rounded up.
+/// Returns the estimated tokens of a text of `bytes` in UTF-8, rounded up.
 pub fn text_tokens(bytes: u64) -> u64 {
     TokenRate::TEXT.tokens_of(bytes)
 }
 
-/// How many tokens a text of some bytes came to.
+/// The number of tokens of a text, and its number of bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TokenRate {
     tokens: u64,
     bytes: u64,
 }
 
-/// The fewest bytes of an answer that its rate is measured by: below them its last token alone
-/// would decide it.
+/// Minimum number of bytes of an answer from which its rate is measured: with fewer bytes, the last
+/// token alone would decide the rate.
 const MEASURED_BYTES_MIN: u64 = 256;
 
 impl TokenRate {
-    /// Of any text.
+    /// Rate for text in general.
     pub const TEXT: Self = Self {
         tokens: HUNDREDTHS_PER_TEXT_BYTE,
         bytes: 100,
     };
 
-    /// The rate of an answer of `bytes` whose vendor counted `tokens`. `None` where too little was
-    /// generated, or where there are more tokens than two bytes each would make: then some of them
-    /// were not shown.
+    /// Returns the rate of an answer of `bytes` whose vendor counted `tokens`. `None` if too little
+    /// was generated, or if there is more than one token per two bytes: then the vendor did not
+    /// show some of them.
     pub fn measured(tokens: u64, bytes: u64) -> Option<Self> {
         let is_shown = tokens > 0 && tokens <= bytes / 2;
         (bytes >= MEASURED_BYTES_MIN && is_shown).then_some(Self { tokens, bytes })
@@ -56,17 +55,17 @@ impl Default for TokenRate {
     }
 }
 
-/// Estimates the usage of one answer. The client is told the same numbers that are billed, so
-/// whoever writes a usage object and whoever bills hold the same estimator.
+/// Estimates the usage of one answer. The client receives the same numbers that are billed, so the
+/// code that writes a usage object and the code that bills use the same estimator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct UsageEstimator {
-    /// The input in its classes; it has no output.
+    /// Input by class; has no output.
     input: Usage,
     output: TokenRate,
     max_output: MaxOutput,
 }
 
-/// Tokens that an answer has at most. The default limits nothing.
+/// Maximum number of tokens of an answer. The default limits nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct MaxOutput(u64);
 
@@ -77,7 +76,8 @@ impl Default for MaxOutput {
 }
 
 impl UsageEstimator {
-    /// `input` is what the request is taken to use; its output classes are not read.
+    /// Creates an estimator. `input` is the estimated usage of the request; its output classes are
+    /// ignored.
     pub fn new(input: Usage, output: TokenRate) -> Self {
         let input = Usage {
             output: 0,
@@ -92,7 +92,7 @@ impl UsageEstimator {
         }
     }
 
-    /// Of an answer that has at most `tokens`, however long the text is that a vendor sends.
+    /// Limits the output estimate to `tokens`, however long the vendor's text is.
     pub fn with_max_output(self, tokens: u64) -> Self {
         Self {
             max_output: MaxOutput(tokens),
@@ -100,7 +100,7 @@ impl UsageEstimator {
         }
     }
 
-    /// Of an input of which nothing is known to be cached.
+    /// Creates an estimator for an input of which no part is known to be cached.
     pub fn from_input_tokens(input: u64) -> Self {
         Self::new(
             Usage {
@@ -111,14 +111,14 @@ impl UsageEstimator {
         )
     }
 
-    /// What the input is taken to be.
+    /// Returns the estimated input.
     pub fn input(&self) -> Usage {
         self.input
     }
 
-    /// The usage of an answer of `generated_bytes`: the input that the vendor has `reported` so
-    /// far, or the input that is assumed; the output by its text, at most at its limit, and never
-    /// less than was reported.
+    /// Returns the usage of an answer of `generated_bytes`. Its input is the vendor's `reported`
+    /// input, or else the estimate. Its output is estimated from the text, up to the limit, and is
+    /// never less than reported.
     pub fn usage(&self, reported: Option<Usage>, generated_bytes: u64) -> Usage {
         let reported = reported.unwrap_or_default();
         let output = self

@@ -1,11 +1,11 @@
-//! What a vendor's counters mean: the one place where they become the usage that is billed and
-//! reported.
+//! The meaning of a vendor's counters: the one place that converts them into the usage that is
+//! billed and reported.
 //!
-//! A pure function of the counters, what the request can use at most, and an estimate for counters
-//! that cannot be believed. It must not know JSON, a price, a clock or a log. Billed and reported
-//! is the same [`Usage`]: each surface writes it in its own form.
+//! A pure function of the counters, the maximum usage of the request, and an estimate for counters
+//! that are not plausible. It must not know JSON, a price, a clock or a log. The same [`Usage`] is
+//! billed and reported: each API writes it in its own form.
 //!
-//! Read next: `usage/counters.rs`, the counters and how those of one answer are merged;
+//! Read next: `usage/counters.rs` (the counters, and how those of one answer are merged),
 //! `usage/bounds.rs`.
 
 use super::bounds::UsageBounds;
@@ -21,22 +21,22 @@ mod tests;
 pub struct MeteredUsage {
     pub usage: Usage,
     pub verdict: UsageVerdict,
-    /// Output as it is counted, which may be more than the request can use.
+    /// Output as counted by the vendor, which can be above the request's maximum.
     pub counted_output: u64,
 }
 
-/// How far the vendor's counters were believed.
+/// Quality of the vendor's counters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum UsageVerdict {
     #[default]
     Exact,
-    /// A counter was missing or no count; it is estimated.
+    /// A counter was missing or not a number; it is estimated.
     Estimated,
-    /// A counter is more than the request can use; it is billed at that bound.
+    /// A counter is above the request's maximum; it is billed at that bound.
     Implausible(Excess),
 }
 
-/// Which counters were more than the request can use.
+/// Which counters were above the request's maximum.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Excess {
     pub input: bool,
@@ -46,7 +46,7 @@ pub struct Excess {
 }
 
 impl Excess {
-    /// Every counter at once.
+    /// Marks every counter.
     pub fn all() -> Self {
         Self {
             input: true,
@@ -56,7 +56,7 @@ impl Excess {
         }
     }
 
-    /// The names of the counters, as a metric has them.
+    /// Names of the counters, as the metric labels have them.
     pub fn counters(self) -> impl Iterator<Item = &'static str> {
         let tools = ServerTool::ALL.map(|tool| (*self.tool_uses.get(tool), tool.key()));
         let tokens = [
@@ -72,8 +72,8 @@ impl Excess {
     }
 }
 
-/// What an answer used, from the counters of all its usage objects. `estimate`: what to assume for
-/// a counter that is missing or no count; its output is more than 0 where anything was generated.
+/// Computes the usage of an answer from the counters of all its usage objects. `estimate` replaces
+/// a counter that is missing or not a number; its output is above 0 if anything was generated.
 pub fn meter(counters: &VendorCounters, bounds: &UsageBounds, estimate: &Usage) -> MeteredUsage {
     let estimate = cap(estimate, bounds).0.without_passes();
     let (usage, is_estimated) = match counters {
@@ -82,7 +82,7 @@ pub fn meter(counters: &VendorCounters, bounds: &UsageBounds, estimate: &Usage) 
     };
     let counted_output = usage.without_passes().output_total();
     let (usage, excess) = cap(&usage, bounds);
-    // A vendor that has nothing counted of what it generated does not count.
+    // A vendor whose counters are all zero although it generated something does not count.
     let is_uncounted = usage.is_zero() && estimate.output_total() > 0;
     let usage = if is_uncounted {
         estimate.served_as(&usage)
@@ -101,7 +101,7 @@ pub fn meter(counters: &VendorCounters, bounds: &UsageBounds, estimate: &Usage) 
     }
 }
 
-/// The usage, and whether a part of it is estimated.
+/// Returns the usage, and whether a part of it is estimated.
 fn chat_usage(counters: &ChatCounters, estimate: &Usage) -> (Usage, bool) {
     let (read, written) = (
         counters.cached.unwrap_or(0),
@@ -140,7 +140,8 @@ fn chat_usage(counters: &ChatCounters, estimate: &Usage) -> (Usage, bool) {
     )
 }
 
-/// A prompt that includes what was read from and written to the cache: the three of them apart.
+/// Splits a prompt that includes the tokens read from and written to the cache into the three
+/// classes.
 fn split_prompt(prompt: u64, read: u64, written: u64) -> (u64, u64, u64) {
     let read = read.min(prompt);
     let written = written.min(prompt.saturating_sub(read));
@@ -151,8 +152,9 @@ fn split_prompt(prompt: u64, read: u64, written: u64) -> (u64, u64, u64) {
     )
 }
 
-/// Whether the vendor counts the cached tokens beside the prompt. A part that is larger than the
-/// prompt is no part of it; else the total decides, where it shows one of the two.
+/// Returns true if the vendor counts the cached tokens separately from the prompt. A part larger
+/// than the prompt cannot be part of it. Otherwise the total decides, if it matches one of the two
+/// cases.
 fn cache_is_apart(counters: &ChatCounters, prompt: u64) -> bool {
     let (read, written) = (
         counters.cached.unwrap_or(0),
@@ -169,15 +171,15 @@ fn cache_is_apart(counters: &ChatCounters, prompt: u64) -> bool {
         .and_then(|(total, completion)| total.checked_sub(prompt)?.checked_sub(completion));
     match beside {
         Some(0) => false,
-        // The same number may be the reasoning, which far more vendors count apart.
+        // The same number may be the reasoning, which far more vendors count separately.
         Some(beside) if beside == reasoning => false,
         Some(beside) if beside == parts || beside == parts.saturating_add(reasoning) => true,
         _ => parts > prompt,
     }
 }
 
-/// All that was generated. Some vendors count the reasoning beside the completion: their total
-/// shows it, or a reasoning that is larger than the completion.
+/// Returns all generated tokens. Some vendors count the reasoning separately from the completion:
+/// their total shows this, or a reasoning larger than the completion does.
 fn whole_completion(counters: &ChatCounters, completion: u64, input_total: u64) -> u64 {
     let reasoning = counters.reasoning.unwrap_or(0);
     match counters
@@ -190,7 +192,7 @@ fn whole_completion(counters: &ChatCounters, completion: u64, input_total: u64) 
     }
 }
 
-/// The prompt where its counter is no count: the rest of the total, else an estimate.
+/// Returns the prompt if its counter is missing: the rest of the total, or else an estimate.
 fn missing_prompt(counters: &ChatCounters, estimate: &Usage) -> u64 {
     let rest = counters
         .total
@@ -200,7 +202,7 @@ fn missing_prompt(counters: &ChatCounters, estimate: &Usage) -> u64 {
         .unwrap_or(estimate.input_total())
 }
 
-/// The completion where its counter is no count: the rest of the total.
+/// Returns the completion if its counter is missing: the rest of the total.
 fn missing_completion(counters: &ChatCounters, input_total: u64) -> Option<u64> {
     counters.prompt?;
     counters
@@ -209,8 +211,8 @@ fn missing_completion(counters: &ChatCounters, input_total: u64) -> Option<u64> 
         .filter(|completion| *completion > 0)
 }
 
-/// The usage, and whether a part of it is estimated. The passes are added to the classes, which
-/// leave them out.
+/// Returns the usage, and whether a part of it is estimated. Adds the passes to the classes, since
+/// the vendor's classes do not include them.
 fn messages_usage(counters: &MessagesCounters, estimate: &Usage) -> (Usage, bool) {
     let cache_read = counters.cache_read.unwrap_or(0);
     let (cache_write_5m, cache_write_1h) = counters.cache_writes();
@@ -239,7 +241,7 @@ fn messages_usage(counters: &MessagesCounters, estimate: &Usage) -> (Usage, bool
     )
 }
 
-/// The usage at most at its bounds, and what was beyond them.
+/// Limits the usage to its bounds. Also returns which counters exceeded them.
 fn cap(usage: &Usage, bounds: &UsageBounds) -> (Usage, Excess) {
     let mut excess = Excess::default();
     let passes = cap_passes(&usage.compactions, bounds, &mut excess);
@@ -250,7 +252,7 @@ fn cap(usage: &Usage, bounds: &UsageBounds) -> (Usage, Excess) {
         let (counted, most) = (own.uses(tool), *bounds.tool_uses.get(tool));
         *excess.tool_uses.get_mut(tool) = counted > most;
         *uses.get_mut(tool) = counted.min(most);
-        // After each use the vendor's model reads the conversation once more.
+        // After each use, the vendor's model reads the conversation once more.
         rounds = rounds.saturating_add(counted.min(most));
     }
     own = own.with_uses(uses);
@@ -278,8 +280,8 @@ fn cap(usage: &Usage, bounds: &UsageBounds) -> (Usage, Excess) {
     (own.with_passes(passes), excess)
 }
 
-/// Takes what is beyond `most` from the largest class, then from the next one: an absurd counter is
-/// cut, the others stand.
+/// Reduces the total to `most`, by cutting the largest class first, then the next one: an absurd
+/// counter is cut, the others are unchanged.
 fn cut_to<const N: usize>(most: u64, mut classes: [&mut u64; N]) {
     classes.sort_by_key(|count| std::cmp::Reverse(**count));
     let sum = classes
@@ -293,7 +295,7 @@ fn cut_to<const N: usize>(most: u64, mut classes: [&mut u64; N]) {
     }
 }
 
-/// Each pass reads at most one context. There are none where the request did not allow any.
+/// Limits each pass to one context. Removes all passes if the request did not allow any.
 fn cap_passes(passes: &Passes, bounds: &UsageBounds, excess: &mut Excess) -> Passes {
     if !bounds.compaction {
         excess.compaction = !passes.is_empty();

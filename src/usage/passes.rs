@@ -1,11 +1,11 @@
-//! The passes over a conversation that a vendor made to shorten it before it answered
+//! The passes over a conversation with which a vendor shortened it before the answer
 //! ("compaction").
 //!
-//! It must not know a price: each pass is priced by its own size, which `billing/pricing.rs` does.
+//! It must not know a price: `billing/pricing.rs` prices each pass by its own size.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Tokens of one pass by class. A count beyond 32 bits is kept as the largest that fits.
+/// Tokens of one pass by class. A count above 32 bits is stored as the largest that fits.
 #[derive(Default, Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Pass {
     pub input: u32,
@@ -19,7 +19,7 @@ pub struct Pass {
 }
 
 impl Pass {
-    /// Input of every class together.
+    /// Returns the total input of all classes.
     pub fn input_total(&self) -> u64 {
         [
             self.input,
@@ -43,8 +43,8 @@ impl Pass {
     }
 }
 
-/// The passes of one answer, in order. It is copied with the usage that it belongs to, so its size
-/// is fixed: the last place holds the sum of all passes from the eighth on.
+/// The passes of one answer, in order. It is copied with its usage, so its size is fixed: the last
+/// slot has the sum of all passes from the eighth on.
 #[derive(Default, Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Passes {
     places: [Pass; Passes::MAX],

@@ -1,7 +1,7 @@
-//! Tools that run at the vendor and are billed by use.
+//! Tools that run at the vendor and are billed per use.
 //!
-//! It must not know JSON or a price: readers of requests and answers map a protocol's names to
-//! these tools, price lists and quotes have one place for each.
+//! It must not know JSON or a price. The readers of requests and answers map a protocol's names to
+//! these tools; price lists and quotes have one slot for each.
 
 use super::Usage;
 
@@ -10,10 +10,10 @@ use super::Usage;
 pub enum ServerTool {
     WebSearch,
     WebFetch,
-    /// Messages: code execution. Responses: the code interpreter.
+    /// Code execution in the messages API; the code interpreter in the responses API.
     CodeExecution,
     ToolSearch,
-    /// A call of a remote MCP server's tool.
+    /// Call of a remote MCP server's tool.
     Mcp,
 }
 
@@ -28,7 +28,7 @@ pub struct PerTool<T> {
 }
 
 impl ServerTool {
-    /// In the order that a receipt lists them.
+    /// Every tool, in the order of a receipt.
     pub const ALL: [Self; 5] = [
         Self::WebSearch,
         Self::WebFetch,
@@ -37,7 +37,7 @@ impl ServerTool {
         Self::Mcp,
     ];
 
-    /// The price key, which is also the class of its line on a receipt.
+    /// Price key, which is also the class of its line on a receipt.
     pub fn key(self) -> &'static str {
         match self {
             Self::WebSearch => "web_search",
@@ -48,7 +48,7 @@ impl ServerTool {
         }
     }
 
-    /// The tool whose result a block of a messages answer is.
+    /// Returns the tool for a result block of a messages answer.
     pub fn of_result_block(kind: &str) -> Option<Self> {
         match kind {
             "web_search_tool_result" => Some(Self::WebSearch),
@@ -62,7 +62,7 @@ impl ServerTool {
         }
     }
 
-    /// The tool whose call an item of a responses answer is.
+    /// Returns the tool for a call item of a responses answer.
     pub fn of_call_item(kind: &str) -> Option<Self> {
         match kind {
             "web_search_call" => Some(Self::WebSearch),
@@ -74,7 +74,7 @@ impl ServerTool {
 }
 
 impl<T> PerTool<T> {
-    /// The same places with other values.
+    /// Converts each value.
     pub fn map<U>(self, change: impl Fn(T) -> U) -> PerTool<U> {
         PerTool {
             web_search: change(self.web_search),
@@ -107,7 +107,7 @@ impl<T> PerTool<T> {
 }
 
 impl PerTool<u64> {
-    /// Counts one more use.
+    /// Counts one more use of `tool`.
     pub fn add(&mut self, tool: ServerTool) {
         let count = self.get_mut(tool);
         *count = count.saturating_add(1);
@@ -119,7 +119,7 @@ impl PerTool<u64> {
 }
 
 impl PerTool<Option<u64>> {
-    /// The reported counts, and those of `seen` where nothing was reported.
+    /// Returns the reported counts, or those of `seen` for tools without a report.
     pub fn or(&self, seen: &PerTool<u64>) -> PerTool<u64> {
         let mut uses = *seen;
         for tool in ServerTool::ALL {
@@ -128,7 +128,7 @@ impl PerTool<Option<u64>> {
         uses
     }
 
-    /// The reported counts, and those of `seen` where these are larger: of an answer that has not
+    /// Returns the larger of the reported counts and those of `seen`: for an answer that has not
     /// ended.
     pub fn at_least(&self, seen: &PerTool<u64>) -> PerTool<u64> {
         let mut uses = *seen;
@@ -140,7 +140,7 @@ impl PerTool<Option<u64>> {
 }
 
 impl Usage {
-    /// How often a server tool was used.
+    /// Returns the number of uses of a server tool.
     pub fn uses(&self, tool: ServerTool) -> u64 {
         match tool {
             ServerTool::WebSearch => self.web_searches,
@@ -151,7 +151,7 @@ impl Usage {
         }
     }
 
-    /// The same usage with these uses of server tools.
+    /// Returns this usage with these uses of server tools.
     #[must_use]
     pub fn with_uses(self, uses: PerTool<u64>) -> Usage {
         Usage {

@@ -1,29 +1,29 @@
-//! The name of a vendor's service tier, region or speed, in the vendor's own word.
+//! The name of a vendor's service tier, region or speed, as the vendor spells it.
 //!
-//! It must not know which tiers there are: the price list does.
+//! It must not know which tiers exist: the price list does.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 
-/// So small that it is copied with the usage it belongs to.
+/// Name of a service tier. It is so small that it is copied with its usage.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServiceTier {
-    /// ASCII, zeros after its end.
+    /// ASCII letters, followed by zeros.
     letters: [u8; ServiceTier::LETTERS_MAX],
 }
 
-/// Where a vendor runs a request, such as `us`: a word of the same form.
+/// Region where a vendor runs a request, such as `us`; a word of the same form.
 pub type InferenceGeo = ServiceTier;
 
-/// How fast a vendor runs a request, such as `fast`: a word of the same form.
+/// Speed at which a vendor runs a request, such as `fast`; a word of the same form.
 pub type Speed = ServiceTier;
 
 impl ServiceTier {
-    /// The longest name that is told from all others.
+    /// Length of the longest name that can be distinguished from all others.
     const LETTERS_MAX: usize = 24;
 
-    /// What a vendor or a caller says. A letter that no price list has becomes `?`, and what is
-    /// longer than any name is cut: neither can then be mistaken for one that has a price.
+    /// Converts a word of a vendor or a caller. A letter that no price list has becomes `?`, and a
+    /// word longer than any name is cut: so neither can be mistaken for a name with a price.
     pub fn said(word: &str) -> Self {
         let mut letters = [0; Self::LETTERS_MAX];
         for (letter, byte) in letters.iter_mut().zip(word.bytes()) {
@@ -32,8 +32,8 @@ impl ServiceTier {
         Self { letters }
     }
 
-    /// The name of a tier in a price list: `None` unless it is 1 to 23 of `a`–`z`, `0`–`9`, `_` and
-    /// `-`.
+    /// Parses the name of a tier in a price list: `None` unless it is 1 to 23 of `a`–`z`, `0`–`9`,
+    /// `_` and `-`.
     pub fn listed(name: &str) -> Option<Self> {
         let fits = (1..Self::LETTERS_MAX).contains(&name.len());
         (fits && name.bytes().all(is_letter)).then(|| Self::said(name))

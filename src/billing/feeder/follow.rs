@@ -1,8 +1,9 @@
-//! What happened in the store, into the ledger: read, entered in one commit, then cleared away.
+//! Consumes the store's events: reads them, enters them into the ledger in one commit, then clears
+//! them.
 //!
-//! A partition's events are read from their beginning each time. What was entered and not cleared
-//! is read again, and the ledger knows it: that holds whichever server answers, and however far
-//! back its events begin. Must not clear what the ledger does not have.
+//! Each pass reads a partition's events from the beginning. An event that was entered but not
+//! cleared is read again, and the ledger recognizes it. This holds whichever server answers, and
+//! however old its first event is. Must not clear an event that the ledger does not have.
 
 use super::Feed;
 use crate::catalog::Price;
@@ -15,34 +16,34 @@ use crate::store::redis::{Event, PARTITIONS, Post};
 use crate::telemetry::METRICS;
 use serde::Deserialize;
 
-/// Events in one commit, at most.
+/// Maximum number of events in one commit.
 const BATCH: usize = 512;
-/// Commits for one partition before the next has its turn.
+/// Maximum number of commits for one partition before the next partition's turn.
 const BATCHES: usize = 16;
-/// Strange events that are told apart.
+/// Maximum number of rejected events to remember as reported.
 const REPORTED_MOST: usize = 10_000;
 
-/// What an edge says of a request's end, beside what the store says of the money.
+/// The edge's report of a request's end; the store adds the amounts.
 #[derive(Debug, Deserialize)]
 struct Told {
     at_ms: i64,
-    /// What the request's hold bore: its admission promised that much.
+    /// Credits that the request's hold covered: its admission promised that much.
     #[serde(default)]
     paid: Micro,
     #[serde(default)]
     trial: Micro,
     detail: Detail,
-    /// Of the version in the detail, should the ledger not have it yet.
+    /// Price of the version in the detail, in case the ledger does not have it yet.
     #[serde(default)]
     price: Option<Box<Price>>,
 }
 
-/// What a pass found.
+/// Size and age of the events that a pass found.
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
     events: i64,
     oldest_ms: Option<i64>,
-    /// There was more than a pass takes.
+    /// Whether there were more events than one pass processes.
     pub is_left: bool,
 }
 
@@ -58,7 +59,7 @@ impl Backlog {
 impl Feed {
     pub(super) async fn follow_all(&mut self) -> Result<(), StoreError> {
         self.backlog = Backlog::default();
-        // One node of a cluster that is away keeps the ledger from nothing else.
+        // If one node of a cluster is unreachable, the partitions of the others are still consumed.
         let mut failed = Ok(());
         for partition in 0..PARTITIONS {
             failed = failed.and(self.follow(partition).await);
@@ -72,7 +73,8 @@ impl Feed {
         failed
     }
 
-    /// Brings a partition's events into the ledger, up to its last one or the end of its turn.
+    /// Enters a partition's events into the ledger, until the last event or the end of the
+    /// partition's turn.
     pub(super) async fn follow(&mut self, partition: u32) -> Result<(), StoreError> {
         let mut after = "0".to_owned();
         for _ in 0..BATCHES {
@@ -124,7 +126,8 @@ impl Feed {
                     self.level(&ending, stored.minus(taken)).await?;
                     requests.push(ending.request_id);
                 }
-                // What the ledger took for it is posted like what no request caused.
+                // The debit in the ledger is published to the store like an entry without a
+                // request.
                 Done::EndedLate(ending, _) => requests.push(ending.request_id),
                 Done::Lapsed { account, .. } => {
                     self.level_lapse(&account, stored.minus(taken)).await?
@@ -137,9 +140,9 @@ impl Feed {
         Ok(())
     }
 
-    /// The ledger decides: what it took otherwise than the store (of another bucket, or because the
-    /// store ended the request twice, having lost the first time) is given or taken there too.
-    /// `change` is what is given.
+    /// The ledger wins. If the store charged a different amount (from the other bucket; or twice,
+    /// because it lost the first ending), posts the difference back to the store. `change` is the
+    /// amount to credit.
     async fn level(&self, ending: &Ending, change: Parts) -> Result<(), StoreError> {
         if change == Parts::ZERO {
             return Ok(());
@@ -157,7 +160,8 @@ impl Feed {
         self.store.level(&post, &ending.request_id).await.map(drop)
     }
 
-    /// As [`Feed::level`], for a trial of which the ledger had more or less left than the store.
+    /// Like [`IngestWorker::reconcile`], for a trial whose remaining credit differs between ledger
+    /// and store.
     async fn level_lapse(&self, account: &str, change: Parts) -> Result<(), StoreError> {
         if change == Parts::ZERO {
             return Ok(());
@@ -174,7 +178,8 @@ impl Feed {
         self.store.post(&post).await.map(drop)
     }
 
-    /// Says once that an event cannot be entered. It stays where it is, for whoever looks into it.
+    /// Logs once that an event cannot be entered. The event stays in the store for an operator to
+    /// examine.
     fn report(&mut self, partition: u32, id: &str, why: &str) {
         if self.reported.len() < REPORTED_MOST && self.reported.insert(format!("{partition} {id}"))
         {
@@ -186,13 +191,14 @@ impl Feed {
     }
 }
 
-/// An event's id begins with its server's time.
+/// The time in an event's id, which begins with its server's time.
 fn told_at_ms(id: &str) -> Option<i64> {
     id.split_once('-').and_then(|(ms, _)| ms.parse().ok())
 }
 
-/// What is to be entered, and what the store took for it. What a hold had promised and the store
-/// lacked (a server that had lost a top-up, or the hold) is asked of the ledger all the same.
+/// Converts an event to the record to enter and the amount that the store charged. If the store
+/// lacked credit that the hold had promised (because a server lost a top-up or the hold), the
+/// ledger still charges it.
 fn done(id: &str, event: Event) -> Result<(Done, Parts), String> {
     match event {
         Event::Ended {

@@ -1,11 +1,11 @@
-//! What a server has lost, given back: after a failover its last moments, after a total loss
-//! everything.
+//! Recovery of a server's lost data: the last moments after a failover, everything after a total
+//! loss.
 //!
-//! Every restart and failover changes who answers; a lost epoch says that there is nothing left.
-//! Then what the ledger entered since is made known again: ended requests by their markers, posts
-//! by theirs, so that what was not lost stays as it is. Without the markers, an edge that reports a
-//! request's end again would have it debited again. Must not look at balances: accounts are seeded
-//! as a whole.
+//! Every restart and failover changes the server's id; a missing epoch means that the data is gone.
+//! This module then publishes again what the ledger has entered since: the markers of ended
+//! requests and of posts, so that data that was not lost does not change. Without the markers, an
+//! edge that reports a request's end again would cause a second debit. Must not restore balances:
+//! accounts are seeded as a whole.
 
 use super::Feed;
 use crate::clock;
@@ -16,24 +16,25 @@ use crate::store::ledger::{Detail, Entry, Found};
 use crate::store::redis::{Lineage, PARTITIONS, RESTORED_AT_ONCE, Restore, partition};
 use std::collections::BTreeMap;
 
-/// What a server may have lost that was there when it was last seen. Replicas lag by seconds, not
-/// minutes.
+/// How far back a failover may have lost data. Replicas lag by seconds, not minutes.
 const LOST_MOST_MS: i64 = 10 * 60_000;
-/// What edges may still report after everything was lost.
+/// How long after a total loss edges may still report endings.
 const REPORTED_WITHIN_MS: i64 = 12 * 3_600_000;
-/// The markers of older requests may have gone by themselves: their absence says nothing.
+/// Maximum age of requests to restore: markers of older requests may have expired, so their absence
+/// proves nothing.
 const MARKED_FOR_CERTAIN_MS: i64 = 11 * 3_600_000;
-/// An epoch that begins with this is being made: the ledger never remembers one such, so nobody
-/// goes by it.
+/// Prefix of an epoch during its restoration. The ledger never stores such an epoch, so nothing
+/// relies on it.
 const RESTORING: &str = "restoring:";
 const PAGE: u32 = 1_000;
 
 impl Feed {
-    /// Looks who answers for each partition, and restores those where that has changed.
+    /// Checks which server answers for each partition, and restores the partitions where it
+    /// changed.
     pub(super) async fn find_all(&mut self) -> Result<(), StoreError> {
         let (mut changed, mut failed) = (Vec::new(), Ok(()));
         for partition in 0..PARTITIONS {
-            // One node that is away keeps nobody from the others.
+            // If one node is unreachable, the others are still checked.
             match self.store.lineage(partition).await {
                 Ok(lineage) if self.sees_again(partition, &lineage) => {}
                 Ok(lineage) => changed.push((partition, lineage)),
@@ -46,7 +47,7 @@ impl Feed {
         failed
     }
 
-    /// The same server with the same past as last time.
+    /// Whether the server and its epoch are the same as last time; if so, records the time.
     pub(super) fn sees_again(&mut self, partition: u32, lineage: &Lineage) -> bool {
         let slot = usize::try_from(partition)
             .ok()
@@ -71,7 +72,8 @@ impl Feed {
                 Some(found) => since_ms = since_ms.min(found.seen_ms.saturating_sub(LOST_MOST_MS)),
                 None => {
                     since_ms = since_ms.min(now_ms.saturating_sub(REPORTED_WITHIN_MS));
-                    // Whatever is lost meanwhile takes this with it, and the epoch is not begun.
+                    // If the data is lost again during the restoration, this token is lost too, and
+                    // the new epoch does not begin.
                     let token = format!("{RESTORING}{}", uuid::Uuid::now_v7().simple());
                     self.begin_epoch(*partition, &lineage.epoch, &token).await?;
                     anew.insert(*partition, token);
@@ -105,7 +107,7 @@ impl Feed {
                 *slot = Some(found);
             }
         }
-        // What was told of keys may be among what was lost: a revocation too.
+        // The loss may include keys and revocations, so publish all keys again.
         self.keys_after = Default::default();
         if !anew.is_empty() {
             self.keys_known = false;
@@ -131,7 +133,8 @@ impl Feed {
         )))
     }
 
-    /// Makes known again what the ledger entered since. Returns how many requests were not known.
+    /// Publishes again what the ledger has entered since `since_ms`. Returns the number of requests
+    /// that the store did not know.
     async fn restore_since(
         &self,
         which: &[u32],
@@ -166,7 +169,7 @@ impl Feed {
         }
     }
 
-    /// Remembers how far all is, so that what is lost later is known from there on.
+    /// Saves how far everything has progressed, so that a later recovery starts from there.
     pub(super) fn mark(&mut self) -> Result<(), StoreError> {
         let found = self
             .found

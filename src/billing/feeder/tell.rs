@@ -1,7 +1,7 @@
-//! What the ledger and the accounts' database say, into the store: posts, accounts that edges have
-//! met, keys, suspensions. And what only the store knows, shown here: the open holds.
+//! Publishes to the store: posts, accounts that edges need, keys, suspensions. Also mirrors the
+//! open holds, which only the store knows, to the local mirror.
 //!
-//! Must not tell of requests: the store told of those.
+//! Must not publish requests: those come from the store.
 
 use super::Feed;
 use crate::account::KeySettings;
@@ -20,17 +20,17 @@ use std::time::Instant;
 use tokio::task::JoinSet;
 
 const PAGE: u32 = 1_000;
-/// Accounts that are taken up at one time.
+/// Maximum number of accounts to seed in one pass.
 const SEEDS: usize = 100;
-/// Keys that are told before the other duties have their turn, and how many of them at one time.
+/// Maximum number of keys per pass, and maximum number of them in flight.
 const KEYS: usize = 1_024;
 const KEYS_AT_ONCE: usize = 64;
-/// Rounds of a hundred lapsed holds for one partition before the next has its turn.
+/// Maximum rounds of a hundred expired holds for one partition before the next partition's turn.
 const SWEEPS: usize = 100;
 
 impl Feed {
-    /// Tells of entries of which the store does not know yet: those that no request caused, and
-    /// late ends.
+    /// Publishes the entries that the store does not know yet: those without a request, and late
+    /// endings.
     pub(super) async fn push(&mut self) -> Result<(), StoreError> {
         loop {
             let entries = self.ledger.entries_after(self.pushed, PAGE)?;
@@ -47,7 +47,7 @@ impl Feed {
                 failpoint::pass(Point::PostTold);
                 told = true;
             }
-            // Debits alone are only passed over: not worth a sync.
+            // A page of debits only is skipped, which is not worth a sync.
             if told {
                 self.ledger.set_pushed(last)?;
             }
@@ -55,11 +55,11 @@ impl Feed {
         }
     }
 
-    /// Tells of one entry, which counts once. An account that the store does not know is seeded
-    /// with it.
+    /// Publishes one entry, which counts once. If the store does not know the account, the
+    /// account's later seed includes the entry.
     pub(super) async fn tell_post(&self, entry: &Entry) -> Result<(), StoreError> {
         let operation = match entry.kind.as_str() {
-            // Done there before they were entered.
+            // These took effect in the store before they were entered.
             "lapse" => redis::lapse(&entry.account),
             "adjust" => adjustment(&entry.account, &entry.reference),
             _ => format!("entry:{}", entry.seq),
@@ -82,7 +82,7 @@ impl Feed {
         if entry.kind != "adjust" || change == post.change {
             return Ok(());
         }
-        // Another bucket bore it in the ledger.
+        // The ledger charged the other bucket.
         let operation = format!("levelled:{operation}");
         let post = Post {
             operation: &operation,
@@ -93,12 +93,12 @@ impl Feed {
         self.store.post(&post).await.map(drop)
     }
 
-    /// Makes known the accounts that edges ask for.
+    /// Seeds the accounts that edges ask for.
     pub(super) async fn seed(&mut self) -> Result<(), StoreError> {
         if self.wanted.is_empty() {
             self.wanted.extend(self.store.wanted(SEEDS).await?);
         }
-        // One that cannot be made known keeps nobody waiting, and is asked for again.
+        // An account that cannot be seeded does not block the others, and edges ask for it again.
         let mut failed = Ok(());
         for account in std::mem::take(&mut self.wanted) {
             failed = failed.and(self.seed_one(&account).await);
@@ -106,7 +106,8 @@ impl Feed {
         failed
     }
 
-    /// Only from a ledger that has all that happened there, and on a server that has its markers.
+    /// Seeds one account. First enters the partition's events, and makes sure that the server has
+    /// its markers.
     pub(super) async fn seed_one(&mut self, account: &str) -> Result<(), StoreError> {
         let partition = partition(account);
         let lineage = self.store.lineage(partition).await?;
@@ -137,13 +138,13 @@ impl Feed {
         self.seed_keys(account, &found.epoch, lineage.now_ms).await
     }
 
-    /// Begins to count what those of an account's keys spend that have a limit, from a ledger that
-    /// has all that happened but for what is still among the events. Requests that run meanwhile
-    /// are counted when they end.
+    /// Starts the store's spend counters for those of an account's keys that have a limit. The
+    /// ledger supplies the spend so far; it lacks only what is still among the events. Requests
+    /// that run meanwhile count when they end.
     async fn seed_keys(&self, account: &str, epoch: &str, at_ms: i64) -> Result<(), StoreError> {
         let first_days = Period::ALL.map(|period| period.first_day(at_ms));
         for row in self.app.keys_with_settings(account)? {
-            // One that cannot be read admits nothing anyway.
+            // A key whose settings cannot be read admits nothing anyway.
             if KeySettings::read(&row.settings).is_ok_and(|settings| settings.spend_limit.is_some())
             {
                 let (spent, seq) = self.ledger.key_spend_as_of(&row.id, first_days)?;
@@ -162,7 +163,7 @@ impl Feed {
         Ok(())
     }
 
-    /// Tells of keys that changed, or whose accounts did.
+    /// Publishes keys that changed, or whose accounts changed.
     pub(super) async fn push_keys(&mut self) -> Result<(), StoreError> {
         let changes = self.app.key_changes(&self.keys_after, KEYS)?;
         let is_all = changes.len() < KEYS;
@@ -187,7 +188,8 @@ impl Feed {
         }
     }
 
-    /// Without that, a store that lost the keys would have edges refuse them as unknown.
+    /// Marks the keys as complete. Without this mark, after a loss of all keys, edges would refuse
+    /// valid keys as unknown.
     async fn say_keys_known(&mut self) -> Result<(), StoreError> {
         if !self.keys_known {
             self.store.put_keys_known().await?;
@@ -196,7 +198,7 @@ impl Feed {
         Ok(())
     }
 
-    /// Shows what is held there to whoever looks into the mirror.
+    /// Copies the store's holds to the mirror, for processes that read it.
     pub(super) async fn mirror(&mut self) -> Result<(), StoreError> {
         let mut held = BTreeMap::new();
         for partition in 0..PARTITIONS {
@@ -227,7 +229,7 @@ impl Feed {
         Ok(())
     }
 
-    /// Has trials lapse that are over; what that gives is an event like others.
+    /// Lapses expired trials in the store; each lapse becomes an event.
     pub(super) async fn lapse(&mut self) -> Result<(), StoreError> {
         let now_ms = clock::now_ms();
         if !self.lapse_clock.believes(now_ms, Instant::now()) {
@@ -243,7 +245,7 @@ impl Feed {
         Ok(())
     }
 
-    /// Gives up the holds whose edges are gone, by the server's own time.
+    /// Releases the holds of edges that are gone, by the server's own clock.
     pub(super) async fn sweep(&mut self) -> Result<(), StoreError> {
         let mut failed = Ok(());
         for partition in 0..PARTITIONS {
@@ -263,7 +265,7 @@ impl Feed {
     }
 }
 
-/// The operation by which an adjustment counts once.
+/// The operation id that makes an adjustment count once.
 pub fn adjustment(account: &str, reference: &str) -> String {
     format!("adjust:{account}:{reference}")
 }

@@ -1,35 +1,36 @@
-//! One line of a journal: `<crc32> <number> <json>`, of which the checksum covers all but itself.
+//! The format of a journal line: `<crc32> <number> <json>`. The checksum covers everything after
+//! itself.
 //!
-//! A line of a version before lines were numbered is `<crc32> <json>`, and is read as well. Must
-//! not do I/O.
+//! Versions before lines were numbered wrote `<crc32> <json>`, which is still read. Must not do
+//! I/O.
 
 use super::Record;
 use std::io;
 
-/// A line end, the checksum in digits, and a space.
+/// Offset of the number: a line end, the checksum in hexadecimal digits, and a space.
 const NUMBER_AT: usize = 10;
-/// The number has ten digits, and a space behind it.
+/// Offset of the JSON: the number has ten digits, followed by a space.
 const JSON_AT: usize = 21;
 const DIGITS: usize = JSON_AT - NUMBER_AT - 1;
 
-/// What a line says. `number` is `None` in one of a version before.
+/// A decoded line. `number` is `None` in a line of an older version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Line {
     pub number: Option<u64>,
     pub record: Record,
 }
 
-/// The line of `record`, which still lacks its number and its checksum.
+/// Encodes `record` as a line without its number and checksum.
 pub(super) fn unnumbered(record: &Record) -> io::Result<Vec<u8>> {
     let mut line = Vec::with_capacity(640);
-    // The leading line end closes whatever a torn write before this one has left.
+    // The leading line end terminates the remains of a torn write.
     line.extend_from_slice(b"\n00000000 0000000000 ");
     serde_json::to_writer(&mut line, record)?;
     line.push(b'\n');
     Ok(line)
 }
 
-/// Gives a line its number.
+/// Fills in a line's number and checksum.
 pub(super) fn number(line: &mut [u8], number: u64) {
     if let Some(place) = line.get_mut(NUMBER_AT..NUMBER_AT + DIGITS) {
         let mut rest = number;
@@ -48,25 +49,25 @@ pub(super) fn number(line: &mut [u8], number: u64) {
     }
 }
 
-/// The whole line of `record`.
+/// Encodes `record` as a complete line.
 pub(super) fn encode(record: &Record, its: u64) -> io::Result<Vec<u8>> {
     let mut line = unnumbered(record)?;
     number(&mut line, its);
     Ok(line)
 }
 
-/// What stands between two line ends, if it is as it was written.
+/// Decodes the bytes between two line ends; `None` if they differ from what was written.
 pub(super) fn decode(line: &[u8]) -> Option<Line> {
     let (head, rest) = line.split_at_checked(NUMBER_AT - 1)?;
-    // As it was written, to the letter: a changed checksum that means the same is a changed line
-    // too.
+    // Compare literally: a checksum that is spelled differently but has the same value is a damaged
+    // line too.
     if head != format!("{:08x} ", crc32fast::hash(rest)).as_bytes() {
         return None;
     }
     parse(rest)
 }
 
-/// What follows the checksum.
+/// Parses the part after the checksum.
 pub(super) fn parse(rest: &[u8]) -> Option<Line> {
     if rest.starts_with(b"{") {
         return Some(Line {

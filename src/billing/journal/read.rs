@@ -1,9 +1,10 @@
-//! What the files of a journal say, and what is damaged or missing of them.
+//! Reads the files of a journal, and reports their damaged and missing parts.
 //!
-//! Lines are numbered from 0 in each file, so a line is missed where a later one is there; a file
-//! says how many lines the one before it had; a full file ends with a line that says that there is
-//! a next one. Nobody misses the last lines of the last file, a full file that is gone whole (the
-//! ledger may have had it all, and then it was removed), nor a folder. Must not write.
+//! Lines are numbered from 0 in each file, so a missing line shows if a later one exists. A file
+//! records the number of lines in the file before it, and a full file ends with a line that
+//! announces the next one. Undetected are missing last lines of the last file, a full file that is
+//! missing completely (it may have been removed because the ledger had it all), and a missing
+//! directory. Must not write.
 
 use super::line::Line;
 use super::{LOCK, NUMBERED, OLD_LOCK, RESERVE, Record, live_boots, repair};
@@ -14,8 +15,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A folder's files in the order of their writing; none where the folder was just removed. The
-/// reserve, where it was needed, comes last: it has ends alone.
+/// Lists a directory's files in write order; empty if the directory was just removed. A used
+/// reserve comes last, because it has `end` records only.
 pub(super) fn log_files(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = match std::fs::read_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -31,7 +32,7 @@ pub(super) fn log_files(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// One record of a journal, for the audit: whose folder, whether its request ended.
+/// One request in a journal, for the audit: its instance and whether it ended.
 pub struct Kept {
     pub boot: String,
     pub is_living: bool,
@@ -39,10 +40,10 @@ pub struct Kept {
     pub ending: Ending,
 }
 
-/// Every request of every journal, also of those set aside as damaged, as it last stood.
+/// Returns the last state of every request in every journal, including those set aside as damaged.
 ///
 /// # Errors
-/// A file cannot be read.
+/// Returns an error if a file cannot be read.
 pub fn kept(data_dir: &Path) -> Result<Vec<Kept>, StoreError> {
     let live = live_boots(data_dir)?;
     let mut all = Vec::new();
@@ -69,22 +70,22 @@ pub fn kept(data_dir: &Path) -> Result<Vec<Kept>, StoreError> {
     Ok(all)
 }
 
-/// What is damaged or missing of a journal.
+/// A journal with damaged or missing parts.
 pub struct Damaged {
     pub folder: String,
     pub faults: Faults,
 }
 
-/// Lines and files of one folder.
+/// Number of damaged or missing lines and files in one directory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Damaged lines whose record was found by their checksum.
+    /// Number of damaged lines that were restored with their checksum.
     pub repaired: usize,
-    /// Those whose record was not.
+    /// Number of damaged lines that could not be restored.
     pub lost: usize,
-    /// Lines that were written and are not there.
+    /// Number of lines that were written and are missing.
     pub missing_lines: usize,
-    /// Files that were written and are gone or empty.
+    /// Number of files that were written and are missing or empty.
     pub missing_files: usize,
 }
 
@@ -117,10 +118,10 @@ impl std::fmt::Display for Damaged {
     }
 }
 
-/// The journals with damage, those set aside among them.
+/// Finds the journals with damage, including those set aside.
 ///
 /// # Errors
-/// A file cannot be read.
+/// Returns an error if a file cannot be read.
 pub fn damaged(data_dir: &Path) -> Result<Vec<Damaged>, StoreError> {
     let live = live_boots(data_dir)?;
     let mut all = Vec::new();
@@ -132,7 +133,7 @@ pub fn damaged(data_dir: &Path) -> Result<Vec<Damaged>, StoreError> {
         if entry.path().is_dir() {
             let folder = entry.file_name().to_string_lossy().into_owned();
             let mut faults = read_journal(&entry.path())?.faults;
-            // One that lives may have begun or removed a file since its folder was listed.
+            // A living process may have created or removed a file since the directory was listed.
             if live.contains(&folder) {
                 faults.missing_files = 0;
             }
@@ -142,10 +143,11 @@ pub fn damaged(data_dir: &Path) -> Result<Vec<Damaged>, StoreError> {
     Ok(all)
 }
 
-/// How every request in the journal folder `dir` ended, and how much is damaged or missing.
+/// Returns how every request in the journal directory `dir` ended, and the number of damaged or
+/// missing lines and files.
 ///
 /// # Errors
-/// A file cannot be read.
+/// Returns an error if a file cannot be read.
 pub(super) fn read_endings(dir: &Path) -> Result<(Vec<Ending>, usize), StoreError> {
     let Read {
         mut ended,
@@ -180,7 +182,7 @@ pub(super) fn read_endings(dir: &Path) -> Result<(Vec<Ending>, usize), StoreErro
     Ok((ended, faults.total()))
 }
 
-/// What a folder's files say.
+/// The requests in a directory's files, and the damage.
 #[derive(Default)]
 pub(super) struct Read {
     pub ended: Vec<Ending>,
@@ -202,11 +204,11 @@ impl Read {
     }
 }
 
-/// One file, of which the lines are counted.
+/// The line numbers found in one file.
 #[derive(Default)]
 struct Counted {
     numbers: BTreeSet<u64>,
-    /// Lines of a version before, and those that cannot be read.
+    /// Number of unnumbered lines from older versions, and of unreadable lines.
     others: usize,
     lines_before: Option<u64>,
     is_sealed: bool,
@@ -230,7 +232,7 @@ impl Counted {
         self.numbers.is_empty() && self.others == 0
     }
 
-    /// Lines that are not there, of so many `written` at least.
+    /// Number of missing lines, if at least `written` lines were written.
     fn missing(&self, written: u64) -> usize {
         let first = u64::from(self.is_reserve);
         let until = self
@@ -296,14 +298,15 @@ fn missing_lines(files: &[(Option<u64>, Counted)]) -> usize {
         .sum()
 }
 
-/// Of a folder whose files are never empty: those that are, and the one that was being written.
+/// Number of missing files in a directory whose files are never empty: the empty ones, and the
+/// active one if it is gone.
 fn missing_files(files: &[(Option<u64>, Counted)]) -> usize {
     let empty = files.iter().filter(|(_, file)| file.is_empty()).count();
     let newest = files.iter().rfind(|(_, file)| !file.is_reserve);
     empty + usize::from(newest.is_none_or(|(_, file)| file.is_sealed))
 }
 
-/// The process that owned the folder wrote a line into each file before it gave it its name.
+/// Whether the owner of the directory wrote a line into each file before it named the file.
 fn is_numbered(dir: &Path) -> bool {
     [LOCK, OLD_LOCK]
         .iter()

@@ -1,19 +1,19 @@
-//! Damaged lines of a journal: one flipped bit is found by the line's checksum, so the answer that
-//! it ended is paid.
+//! Repairs damaged lines of a journal: the line's checksum locates a single flipped bit, so the
+//! debit in the line is not lost.
 //!
-//! A CRC-32 is linear: which bit was flipped follows from the difference between the checksum that
-//! a line says and the one that it has, in time that grows with its length. Where more is damaged,
-//! the line is lost, and counted. Must not write.
+//! A CRC-32 is linear: the difference between the stored and the computed checksum determines which
+//! bit was flipped, in time proportional to the line's length. With more damage, the line is lost
+//! and counted. Must not write.
 
 use super::line::{Line, decode, parse};
 use std::ops::Range;
 
-/// The polynomial of CRC-32, its lowest bit first.
+/// The CRC-32 polynomial, lowest bit first.
 const POLYNOMIAL: u32 = 0xedb8_8320;
-/// The checksum in digits, and a space.
+/// Length of the checksum in hexadecimal digits and a space.
 const HEAD_BYTES: usize = 9;
 
-/// What a file's bytes say.
+/// The lines of one file.
 #[derive(Default)]
 pub(super) struct Lines {
     pub lines: Vec<Line>,
@@ -21,7 +21,7 @@ pub(super) struct Lines {
     pub lost: usize,
 }
 
-/// The lines of `bytes` in their order.
+/// Parses the lines of `bytes` in order.
 pub(super) fn lines(bytes: &[u8]) -> Lines {
     let mut lines = Lines::default();
     let (mut at, mut before) = (0, None);
@@ -44,8 +44,8 @@ pub(super) fn lines(bytes: &[u8]) -> Lines {
 }
 
 impl Lines {
-    /// Adds what can be repaired of a damaged line; `before`: the one that ends where it begins,
-    /// which is lost so far. Returns it where it is lost.
+    /// Adds what can be repaired of a damaged line. `before` is the lost line directly before it,
+    /// if any. Returns the line's range if the line is lost.
     fn add_damaged(
         &mut self,
         bytes: &[u8],
@@ -69,7 +69,7 @@ impl Lines {
     }
 }
 
-/// The record of a line in which one bit was flipped, or one bit of a line end beside it.
+/// Repairs a line with one flipped bit, in the line itself or in an adjacent line end.
 fn repair(line: &[u8]) -> Option<Line> {
     let (first, last) = (line.first()?, line.last()?);
     let is_line_end = |byte: &u8| (byte ^ b'\n').is_power_of_two();
@@ -101,7 +101,7 @@ fn repair(line: &[u8]) -> Option<Line> {
     decode(&copy)
 }
 
-/// The byte and the bit whose flipping changes the checksum of so many bytes by `difference`.
+/// Finds the byte and the bit whose flip changes the checksum of `length` bytes by `difference`.
 fn flipped_bit(difference: u32, length: usize) -> Option<(usize, u8)> {
     (0..8).find_map(|bit| {
         let mut change = shifted(1 << bit);
@@ -113,13 +113,13 @@ fn flipped_bit(difference: u32, length: usize) -> Option<(usize, u8)> {
     })
 }
 
-/// What a difference becomes once another byte follows.
+/// The checksum difference after one more byte.
 fn shifted(change: u32) -> u32 {
     let [low, ..] = change.to_le_bytes();
     change >> 8 ^ SHIFTED.get(usize::from(low)).copied().unwrap_or_default()
 }
 
-/// The same for a difference of one byte alone.
+/// Table of [`shift_by_byte`] for the lowest byte of the difference.
 const SHIFTED: [u32; 256] = shifted_bytes();
 
 #[expect(clippy::indexing_slicing, reason = "at compile time")]
@@ -142,7 +142,7 @@ const fn shifted_bytes() -> [u32; 256] {
     table
 }
 
-/// The record of a line that a flipped bit has split in two.
+/// Restores a line that a flipped bit has split in two.
 fn join(first: &[u8], second: &[u8]) -> Option<Line> {
     (0..8).find_map(|bit| decode(&[first, &[b'\n' ^ (1 << bit)], second].concat()))
 }
@@ -184,7 +184,7 @@ mod tests {
                     lost,
                 } = lines(&damaged);
                 assert_eq!((&found, lost), (&records, 0), "bit {bit} of byte {index}");
-                // A line end that is another line end's neighbour ends nothing.
+                // The neighbour of another line end is redundant, so damage to it needs no repair.
                 assert!(
                     repaired == 1 || bytes[index] == b'\n',
                     "bit {bit} of byte {index}"

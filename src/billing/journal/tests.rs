@@ -1,8 +1,7 @@
-//! The journal alone, on folders of the tests' own: what outlives a process, and what is not
-//! removed too soon.
+//! Tests of the journal alone, each in its own directory: records survive a process, and no file is
+//! removed too early.
 //!
-//! What must die, or be kept from writing, does so in a process of its own: the test starts itself
-//! again.
+//! A test that must die, or must be unable to write, starts itself again in a separate process.
 
 use super::line::decode;
 use super::read::{Faults, read_journal};
@@ -56,7 +55,7 @@ fn length(path: &Path) -> u64 {
     std::fs::metadata(path).unwrap().len()
 }
 
-/// A process that wrote `records` and died. Returns its folder.
+/// Simulates a process that wrote `records` and died. Returns its directory.
 fn died_with(data_dir: &Path, records: &[Record]) -> PathBuf {
     let journal = begin(data_dir);
     for record in records {
@@ -65,14 +64,14 @@ fn died_with(data_dir: &Path, records: &[Record]) -> PathBuf {
     folder(data_dir, &journal)
 }
 
-/// The one journal left behind.
+/// Claims the only orphaned journal.
 fn left(data_dir: &Path) -> Left {
     let mut left = left_behind(data_dir).unwrap();
     assert_eq!(left.len(), 1);
     left.remove(0)
 }
 
-/// By request, whether it was completed; sorted.
+/// Each request with whether it completed; sorted.
 fn told(endings: Vec<Ending>) -> Vec<(String, bool)> {
     let completed = |ending: Ending| {
         (
@@ -92,11 +91,11 @@ fn expected(requests: &[(&str, bool)]) -> Vec<(String, bool)> {
         .collect()
 }
 
-/// Written while a process begins: until it is itself, it has a copy of every lock of this one, and
-/// whoever of this one died would seem to live.
+/// Write-locked while a process starts: until its exec, the child has a copy of every lock of this
+/// process, so that a simulated dead process would appear to live.
 static PROCESSES: RwLock<()> = RwLock::new(());
 
-/// A test's folder. No process begins while it is there.
+/// A test's directory. No process starts while it exists.
 struct DataDir {
     dir: TempDir,
     _none_begins: RwLockReadGuard<'static, ()>,
@@ -116,15 +115,15 @@ impl DataDir {
     }
 }
 
-/// Tells a test that it runs in the process of its own, and in which folder.
+/// Variable that makes a test run as the separate process, in the directory that it names.
 const APART: &str = "GATEWAY_JOURNAL_TEST_DIR";
 
 fn apart() -> Option<PathBuf> {
     std::env::var_os(APART).map(PathBuf::from)
 }
 
-/// Runs `test` again in a process of its own, where a write beyond the limit on a file's size fails
-/// instead of killing.
+/// Runs `test` again in a separate process, where a write beyond the file size limit fails instead
+/// of killing the process.
 fn run_apart(test: &str, data_dir: &TempDir) -> Output {
     let (_, module) = module_path!().split_once("::").unwrap();
     let mut command = Command::new("sh");
@@ -186,7 +185,8 @@ fn changed_lines_are_not_believed_and_what_they_were_in_is_kept() {
     let dir = DataDir::new();
     let folder = died_with(dir.path(), &[end("req_1"), end("req_2"), end("req_3")]);
     let log = folder.join("000001.log");
-    // One pays less than it did, which is one flipped bit; one is another's.
+    // One ending has one flipped bit and costs less than before; another one names a different
+    // request.
     let text = std::fs::read_to_string(&log)
         .unwrap()
         .replacen("req_2", "req_X", 1);
@@ -229,7 +229,7 @@ fn changed_lines_are_not_believed_and_what_they_were_in_is_kept() {
 
 #[test]
 fn no_byte_of_a_line_can_change_unnoticed() {
-    // Its checksum begins with a zero and has a letter: both could be spelled in another way.
+    // Its checksum begins with a zero and has a letter, so both could be spelled differently.
     let mut lines = (0..).map(|number| encode(&end(&format!("req_{number}")), 7).unwrap());
     let wanted = |line: &Vec<u8>| line[1] == b'0' && line[1..9].iter().any(u8::is_ascii_lowercase);
     let line = lines.find(wanted).unwrap();
@@ -275,7 +275,7 @@ fn a_last_line_that_was_cut_is_no_damage_and_one_cut_before_it_is() {
     );
 }
 
-/// The files of a journal, by name.
+/// The files of a journal, sorted by name.
 fn files(folder: &Path) -> Vec<PathBuf> {
     log_files(folder).unwrap()
 }
@@ -315,7 +315,7 @@ fn a_line_that_is_gone_is_missed_where_a_later_one_is_there() {
             ..none
         }
     );
-    // Neither twice nor in another order is anything missing. The last one may never have been
+    // Duplicate and reordered lines do not count as missing. The last line may never have been
     // written.
     assert_eq!(
         found(&[
@@ -324,13 +324,13 @@ fn a_line_that_is_gone_is_missed_where_a_later_one_is_there() {
         none
     );
     assert_eq!(found(&lines[..4]), none);
-    // Half of a line is a damaged one, and not missing besides.
+    // Half a line counts as damaged, and not as missing too.
     let (half, _) = lines[2].split_at(40);
     assert_eq!(
         found(&[lines[0], lines[1], half, "\n\n", lines[3], lines[4]]),
         Faults { lost: 1, ..none }
     );
-    // It is kept, and found from then on.
+    // The damaged journal is kept, and found from then on.
     found(&[lines[0], lines[2], lines[4]]);
     let left = left(dir.path());
     let (endings, faults) = left.endings().unwrap();
@@ -467,7 +467,7 @@ fn half_of_an_ending_is_none_and_its_request_was_interrupted() {
     );
 }
 
-/// Tells the process that started this one.
+/// Logs to stderr, for the process that started this one.
 struct ToStderr;
 
 impl log::Log for ToStderr {
@@ -482,7 +482,7 @@ impl log::Log for ToStderr {
     fn flush(&self) {}
 }
 
-/// No file of this process becomes longer.
+/// Limits the size of this process's files.
 fn limit_files(bytes: Option<u64>) {
     let limit = Rlimit {
         current: bytes,
@@ -518,7 +518,7 @@ fn on_a_full_disk_whatever_runs_may_end_and_nothing_begins_until_there_is_room()
         "an operator is told once each time that the disk becomes full:\n{errors}"
     );
     let (endings, unreadable) = left(dir.path()).endings().unwrap();
-    // Of the first two the ledger has the ends, and there a request ends once.
+    // The ledger has the ends of the first two requests, and each request ends there only once.
     let known = [
         ("req_1", false),
         ("req_2", false),
@@ -541,7 +541,7 @@ fn fill_the_disk(dir: &Path) {
         journal.write(&open(request)).unwrap();
     }
     let before = std::fs::read(&log).unwrap();
-    // Room for a part of the next record.
+    // Leave room for a part of the next record.
     limit_files(Some(before.len() as u64 + 100));
     assert!(journal.write(&open("req_late")).is_err());
     assert!(journal.is_short());
@@ -573,7 +573,7 @@ fn fill_the_disk(dir: &Path) {
     assert_eq!(length(&reserve), 0);
     journal.write(&end("req_4")).unwrap();
 
-    // Not a byte more fits anywhere: what was set aside stays so.
+    // Not one more byte fits anywhere, but the reserve keeps its preallocated bytes.
     let set_aside = room(&reserve);
     limit_files(Some(0));
     assert!(journal.write(&end("req_5")).is_err());
@@ -676,7 +676,7 @@ fn the_living_are_told_by_their_locks_and_only_the_dead_are_claimed() {
     let dead = died_with(dir.path(), &[end("req_1")]);
     let living = begin(dir.path());
     let place = Place::begin(dir.path()).unwrap();
-    // One that is just beginning, and what was never a journal.
+    // A journal that is being created, and a file that never was a journal.
     let unnamed = dir.path().join("journal/.0190");
     std::fs::create_dir(&unnamed).unwrap();
     open_lock(&unnamed).unwrap();
@@ -778,7 +778,7 @@ fn a_copy_has_the_living_and_the_dead_and_a_needed_reserve() {
     std::fs::write(dead.join(RESERVE), encode(&end("req_2"), 1).unwrap()).unwrap();
     let living = begin(dir.path());
     let held = living.write(&end("req_3")).unwrap();
-    // Removed by its process between the look at the folder and the look at the file.
+    // The owner removes the file between the listing of the directory and the read.
     symlink("gone", dead.join("000002.log")).unwrap();
     let to = tempfile::tempdir().unwrap();
     assert_eq!(copy(dir.path(), to.path()).unwrap(), 3);

@@ -1,4 +1,5 @@
-//! What `verify` finds: for every invariant, books that break it and nothing that can be helped.
+//! Tests of `verify`: for every invariant, a ledger that violates it and no other finding that can
+//! be avoided.
 
 use super::*;
 use crate::store::app::people::{Opened, Terms};
@@ -55,7 +56,7 @@ fn books(dir: &Path) {
     billing.finish();
 }
 
-/// The rules under which `tamper` is found out.
+/// The rules that the audit reports after `tamper`.
 fn rules_after(tamper: &str) -> Vec<&'static str> {
     let dir = tempfile::tempdir().unwrap();
     books(dir.path());
@@ -69,7 +70,7 @@ fn rules_after(tamper: &str) -> Vec<&'static str> {
         .unwrap();
     connection.execute_batch(tamper).unwrap();
     let mut found = rules(dir.path(), NOW);
-    // What was dropped above.
+    // The triggers and indexes that were dropped above.
     found.retain(|rule| *rule != "schema");
     found
 }
@@ -190,7 +191,7 @@ fn a_cost_that_is_not_what_the_usage_costs() {
         &["a void costs nothing"],
     );
     is_found("DELETE FROM price_version", &["price version"]);
-    // Changed in a class that no debit used: only the hash can tell.
+    // The price changes in a class that no debit used, so only the hash reveals it.
     is_found(
         "UPDATE price_version SET json = replace(json, '200', '201')",
         &["price version"],
@@ -327,7 +328,7 @@ fn an_ending_that_stays_in_the_journal_or_is_told_otherwise_there() {
     );
     assert_eq!(rules(dir.path(), NOW + 60_001), ["journal"], "stuck");
     std::fs::remove_dir_all(&folder).unwrap();
-    // The ledger has a debit of one credit for the first and a void for the second.
+    // In the ledger, the first request has a debit of one credit and the second a void.
     for record in [done("req_a", 2), done("req_void", 1)] {
         let folder = die_with(dir.path(), &[record]);
         assert_eq!(rules(dir.path(), NOW), ["journal"]);
@@ -375,7 +376,7 @@ fn a_hold_that_outlives_its_process_or_that_no_balance_covers() {
 fn a_claim_that_outlives_its_process_or_that_no_balance_covers() {
     let dir = tempfile::tempdir().unwrap();
     books(dir.path());
-    // By hand: a gateway that does its housekeeping would clear what is planted here.
+    // Stepwise: the housekeeping of a real gateway would remove the planted rows.
     let billing = Billing::serve_by_hand(dir.path(), &Limits::default()).unwrap();
     let ledger = Connection::open(dir.path().join("ledger.db")).unwrap();
     ledger
@@ -513,7 +514,7 @@ fn a_trial_end_or_an_account_that_is_not_as_its_sign_up_has_it() {
         .open_account("acct_lost", None, 0)
         .unwrap();
     assert_eq!(rules(dir.path(), NOW), Vec::<&str>::new());
-    // Of a grant that does not say yet when its trial ends, the sign-up does.
+    // If the grant does not record its trial's end yet, the sign-up does.
     let connection = Connection::open(dir.path().join("ledger.db")).unwrap();
     assert_eq!(
         connection

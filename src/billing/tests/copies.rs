@@ -1,4 +1,4 @@
-//! Copies of the books while they are written.
+//! Tests of a backup while the gateway writes to the data directory.
 
 use super::*;
 use std::collections::HashSet;

@@ -1,4 +1,4 @@
-//! Refunds and adjustments: bounded, once by their reference, beside a gateway that serves.
+//! Tests of refunds and adjustments: bounded, once per reference, next to a serving gateway.
 
 use super::*;
 use crate::store::ledger::{Change, ChangeKind, Posted};
@@ -18,7 +18,7 @@ fn refused(outcome: Result<Posted, StoreError>) -> String {
     }
 }
 
-/// An account of ten credits that was debited one, for `req_a`, beside the process that corrects
+/// An account of ten credits with a debit of one credit for `req_a`, and the process that corrects
 /// it.
 fn debited(dir: &Path) -> (Billing, Billing) {
     let billing = serving(dir);
@@ -226,8 +226,8 @@ fn a_grant_counts_once_and_its_reference_is_never_used_for_another() {
     assert_sound(&billing, 0);
 }
 
-/// Every older form of the ledger, as its program left it: the entries stay, and what came later
-/// can be posted.
+/// Ledgers of every older version, as that version wrote them: their entries stay, and new kinds of
+/// entries can be posted.
 #[test]
 fn a_ledger_of_an_older_version_keeps_its_entries_and_takes_what_came_later() {
     let versions = [
@@ -258,7 +258,7 @@ fn a_ledger_of_an_older_version_keeps_its_entries_and_takes_what_came_later() {
         let hash = hashes(&first);
         drop(first);
         let old = rusqlite::Connection::open(&path).unwrap();
-        // Back to the form that the older version left, entries and all.
+        // Convert the ledger back to the older version's schema, with its entries.
         old.execute_batch(
             "CREATE TABLE kept AS SELECT seq, kind, ref, account, at, d_paid, d_trial, bal_paid, bal_trial, writeoff, detail,
                prev, hash FROM entry;

@@ -1,5 +1,5 @@
-//! A key's spend limit and the rates where the store is embedded: exact at every moment, whatever
-//! the settler is at.
+//! Tests of a key's spend limit and of the rate limits without a shared store: exact at every
+//! moment, even during a commit of the ledger writer.
 
 use super::*;
 use crate::billing::bounds::{Bounds, Period};
@@ -33,8 +33,8 @@ fn a_key_with_a_limit_of_ten_admits_exactly_ten_of_sixty_four_while_others_settl
                 let bounds = spending("10/day");
                 let hold =
                     billing.reserve(within(&format!("req_{index}"), bounds), quote, true, NOW);
-                // Every second one is settled at its full price at once, so that held becomes spent
-                // under the others.
+                // Every second request settles at once at its full price, so that held credit
+                // becomes spent credit while the others run.
                 let (hold, _) = hold.ok()?;
                 if index.is_multiple_of(2) {
                     hold.settle(usage, Outcome::Completed, false, NOW).unwrap();

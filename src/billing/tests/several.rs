@@ -1,12 +1,12 @@
-//! Several processes on one balance: a gateway that has handed over beside its successor, commands
-//! beside both.
+//! Tests with several processes on one balance: a gateway that has handed over, its successor, and
+//! commands.
 //!
-//! Each `Billing` here is what one process has; nothing but files is shared between them.
+//! Each `Billing` here stands for one process; they share nothing but files.
 
 use super::*;
 use std::sync::atomic::AtomicBool;
 
-/// A gateway with ten credits and three of them held, and its successor.
+/// A gateway that has ten credits and holds three of them, and its successor.
 fn handed_over(dir: &Path) -> (Billing, Vec<Hold>, Billing) {
     let old = serving(dir);
     account_with(&old, 10);
@@ -110,7 +110,7 @@ fn what_a_predecessor_held_that_died_is_free_again_and_what_it_had_finished_is_d
     let dir = tempfile::tempdir().unwrap();
     let (old, mut held, new) = handed_over(dir.path());
     let (_, usage) = one_credit();
-    // Its journal has the end of one; the ledger has it or not.
+    // Its journal has the end of one request, which the ledger may or may not have.
     held.remove(0)
         .settle(usage, Outcome::Completed, false, NOW)
         .unwrap();
@@ -153,7 +153,7 @@ fn a_trial_that_ends_waits_for_what_a_predecessor_holds_of_it() {
         successor.join().unwrap()
     });
     let at = |now_ms| new.balance(ACCOUNT, now_ms).unwrap();
-    // Two rounds of the successor's housekeeping, in which it could lapse.
+    // Wait for two rounds of the successor's housekeeping, in which it could lapse the trial.
     let began = Instant::now();
     wait_for("the trial to be long over", || {
         began.elapsed() > Duration::from_millis(2_500)
@@ -189,7 +189,7 @@ fn what_a_dead_gateway_had_settled_is_not_free_to_a_command() {
     let (hold, _) = billing
         .reserve(opening("req_a"), &quote, true, NOW)
         .unwrap();
-    // Its client has the last byte, and nothing of it has reached the ledger.
+    // The client has the last byte, and the ledger has nothing of the request yet.
     hold.settle(usage, Outcome::Completed, false, NOW).unwrap();
     drop(billing);
     let operator = Billing::open(dir.path()).unwrap();
@@ -233,8 +233,8 @@ fn credit_for_ten_admits_exactly_ten_in_two_processes_that_race() {
             let theirs = scope.spawn(|| admitted(&old, "theirs", 32));
             (mine.join().unwrap(), theirs.join().unwrap())
         });
-        // Of two that race for the last credit both may be refused; afterwards it is there for
-        // either.
+        // If two processes race for the last credit, both may be refused; afterwards either can
+        // reserve it.
         mine.extend(admitted(&new, "rest", 10));
         assert_eq!(
             mine.len() + theirs.len(),
@@ -259,8 +259,8 @@ fn credit_for_ten_admits_exactly_ten_in_two_processes_that_race() {
     }
 }
 
-/// Requests that take what is free the moment it is, and commands that take as well: the holds were
-/// all good.
+/// Requests that take free credit as soon as there is some, and commands that take credit too:
+/// every hold was covered.
 #[test]
 fn a_command_never_takes_what_a_request_was_just_given() {
     let dir = tempfile::tempdir().unwrap();
@@ -331,7 +331,7 @@ fn a_command_never_takes_what_a_request_was_just_given() {
     assert_sound(&billing, receipts.len() as u64);
 }
 
-/// However stale a remembered row could be, whoever asks what is held makes it be read anew.
+/// However old a cached row is, a process that asks for the holds causes it to be read again.
 #[test]
 fn what_a_command_took_is_not_given_to_a_request_that_remembers_it() {
     let dir = tempfile::tempdir().unwrap();

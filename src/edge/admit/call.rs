@@ -1,7 +1,9 @@
-//! From the body to a [`Call`]: what it asks for, of which model, and its worst case held.
+//! Turns a body into an [`AdmittedRequest`]: what it requests, from which model, with its largest
+//! possible cost reserved.
 //!
-//! Must not say the request itself. Next: `admit/order.rs` (the request in the words of a model,
-//! and its price), `admit/fallback.rs` (of other models), `intake.rs` (the body's way on).
+//! This file must not encode the request itself. Next: `admit/outbound.rs` (the request in a
+//! model's protocol, and its price), `admit/fallback.rs` (fallback models), `intake.rs` (how the
+//! body reaches the vendor).
 
 use super::fallback::Fallbacks;
 use super::header::Authorized;
@@ -33,7 +35,7 @@ use pingora::proxy::Session;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What the path said.
+/// The operation that the path names.
 pub struct Asked {
     pub surface: Protocol,
     pub path: &'static str,
@@ -43,14 +45,17 @@ pub struct Asked {
 
 pub enum Prepared {
     Call(Box<Call>),
-    /// The input's tokens, counted here because the model's vendor does not.
+    /// Number of input tokens, counted by the gateway because the model's vendor cannot count them.
     Count(u64),
-    /// The answer that was given before under this idempotency key.
+    /// The earlier response under this idempotency key.
     Replay(Answer),
 }
 
+/// Reads the body, finds the model and reserves credit.
+///
 /// # Errors
-/// The body is no request, names no model, asks for what cannot be had, or cannot be paid.
+/// Returns an error if the body is not a valid request, names no model, requests something that is
+/// unavailable, or cannot be paid.
 #[expect(
     clippy::too_many_lines,
     reason = "the steps of admission, in their order"
@@ -138,7 +143,7 @@ pub async fn prepare(
     let (previews, dropped) = order.previews(&flags);
     order.bear(dropped.as_slice())?;
     let slot = cpu.slot(pool::work_of(&order.body), session).await?;
-    // From here on it counts by its hold.
+    // From here on, the request's hold counts it.
     drop(arrival);
     let Fitted {
         hold,
@@ -176,7 +181,8 @@ pub async fn prepare(
         sent.body.len(),
         outline.stream && keyed.is_none(),
     );
-    // Under an idempotency key the whole answer is wanted, whoever has left.
+    // With an idempotency key, the gateway reads the whole response even if the client has
+    // disconnected.
     let shared = intake::install(
         session,
         sent.body,
@@ -223,7 +229,8 @@ pub async fn prepare(
     })))
 }
 
-/// The body, when it was there, and a slot to read it in. A shutdown does not wait for either.
+/// Returns the body, when it arrived, and a CPU slot in which to parse it. A shutdown waits for
+/// neither.
 async fn receive_body(
     gateway: &Gateway,
     settings: &Settings,
@@ -248,21 +255,21 @@ async fn receive_body(
     }
 }
 
-/// Whether the model's vendor has no counter for such a request. That of a responses vendor wants
-/// another body than its answers do; endpoints with a custom path may have none.
+/// Whether the gateway counts the tokens of such a request itself. Responses vendors expect another
+/// body for counting than for generation, and endpoints with a custom path may have no counter.
 fn is_counted_here(model: &Model, asked: &Asked) -> bool {
     let surface = asked.surface;
     !model.passes(surface) || surface == Protocol::Responses || !model.vendor.serves(asked.path)
 }
 
-/// What a body says, whatever model it is for.
+/// The content of a body, independent of the model.
 struct ReadRequest {
     body: Bytes,
-    /// Of a request that may have an idempotency key.
+    /// Hash of the body, for requests that may have an idempotency key.
     body_hash: BodyHash,
     outline: Outline,
     conversation: ConversationKey,
-    /// Input tokens, where they are asked for.
+    /// Number of input tokens, if the request asks for it.
     count: Option<Result<u64, Failure>>,
 }
 
@@ -303,7 +310,7 @@ fn read(
     })
 }
 
-/// The model with this id or alias, if the key may use it. Keys are bound to ids.
+/// Returns the model with this id or alias, if the key may use it. Keys are bound to ids.
 fn model<'a>(
     settings: &'a Settings,
     principal: &Principal,
@@ -320,7 +327,7 @@ fn model<'a>(
     }
 }
 
-/// A body whose worst case is held.
+/// A request whose largest possible cost is reserved.
 struct Fitted {
     hold: Option<Hold>,
     sent: Sent,
@@ -329,7 +336,7 @@ struct Fitted {
 }
 
 impl Fitted {
-    /// Of what costs nothing.
+    /// Wraps a free request, which needs no hold.
     fn free(sent: Sent) -> Self {
         Self {
             hold: None,
@@ -341,7 +348,8 @@ impl Fitted {
 }
 
 impl Order<'_> {
-    /// By what its endpoint is chosen. A count has no cache to find again.
+    /// Selects the vendor's endpoints, and the hash that chooses one of them. A token count has no
+    /// prompt cache to reuse, so it needs no hash.
     fn place(&self, gateway: &Gateway, is_count: bool) -> Upstream {
         let key =
             (self.model.vendor.sticky && !is_count).then(|| self.turn.conversation().as_u64());
@@ -351,8 +359,8 @@ impl Order<'_> {
         }
     }
 
-    /// Sets the worst case of what the vendor will read aside, and lowers the output limit to what
-    /// can be paid. What that takes of the room for bodies is counted before it is waited for.
+    /// Reserves the largest possible cost of the request, and lowers the output limit to what the
+    /// account can pay. Counts the memory for its bodies before it waits.
     async fn fit(
         &self,
         gateway: &Gateway,
@@ -370,7 +378,8 @@ impl Order<'_> {
         };
         if let Some((fallbacks, dearest)) = fallbacks {
             share.cover(self.kept_bytes(&priced.sent, true, Some(&fallbacks)))?;
-            // Nobody's answer is shortened for the sake of a model that may never be asked.
+            // Reserve the whole output limit: the gateway does not shorten a response for the sake
+            // of a fallback model that may never be used.
             match self.reserve(gateway, cpu, &principal, &dearest, true).await {
                 Ok((hold, limit)) => {
                     let fallbacks = Some(fallbacks.within(limit));
@@ -383,7 +392,8 @@ impl Order<'_> {
                         usage_bounds,
                     });
                 }
-                // Who can pay for the model that was asked for has that.
+                // An account that can pay for the requested model gets that model, without
+                // fallbacks.
                 Err(
                     Refused::Insufficient { .. }
                     | Refused::KeySpendLimit { .. }
@@ -405,7 +415,7 @@ impl Order<'_> {
         })
     }
 
-    /// `exact`: the whole output limit or nothing.
+    /// Reserves credit. `exact`: reserve the whole output limit or nothing.
     async fn reserve(
         &self,
         gateway: &Gateway,
@@ -438,7 +448,7 @@ impl Order<'_> {
             .await
     }
 
-    /// Memory for the tree of the body, where one is built.
+    /// Returns the memory for the JSON document of the body, if one is built.
     fn tree_bytes(&self) -> u64 {
         if self.is_passed_on_unchanged() {
             0
@@ -447,10 +457,10 @@ impl Order<'_> {
         }
     }
 
-    /// What is held of the request until it is answered.
+    /// Returns the number of bytes that the request keeps until it is answered.
     fn kept_bytes(&self, sent: &Sent, has_again: bool, fallbacks: Option<&Fallbacks>) -> u64 {
-        // What may be said again is said from the client's body; in another model's words it is
-        // about as long.
+        // The gateway encodes a retry from the client's body. Encoded for another model, the
+        // request is about as long.
         let client = if has_again || fallbacks.is_some() {
             self.body.len()
         } else {
@@ -510,7 +520,7 @@ fn deadlines(
     }
 }
 
-/// The messages protocol's preview flags, unknown ones too.
+/// Returns the preview flags of the messages protocol, including unknown ones.
 fn flags(session: &Session, surface: Protocol) -> Vec<String> {
     if surface != Protocol::Messages {
         return Vec::new();

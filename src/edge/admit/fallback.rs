@@ -1,9 +1,9 @@
-//! The models that may answer in the place of the one that was asked for: which, what they can
-//! cost, and the request in the words of the next one.
+//! The models that may answer instead of the requested one: which they are, what they can cost, and
+//! the request encoded for the next one.
 //!
-//! What had to be said to be quoted is kept until that model's turn has come; what a model is
-//! passed on as it stands is said then, from the client's body. Must not decide that a model has
-//! failed: that is `edge/upstream/attempts.rs`.
+//! If the gateway had to encode a request to quote it, the result is kept until that model's turn.
+//! A request that a model gets unchanged is encoded only then, from the client's body. This file
+//! must not decide that a model has failed: `edge/upstream/attempts.rs` does.
 
 use super::order::{self, Order, Priced};
 use crate::account::Principal;
@@ -23,18 +23,18 @@ use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// What is kept to ask other models.
+/// What the gateway keeps to try other models.
 pub struct Fallbacks {
-    /// Not asked yet.
+    /// Models that were not tried yet.
     waiting: VecDeque<Waiting>,
-    /// Why the model that was asked for did not answer, once another one is asked.
+    /// Why the requested model did not answer, once another model is tried.
     failure: Option<Failure>,
-    /// The output limit that is paid for.
+    /// Output limit that the hold covers.
     limit: u64,
     version: Option<String>,
     flags: Vec<String>,
     surface: Protocol,
-    /// The client's.
+    /// Body of the client's request.
     body: Bytes,
     outline: Outline,
     turn: Turn,
@@ -44,14 +44,14 @@ pub struct Fallbacks {
 
 struct Waiting {
     model: Arc<Model>,
-    /// The request in its words, where those were needed to quote it.
+    /// The request encoded for the model, if the quote needed that.
     priced: Option<Priced>,
 }
 
 impl Fallbacks {
-    /// The models that could answer `order` as well, and what the dearest of all may cost. A caller
-    /// that is strict wants the model it named. Left out are models that the key may not use, and
-    /// those that the request cannot be said to.
+    /// Returns the models that could answer `order` as well, and the quote of the most expensive of
+    /// all. A strict caller gets only the model it named. Models that the key may not use, and
+    /// models for which the request cannot be encoded, are left out.
     pub(super) fn of(
         order: &Order<'_>,
         principal: &Principal,
@@ -95,13 +95,13 @@ impl Fallbacks {
         Some((kept, quote))
     }
 
-    /// The same, with the output limit that is paid for.
+    /// Sets the output limit that the hold covers.
     pub(super) fn within(mut self: Box<Self>, limit: u64) -> Box<Self> {
         self.limit = limit;
         self
     }
 
-    /// The same, with what the client's header says to vendors.
+    /// Sets the parts of the client's header that vendors get.
     pub(super) fn with_headers(
         mut self: Box<Self>,
         version: Option<String>,
@@ -112,12 +112,12 @@ impl Fallbacks {
         self
     }
 
-    /// There is another model to ask.
+    /// Whether another model is left.
     pub fn are_left(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Bytes of the bodies that wait for their model's turn.
+    /// Returns the number of bytes of the bodies that wait for their model's turn.
     pub(super) fn kept_bytes(&self) -> usize {
         self.waiting
             .iter()
@@ -126,7 +126,7 @@ impl Fallbacks {
             .sum()
     }
 
-    /// Why the model that was asked for did not answer; `None` while it is the one that is asked.
+    /// Returns why the requested model did not answer. `None` while that model is in use.
     pub fn instead_of(&self) -> Option<&Failure> {
         self.failure.as_ref()
     }
@@ -147,7 +147,8 @@ impl Fallbacks {
     }
 }
 
-/// The most that this model can cost. What is passed on as it stands need not be said for that.
+/// Quotes the request for this model. A request that is passed on unchanged need not be encoded for
+/// that.
 fn quoted(order: &Order<'_>) -> Result<(Quote, Option<Priced>), Failure> {
     if order.is_passed_on_unchanged() {
         return Ok((
@@ -162,8 +163,8 @@ fn quoted(order: &Order<'_>) -> Result<(Quote, Option<Priced>), Failure> {
     Ok((priced.quote.clone(), Some(priced)))
 }
 
-/// Puts the request in the words of the next model in the place of the one before: its body, its
-/// endpoints, its price. False where no model is left.
+/// Replaces the request with the request for the next model: its body, its endpoints and its price.
+/// Returns false if no model is left.
 pub fn ask_next(fleet: &Fleet, call: &mut Call) -> bool {
     let Some(mut fallbacks) = call.fallbacks.take() else {
         return false;
@@ -186,7 +187,7 @@ fn ask(
 ) -> bool {
     let settings = Arc::clone(&call.settings);
     let order = fallbacks.order(&settings, &model);
-    // It could be said at admission.
+    // Admission has encoded it once, so this succeeds.
     let work = pool::work_of(&fallbacks.body);
     let Ok(priced) = priced.map_or_else(|| call.cpu.run_admitted(work, || order.priced()), Ok)
     else {

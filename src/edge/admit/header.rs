@@ -1,8 +1,8 @@
-//! What is judged of a request on its header alone, before a byte of its body is read: the
-//! announced length, the limits of its key and account, and whether there is any credit.
+//! The checks on a request's header, before the gateway reads a byte of its body: the declared
+//! length, the limits of the key and the account, and whether the account has any credit.
 //!
-//! Must not read a body, nor set credit aside: `admit/call.rs` judges the same again once it knows
-//! the price.
+//! This file must not read a body or reserve credit: `admit/call.rs` repeats these checks once the
+//! price is known.
 
 use super::call::{Asked, refusal};
 use super::keyed;
@@ -21,24 +21,27 @@ use crate::protocol::failure::Failure;
 use pingora::proxy::Session;
 use std::sync::Arc;
 
-/// A shared store is asked on the header only where the body is longer, in bytes: else its
-/// admission, which follows at once, says the same.
+/// With a shared store, the gateway checks limits and credit there on the header only if the body
+/// is longer than this, in bytes. For a shorter body the admission follows at once and gives the
+/// same result.
 const SHORT_BODY_BYTES: u64 = 65_536;
 
-/// A request whose body may be read.
+/// A request whose header has passed, so that its body may be read.
 pub struct Authorized {
-    /// What its body will take.
+    /// Memory share of its body.
     pub share: BodyShare,
-    /// Counts it among the requests of its key and account until it holds credit.
+    /// Counts the request for its key and account until it holds credit.
     pub arrival: Arrival,
-    /// The account could pay for the cheapest request.
+    /// Whether the account can pay for the cheapest request.
     pub has_credit: bool,
 }
 
+/// Checks the header of a request.
+///
 /// # Errors
-/// 413 or 429 for the announced length, 429 for a limit, 402 where not even the cheapest request of
-/// any model could be paid. A request under an idempotency key that is known passes the last two:
-/// its answer may be stored.
+/// Returns 413 or 429 for the declared length, 429 for a limit, and 402 if the account cannot pay
+/// for the cheapest request of any model. A request with a known idempotency key skips the last two
+/// checks, because its response may be stored.
 pub async fn authorize(
     gateway: &Gateway,
     settings: &Settings,
@@ -89,8 +92,8 @@ pub async fn authorize(
     })
 }
 
-/// Judges limits and credit. What is free has no rate of a model's requests, and its account's
-/// credit decides who answers.
+/// Checks limits and credit. A free request does not count against the request rates of models, and
+/// the account's credit decides who answers it.
 async fn check(
     gateway: &Gateway,
     settings: &Settings,
@@ -127,7 +130,7 @@ async fn check(
         .await
 }
 
-/// The least that the cheapest request of any model costs: one token in and one out.
+/// Returns the cost of the cheapest request of any model: one token in and one token out.
 fn least_cost(settings: &Settings) -> Micro {
     let models = settings.catalog.models().iter();
     models

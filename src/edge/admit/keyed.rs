@@ -1,7 +1,7 @@
-//! A request under an `Idempotency-Key`: whether it is to be answered, was answered before, or must
-//! wait.
+//! Requests with an `Idempotency-Key`: whether the gateway answers the request, replays an earlier
+//! response, or refuses it.
 //!
-//! Must not know how keys are kept: that is `idempotency.rs`.
+//! This file must not know how keys are stored: `idempotency.rs` does.
 
 use super::call::Asked;
 use crate::account::Principal;
@@ -13,19 +13,20 @@ use crate::protocol::failure::{Failure, Kind};
 use crate::store::StoreError;
 use pingora::proxy::Session;
 
-/// What becomes of the request.
+/// What the gateway does with the request.
 pub enum Keyed {
-    /// It is to be answered; under a key, if it has one.
+    /// Answer the request. Holds the idempotency key, if the request has one.
     Go(Option<Box<Running>>),
-    /// It was answered before.
+    /// Replay the earlier response.
     Replay(Answer),
 }
 
-/// Enters the request under its key, which counts for its account and path alone. Without the
-/// header nothing is done.
+/// Claims the request's idempotency key, which is valid only for its account and path. Does nothing
+/// if the header is missing.
 ///
 /// # Errors
-/// The key is no key, was used for another body, is in use, or its answer is not kept.
+/// Returns an error if the key is invalid, was used with another body, or is in use, or if its
+/// response was not kept.
 pub async fn begin(
     gateway: &Gateway,
     settings: &Settings,
@@ -59,11 +60,11 @@ pub async fn begin(
     }
 }
 
-/// Whether the request names a key that is known, so that its answer may be stored; whatever its
-/// body says.
+/// Whether the request has a known idempotency key, so that its response may be stored. Does not
+/// look at the body.
 ///
 /// # Errors
-/// The key is no key, or the store cannot be asked.
+/// Returns an error if the key is invalid or the store cannot be reached.
 pub async fn is_known(
     gateway: &Gateway,
     session: &Session,
@@ -81,7 +82,7 @@ pub async fn is_known(
         .map_err(unavailable)
 }
 
-/// The key that the header gives; `None` for what is free, which has none.
+/// Returns the key of the header. Free requests have none, so returns `None` for them.
 fn given_key<'s>(session: &'s Session, asked: &Asked) -> Result<Option<&'s str>, Failure> {
     let mut given = session
         .req_header()

@@ -1,9 +1,10 @@
-//! A request on its way to one model: said in the vendor's protocol, priced, and lowered to what
-//! can be paid.
+//! A request on its way to one model: encoded in the vendor's protocol, quoted, and lowered to what
+//! the account can pay.
 //!
-//! A request of the vendor's own protocol is passed on with a few edits; any other is translated.
-//! What is quoted is what the vendor will read. Must not know either protocol's fields, nor who
-//! pays. Next: `protocol/request.rs` and `protocol/translate.rs`, `billing/rules.rs` (the quote).
+//! A request in the vendor's own protocol is passed on with a few edits; any other is translated.
+//! The quote covers what the vendor will read. This file must not know the fields of either
+//! protocol, or who pays. Next: `protocol/request.rs` and `protocol/translate.rs`,
+//! `billing/quote.rs` (the quote).
 
 use crate::billing::pricing::Quote;
 use crate::billing::rules;
@@ -25,7 +26,7 @@ use crate::usage::{PerTool, ServerTool, UsageEstimator};
 use bytes::Bytes;
 use std::sync::Arc;
 
-/// What a request asks for, of which model.
+/// What a client requests, and from which model.
 pub(super) struct Order<'a> {
     pub turn: Turn,
     pub settings: &'a Settings,
@@ -36,30 +37,31 @@ pub(super) struct Order<'a> {
     pub outline: &'a Outline,
     pub request_id: &'a str,
     pub account_id: Arc<str>,
-    /// A preview flag lets the thinking budget exceed the output limit.
+    /// Whether a preview flag lets the thinking budget exceed the output limit.
     pub is_interleaved: bool,
 }
 
-/// The body as the vendor gets it.
+/// The body that the vendor gets.
 pub(super) struct Sent {
     pub body: Bytes,
     pub warnings: Vec<String>,
-    /// The vendor is asked for a stream.
+    /// Whether the gateway requests a stream from the vendor.
     pub streams: bool,
     carries_thinking: bool,
-    /// As it was lowered to what the account can pay.
+    /// Output limit, lowered to what the account can pay.
     output_limit: Option<u64>,
-    /// A thinking budget in it is the caller's own.
+    /// Whether the caller set the thinking budget itself.
     budget_is_given: bool,
-    /// Passed on, but not as it came: what the model refuses was changed.
+    /// Whether the request is passed on with changes, because the model refuses parts of it.
     is_repaired: bool,
-    /// Of a translation.
+    /// Context of the response's translation.
     pub recall: Option<Recall>,
 }
 
 impl Sent {
-    /// What is kept under a key holds no sign of life, so there none may say what belongs to the
-    /// answer.
+    /// Returns the event sequencer for keep-alives. A response that is recorded under an
+    /// idempotency key contains no keep-alive, so there a keep-alive must not carry anything that
+    /// belongs to the response.
     pub fn voice(&self, is_kept: bool) -> Option<Voice> {
         self.recall
             .as_ref()
@@ -68,16 +70,16 @@ impl Sent {
     }
 }
 
-/// A body and the most that it can cost.
+/// A body and the largest cost that it can cause.
 pub(super) struct Priced {
     pub sent: Sent,
-    /// Of a body that was changed here.
+    /// Summary of the body, if the gateway changed it.
     translated: Option<Outline>,
     pub quote: Quote,
 }
 
 impl<'a> Order<'a> {
-    /// The same, of another model.
+    /// Returns this request for another model.
     pub fn of(&self, model: &'a Arc<Model>) -> Self {
         let (body, account_id) = (self.body.clone(), Arc::clone(&self.account_id));
         let turn = self.turn.with_model(model);
@@ -90,7 +92,7 @@ impl<'a> Order<'a> {
         }
     }
 
-    /// Says the request in the vendor's protocol, with these limits.
+    /// Encodes the request in the vendor's protocol, with these limits.
     pub fn sent(
         &self,
         output_limit: Option<u64>,
@@ -167,7 +169,7 @@ impl<'a> Order<'a> {
         })
     }
 
-    /// What the model is known to refuse of its own protocol.
+    /// Returns what the model is known to refuse in its own protocol.
     fn repair_rules(
         &self,
         output_limit: Option<u64>,
@@ -182,13 +184,13 @@ impl<'a> Order<'a> {
         }
     }
 
-    /// The request is passed on as it came, but for the model's name.
+    /// Whether the request is passed on unchanged, except for the model's name.
     pub fn is_passed_on_unchanged(&self) -> bool {
         let passes = self.model.passes(self.surface) && self.surface != Protocol::Responses;
         passes && !self.outline.needs_repair(&self.repair_rules(None, None))
     }
 
-    /// The caller's own thinking budget in a translated body, lowered.
+    /// Lowers the caller's own thinking budget in a translated body.
     fn with_budget(&self, body: &Bytes, budget: u64) -> Result<Bytes, Failure> {
         let outline = request::read(self.model.protocol(), body)?;
         let edits = Edits {
@@ -201,7 +203,7 @@ impl<'a> Order<'a> {
         Ok(request::rewrite(body, &outline, &edits))
     }
 
-    /// A caller that is strict bears no warning.
+    /// Strict mode: reject the request if it produced any warning.
     pub fn bear(&self, warnings: &[String]) -> Result<(), Failure> {
         match warnings.first().filter(|_| self.strict) {
             Some(token) => Err(Failure::new(
@@ -212,12 +214,12 @@ impl<'a> Order<'a> {
         }
     }
 
-    /// Says the request, and what that can cost.
+    /// Encodes the request and quotes the result.
     pub fn priced(&self) -> Result<Priced, Failure> {
         let sent = self.sent(None, None)?;
         let is_changed = sent.recall.is_some() || sent.is_repaired;
         let mut translated = match is_changed || self.surface == Protocol::Responses {
-            // Written here, or changed here; so it can be read.
+            // The gateway wrote or changed this body, so it can be parsed.
             true => Some(request::read(self.model.protocol(), &sent.body)?),
             false => None,
         };
@@ -227,7 +229,7 @@ impl<'a> Order<'a> {
             None => client_bytes,
         };
         if let Some(outline) = &mut translated {
-            // A budget that was made here can be made smaller, or left out.
+            // A budget that the gateway set itself can be made smaller or left out.
             outline.thinking_budget = outline.thinking_budget.filter(|_| sent.budget_is_given);
         }
         let quote = self.quote(translated.as_ref().unwrap_or(self.outline), text_bytes)?;
@@ -238,13 +240,13 @@ impl<'a> Order<'a> {
         })
     }
 
-    /// The most that a body of this outline can cost, with as much text.
+    /// Quotes a body with this summary and this number of text bytes.
     pub fn quote(&self, outline: &Outline, text_bytes: u64) -> Result<Quote, Failure> {
         let min_output = self.settings.limits.min_output_tokens;
         rules::quote(self.model, self.surface, outline, text_bytes, min_output)
     }
 
-    /// The same with an output limit of at most `limit`.
+    /// Encodes the request again with an output limit of at most `limit`, if the limit is lower.
     pub fn lowered(&self, priced: Priced, limit: u64) -> Result<Sent, Failure> {
         let Priced {
             sent,
@@ -268,7 +270,7 @@ impl<'a> Order<'a> {
         Ok(sent)
     }
 
-    /// The output limit's name, as the caller knows it.
+    /// Returns the name of the output limit's field in the caller's protocol.
     fn limit_field(&self) -> &'static str {
         let usual = match self.surface {
             surface if surface == self.model.protocol() => self.model.output_limit_field(),
@@ -279,17 +281,19 @@ impl<'a> Order<'a> {
         self.outline.output_limit.map_or(usual, |limit| limit.field)
     }
 
-    /// Where the vendor may refuse the reasoning in it: what is needed to say it without.
-    /// `instead`: of another model, whose reasoning is passed on as it stands.
+    /// Returns what a retry without reasoning needs, if the vendor may refuse the reasoning in the
+    /// request. `instead`: the request goes to a fallback model, with another model's reasoning
+    /// passed on unchanged.
     pub fn again_without_thinking(&self, sent: &Sent, instead: bool) -> Option<Again> {
-        // Responses bodies tell whether they carry any, and chat's own vendor has been sent none.
+        // Responses bodies show whether they carry reasoning, and the official chat vendor receives
+        // none.
         let has_none = self.surface == Protocol::Chat && self.model.vendor.official;
         let is_another_ones = instead
             && self.model.passes(self.surface)
             && self.surface != Protocol::Responses
             && !has_none;
-        // In a carrier of the gateway's own it is no loss of the caller's. Chat has no such
-        // carriers.
+        // Reasoning in the gateway's own reasoning tokens is no loss for the caller. Chat has no
+        // such tokens.
         let may = !self.strict || sent.recall.is_some() && self.surface != Protocol::Chat;
         ((sent.carries_thinking || is_another_ones) && may).then(|| Again {
             surface: self.surface,
@@ -302,17 +306,18 @@ impl<'a> Order<'a> {
         })
     }
 
-    /// What a stream's client gets while its vendor is silent. A stream that is passed on is kept
-    /// alive as well: not every vendor does that, and none before its first event. It is passed on
-    /// event by event, so a keep-alive never stands inside one.
+    /// Returns what the gateway sends to a stream's client while the vendor is silent. Also for a
+    /// passed-through stream: not every vendor sends keep-alives, and none sends them before its
+    /// first event. The gateway passes a stream on event by event, so a keep-alive never splits an
+    /// event.
     pub fn sign_of_life(&self, voice: Option<Voice>) -> Option<SignOfLife> {
         self.outline
             .stream
             .then(|| SignOfLife::of(self.surface, voice))
     }
 
-    /// The preview flags that the vendor gets, joined by commas; and the warning that an unpriced
-    /// one was dropped.
+    /// Returns the preview flags for the vendor, joined by commas, and the warning if an unpriced
+    /// flag was dropped.
     pub fn previews(&self, flags: &[String]) -> (Option<String>, Option<String>) {
         if self.model.protocol() != self.surface {
             return (None, None);
@@ -329,7 +334,7 @@ impl<'a> Order<'a> {
     }
 }
 
-/// By whom a request of the vendor's own protocol is passed on.
+/// Describes the sender of a request that is passed on in the vendor's own protocol.
 fn sender<'a>(model: &'a Model, account_id: &'a str, without_reasoning: bool) -> Sender<'a> {
     let mut sold = PerTool::default();
     for tool in ServerTool::ALL {
@@ -346,7 +351,7 @@ fn sender<'a>(model: &'a Model, account_id: &'a str, without_reasoning: bool) ->
     }
 }
 
-/// What a translation is told, now.
+/// Returns the input of a translation, as of now.
 fn asked<'a>(
     model: &'a Model,
     surface: Protocol,
@@ -376,18 +381,18 @@ fn asked<'a>(
     }
 }
 
-/// A request said once more.
+/// A request that was encoded again.
 pub struct Said {
     pub body: Bytes,
     pub warnings: Vec<String>,
-    /// Of a translation.
+    /// Context of the response's translation.
     pub recall: Option<Recall>,
 }
 
-/// The same request without its reasoning, after the vendor refused that.
+/// Encodes the request without its reasoning, after the vendor refused that.
 ///
 /// # Errors
-/// It cannot be said without.
+/// Returns an error if the request cannot be encoded without its reasoning.
 pub fn without_thinking(again: &Again, model: &Model) -> Result<Said, Failure> {
     if model.passes(again.surface) {
         let outline = request::read(again.surface, &again.body)?;
@@ -452,7 +457,7 @@ pub fn without_thinking(again: &Again, model: &Model) -> Result<Said, Failure> {
     })
 }
 
-/// A thinking budget must stay below the output limit: lowered with it.
+/// Returns the lowered thinking budget, if it must be lowered: it must stay below the output limit.
 fn thinking_budget(settings: &Settings, outline: &Outline, limit: u64) -> Option<u64> {
     let budget = outline.thinking_budget?;
     let most = limit
@@ -461,15 +466,15 @@ fn thinking_budget(settings: &Settings, outline: &Outline, limit: u64) -> Option
     (budget > most).then_some(most)
 }
 
-/// The preview flag that lets a model think between its calls, by a budget larger than the output
-/// limit.
+/// Prefix of the preview flag that lets a model think between its tool calls, with a budget larger
+/// than the output limit.
 const INTERLEAVED: &str = "interleaved-thinking-";
 
-/// One of these preview flags lets the thinking budget exceed the output limit.
+/// Whether one of these preview flags lets the thinking budget exceed the output limit.
 pub(super) fn is_interleaved(flags: &[String]) -> bool {
     flags.iter().any(|flag| flag.starts_with(INTERLEAVED))
 }
 
-/// Preview flags that widen the context, and to how many tokens: beyond what a model of fewer was
-/// priced and held for.
+/// Preview flags that widen the context, and the number of tokens they allow. For a model with a
+/// smaller context, the quote and the hold would not cover that many tokens.
 const WIDER_CONTEXTS: &[(&str, u64)] = &[("context-1m-", 1_000_000)];

@@ -1,22 +1,24 @@
-//! The framing of a chunked body, judged strictly: RFC 9112 §7.1 without what it merely tolerates.
+//! A strict parser for the framing of a chunked body: RFC 9112 §7.1 without what it merely
+//! tolerates.
 //!
 //! Pingora's reader accepts a chunk without a size, blanks after the size, control characters in an
-//! extension and trailers that are no fields. A proxy in front may read those otherwise, and then
-//! one of the two sees a request that the other does not. So each byte passes here before Pingora
-//! acts on it. Must not keep a body's bytes; data of a chunk is skipped, not looked at.
+//! extension and trailers that are not fields. A proxy in front may read those differently, and
+//! then one of the two sees a request that the other does not. So each byte passes through this
+//! parser before Pingora acts on it. This file must not keep a body's bytes; it skips the data of a
+//! chunk.
 
-/// Digits of a chunk's size.
+/// Maximum number of digits in a chunk's size.
 const MAX_SIZE_DIGITS: u8 = 16;
-/// Bytes of one chunk's extension.
+/// Maximum number of bytes in one chunk's extension.
 const MAX_EXTENSION_BYTES: u16 = 256;
-/// Bytes of all trailers.
+/// Maximum number of bytes in all trailers.
 const MAX_TRAILER_BYTES: u16 = 8_192;
-/// Bytes of framing a body may have beyond [`FREE_BYTES_PER_CHUNK`] for each chunk and its own size
-/// once more.
+/// Maximum number of framing bytes in a body beyond [`FREE_BYTES_PER_CHUNK`] per chunk and as many
+/// bytes as the body has.
 const MAX_EXCESS_BYTES: i64 = 16_384;
 const FREE_BYTES_PER_CHUNK: i64 = 16;
 
-/// Where in the body the parser is.
+/// Position of the parser in the body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Size {
@@ -38,11 +40,11 @@ enum State {
     Done,
 }
 
-/// A chunked body on its way.
+/// Parser for the chunked body of one request.
 #[derive(Debug)]
 pub struct ChunkParser {
     state: State,
-    /// Of the size that is being read, then of the data that is still to come.
+    /// Chunk size parsed so far, then number of data bytes that are still missing.
     left: u64,
     trailer_bytes: u16,
     excess_bytes: i64,
@@ -62,10 +64,10 @@ impl ChunkParser {
         self.state == State::Done
     }
 
-    /// Reads on, and returns how many of `bytes` belong to the body.
+    /// Parses the next bytes, and returns how many of `bytes` belong to the body.
     ///
     /// # Errors
-    /// A sentence for the client: how the body is malformed.
+    /// Returns a sentence for the client that says how the body is malformed.
     pub fn read(&mut self, bytes: &[u8]) -> Result<usize, &'static str> {
         let mut at = 0;
         while at < bytes.len() && self.state != State::Done {
@@ -141,7 +143,7 @@ impl ChunkParser {
         }
     }
 
-    /// The size's line is whole.
+    /// Begins a chunk, after the line with its size.
     fn begin_chunk(&mut self) -> Result<State, &'static str> {
         if self.left == 0 {
             return Ok(State::TrailerStart);
@@ -191,12 +193,12 @@ fn line_feed(byte: u8) -> Result<(), &'static str> {
     }
 }
 
-/// What may stand in a field's value.
+/// Whether a byte is allowed in a field's value.
 fn is_text(byte: u8) -> bool {
     byte == b'\t' || (byte >= b' ' && byte != 0x7f)
 }
 
-/// What may stand in a field's name.
+/// Whether a byte is allowed in a field's name.
 fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
@@ -205,7 +207,7 @@ fn is_token(byte: u8) -> bool {
 mod tests {
     use super::*;
 
-    /// How many bytes belong to the body; `None` where it does not end.
+    /// Returns how many bytes belong to the body. `None` if it does not end.
     fn read(bytes: &[u8], pieces: usize) -> Result<Option<usize>, &'static str> {
         let mut parser = ChunkParser::new();
         let mut total = 0;

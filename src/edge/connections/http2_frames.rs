@@ -1,13 +1,14 @@
-//! The HTTP/2 frames that this process sends, as far as they refuse something.
+//! Observes the HTTP/2 frames that this process sends, to find those that refuse something.
 //!
-//! Pingora and its library for HTTP/2 end malformed streams and connections by themselves, and
-//! report it to nobody. What they send is the one trace of it: a reset, a farewell with an error,
-//! or a bare 400. Must not keep or change bytes.
+//! Pingora and its HTTP/2 library end malformed streams and connections by themselves and do not
+//! report it. What they send is the only trace: a RST_STREAM, a GOAWAY with an error, or a bare
+//! 400. This file must not keep or change bytes.
 
 use crate::telemetry::refusals::RefusalReason;
 
 const HEAD_BYTES: usize = 9;
-/// Bytes of a frame's payload that are looked at: a reset's code, a farewell's stream and code.
+/// Number of payload bytes that the observer keeps: the code of a RST_STREAM, the stream and code
+/// of a GOAWAY.
 const KEPT_BYTES: usize = 8;
 
 const HEADERS: u8 = 1;
@@ -19,8 +20,8 @@ const REFUSED_STREAM: u32 = 7;
 const CANCEL: u32 = 8;
 const ENHANCE_YOUR_CALM: u32 = 11;
 
-/// HPACK's static index of `:status: 400`. An answer of the gateway's own has more fields than
-/// that.
+/// HPACK's static index of `:status: 400`. A response that the gateway writes itself has more
+/// fields than that.
 const BARE_STATUS_400: u8 = 0x8c;
 /// `:status: 431` as HPACK has it the first time on a connection, and the first index of what it
 /// remembers afterwards. A bare status that is not in the static table is this one.
@@ -36,20 +37,20 @@ pub enum RefusedFrame {
     Answer(RefusalReason, u16),
 }
 
-/// Follows the frames of one connection.
+/// Observer of the frames of one connection.
 #[derive(Debug, Default)]
 pub struct FrameObserver {
-    /// Of the head, then of the payload that is kept.
+    /// Bytes of the frame's header, then of the payload that is kept.
     seen: [u8; HEAD_BYTES + KEPT_BYTES],
     filled: usize,
-    /// Bytes of the payload that are still to come, once the head is whole.
+    /// Number of payload bytes that are still missing, once the frame's header is complete.
     left: usize,
     /// The stream that was last answered by a bare status. Its reset is no second refusal.
     answered: [u8; 4],
 }
 
 impl FrameObserver {
-    /// Reads on, and calls `refused` for each frame that refuses something.
+    /// Parses the next bytes, and calls `refused` for each frame that refuses something.
     pub fn read(&mut self, mut bytes: &[u8], mut refused: impl FnMut(RefusedFrame)) {
         while !bytes.is_empty() {
             if self.filled < HEAD_BYTES {
@@ -79,7 +80,7 @@ impl FrameObserver {
         }
     }
 
-    /// Keeps bytes until so many are kept, and returns those behind.
+    /// Keeps bytes until `until` bytes are kept, and returns the rest.
     fn fill<'a>(&mut self, bytes: &'a [u8], until: usize) -> &'a [u8] {
         let wanted = bytes.len().min(until.saturating_sub(self.filled));
         let (now, after) = bytes.split_at(wanted);
@@ -109,7 +110,7 @@ impl FrameObserver {
             }
             RST_STREAM if self.stream() == self.answered => None,
             RST_STREAM => match code(0)? {
-                // How the gateway, or Pingora for it, ends what needs no more of its request.
+                // How the gateway, or Pingora for it, ends a request that it no longer needs.
                 NO_ERROR | CANCEL | REFUSED_STREAM => None,
                 ENHANCE_YOUR_CALM => Some(RefusedFrame::Error(
                     RefusalReason::Http2Flood,

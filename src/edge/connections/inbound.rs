@@ -1,15 +1,15 @@
-//! The bytes of one HTTP/1 connection that have been read, by the request they belong to.
+//! Assigns the bytes that were read from one HTTP/1 connection to their requests.
 //!
-//! Pingora keeps to itself what it has read of a header that it refuses, and of a body that it
-//! accepts too readily. So the bytes of the header that is being read are copied here, and freed
-//! once the request begins; a body's are only counted, or judged where they come in chunks. Must
-//! not hold bytes back from Pingora.
+//! Pingora does not expose the bytes of a header that it refuses, and accepts malformed bodies. So
+//! this file copies the bytes of the current header, and frees them once the request begins. It
+//! only counts the bytes of a body, or parses them if the body is chunked. It must not withhold
+//! bytes from Pingora.
 
 use super::chunked::ChunkParser;
 use crate::edge::framing::Flaw;
 use crate::telemetry::refusals::RefusalReason;
 
-/// What an HTTP/1 header says of its body.
+/// Framing of the body, according to an HTTP/1 header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BodyFraming {
     Length(u64),
@@ -18,7 +18,7 @@ pub enum BodyFraming {
 
 #[derive(Debug)]
 enum Body {
-    /// It is over, or there is none: what comes is the next header.
+    /// The body has ended, or there is none: the next bytes are the next header.
     None,
     Length(u64),
     Chunked(ChunkParser),
@@ -26,7 +26,7 @@ enum Body {
 
 #[derive(Debug)]
 pub struct Inbound {
-    /// What has come of the present header, and of requests behind it that are not begun.
+    /// Received bytes of the current header, and of requests after it that have not begun.
     unparsed: Vec<u8>,
     body: Body,
     flaw: Option<Flaw>,
@@ -41,20 +41,21 @@ impl Inbound {
         }
     }
 
-    /// The header that is being read, as far as it has come.
+    /// Returns the current header, as far as it has arrived.
     pub fn header(&self) -> &[u8] {
         &self.unparsed
     }
 
-    /// How the body that is being read is malformed.
+    /// Returns how the current body is malformed.
     pub fn flaw(&self) -> Option<Flaw> {
         self.flaw
     }
 
-    /// Bytes were read from the connection.
+    /// Processes bytes that were read from the connection.
     ///
     /// # Errors
-    /// They belong to a body that is malformed. Nothing behind them can be attributed to a request.
+    /// Returns the defect if the bytes belong to a malformed body. The bytes after it cannot be
+    /// assigned to a request.
     pub fn read(&mut self, bytes: &[u8]) -> Result<(), Flaw> {
         if let Some(flaw) = self.flaw {
             return Err(flaw);
@@ -66,10 +67,10 @@ impl Inbound {
         Ok(())
     }
 
-    /// Pingora has parsed this header.
+    /// Begins the body of a header that Pingora has parsed.
     ///
     /// # Errors
-    /// What has come of the body already is malformed.
+    /// Returns the defect if the part of the body that has arrived is malformed.
     pub fn begin_body(&mut self, header: &[u8], framing: BodyFraming) -> Result<(), Flaw> {
         let mut ahead = std::mem::take(&mut self.unparsed);
         let header_bytes = if ahead.starts_with(header) {
@@ -86,7 +87,7 @@ impl Inbound {
             return Ok(());
         }
         let of_body = self.body(&ahead[header_bytes..])?;
-        // A request that came together with the one before.
+        // The rest is a request that arrived together with the previous one.
         ahead.drain(..header_bytes + of_body);
         if !ahead.is_empty() {
             self.unparsed = ahead;
@@ -94,7 +95,7 @@ impl Inbound {
         Ok(())
     }
 
-    /// How many of `bytes` belong to the body.
+    /// Returns how many of `bytes` belong to the body.
     fn body(&mut self, bytes: &[u8]) -> Result<usize, Flaw> {
         let (taken, is_done) = match &mut self.body {
             Body::None => return Ok(0),
@@ -124,7 +125,7 @@ impl Inbound {
     }
 }
 
-/// Where a header ends that Pingora has repaired before it parsed it.
+/// Returns where a header ends that Pingora repaired before it parsed it.
 fn header_end(bytes: &[u8]) -> usize {
     let begin = bytes
         .iter()
@@ -159,7 +160,7 @@ mod tests {
             ];
             for piece in bytes.as_bytes().chunks(pieces) {
                 inbound.read(piece).unwrap();
-                // As Pingora does: the next header is parsed once the body before is over.
+                // Like Pingora: parse the next header once the previous body has ended.
                 while matches!(inbound.body, Body::None)
                     && inbound.header().starts_with(HEADER.as_bytes())
                 {

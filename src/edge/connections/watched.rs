@@ -1,8 +1,9 @@
-//! A client's connection: its header has a deadline and a size, and what Pingora refuses by itself
-//! leaves a trace.
+//! A client's connection: it enforces a deadline and a maximum size for a header, and records what
+//! Pingora refuses by itself.
 //!
-//! Hands everything on to the stream inside, but for one thing: the empty answer that Pingora
-//! writes to a malformed HTTP/1 request is replaced by the gateway's own. Must not hold bytes back.
+//! It forwards everything to the stream inside, with one exception: it replaces the empty response
+//! that Pingora writes to a malformed HTTP/1 request with the gateway's own. It must not withhold
+//! bytes.
 
 use super::Connection;
 use super::http2_frames::{FrameObserver, RefusedFrame};
@@ -24,17 +25,18 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::Sleep;
 
-/// What may come in one read behind the end of a header: its body, and the next request.
+/// Maximum number of bytes that one read may return after the end of a header: the body, and the
+/// next request.
 const BEHIND_A_HEADER: u64 = 65_536;
 
-/// How a connection for HTTP/2 begins.
+/// First bytes of an HTTP/2 connection.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// The protocol of a connection, as far as it is known.
+/// Protocol of a connection, as far as it is known.
 enum Protocol {
     Http1,
     Http2 {
-        /// Bytes of the preface that have come.
+        /// Number of preface bytes that have arrived.
         preface: usize,
         frames: FrameObserver,
     },
@@ -44,13 +46,14 @@ pub struct Watched {
     inner: Stream,
     connection: Arc<Connection>,
     protocol: Protocol,
-    /// Read while the protocol was found out, and still to be read by Pingora.
+    /// Bytes that were read to detect the protocol and that Pingora has not read yet.
     peeked: Vec<u8>,
-    /// Instead of Pingora's answer, and still to be written.
+    /// Rest of the response that replaces Pingora's.
     answer: Vec<u8>,
-    /// Bytes read of the present header, and of what came with it.
+    /// Number of bytes read of the current header, and of what arrived with it.
     header_bytes: u64,
-    /// Made when a header is waited for; set anew where it fires too early.
+    /// Timer for the current header. It is created when a header is due, and reset if it fires too
+    /// early.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
@@ -75,7 +78,7 @@ impl Watched {
         }
     }
 
-    /// Ready once the header that is being read has taken too long.
+    /// Ready once the current header has taken too long.
     fn poll_late(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
         loop {
             let Some(deadline) = self.connection.header_deadline() else {
@@ -111,7 +114,7 @@ impl Watched {
         io::Error::new(io::ErrorKind::TimedOut, detail)
     }
 
-    /// Looks at bytes that were read; none at the end of what the client sends.
+    /// Inspects bytes that were read. An empty slice means the end of the client's data.
     fn inspect(&mut self, bytes: &[u8]) -> io::Result<()> {
         if bytes.is_empty() {
             let is_http1 = matches!(self.protocol, Protocol::Http1);
@@ -153,7 +156,7 @@ impl Watched {
             return Ok(());
         }
         self.header_bytes = self.header_bytes.saturating_add(bytes as u64);
-        // A header a little over the limit is told so; this one is not read to its end.
+        // A header slightly above the limit gets a response. This one is not read to its end.
         if self.header_bytes
             > self
                 .connection
@@ -179,8 +182,8 @@ impl Watched {
         Ok(())
     }
 
-    /// Looks at bytes that are written. True where they are Pingora's answer to a malformed
-    /// request, which is replaced.
+    /// Inspects bytes that Pingora writes. Returns true if they are its response to a malformed
+    /// request, which the gateway replaces.
     fn observe(&mut self, bytes: &[u8]) -> bool {
         match &mut self.protocol {
             Protocol::Http1 if self.connection.is_serving() || !bytes.starts_with(b"HTTP/1.") => {
@@ -205,7 +208,7 @@ impl Watched {
         }
     }
 
-    /// Writes the gateway's own answer in the place of Pingora's.
+    /// Writes the gateway's own response instead of Pingora's.
     fn poll_answer(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.answer.is_empty() {
             let written = ready!(Pin::new(&mut self.inner).poll_write(context, &self.answer))?;
@@ -217,8 +220,8 @@ impl Watched {
         Poll::Ready(Ok(()))
     }
 
-    /// Reads from the client until it is clear whether it speaks HTTP/2, and keeps what it read.
-    /// False at the end.
+    /// Reads from the client until it is clear whether it speaks HTTP/2, and keeps the bytes.
+    /// Returns false at the end of the client's data.
     async fn peek(&mut self) -> io::Result<bool> {
         let mut buffer = [0; PREFACE.len()];
         while self.peeked.len() < PREFACE.len() && PREFACE.starts_with(&self.peeked) {
@@ -253,7 +256,8 @@ impl AsyncRead for Watched {
             match Pin::new(&mut this.inner).poll_read(context, buffer) {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                // As if the client had closed: Pingora then ends the connection without an error.
+                // Report an end of data, as if the client had closed: Pingora then ends the
+                // connection without an error.
                 Poll::Pending
                     if from_peeked == 0 && this.connection.poll_closing(context.waker()) =>
                 {
@@ -322,15 +326,16 @@ impl AsyncWrite for Watched {
 
 #[async_trait]
 impl Peek for Watched {
-    /// How Pingora looks for HTTP/2's preface. It waits for as many bytes as can be told apart from
-    /// it, and no longer.
+    /// Pingora's check for the HTTP/2 preface. It waits only for as many bytes as it needs to tell
+    /// the protocols apart.
     async fn try_peek(&mut self, buffer: &mut [u8]) -> io::Result<bool> {
         let connection = Arc::clone(&self.connection);
         let peeked = async {
             tokio::select! {
                 biased;
                 peeked = self.peek() => peeked,
-                // It gives way to others, though it has never said anything.
+                // The connection is closed to make room for others, although it has never sent
+                // anything.
                 () = poll_fn(|context| connection.poll_closed(context)) => Ok(false),
             }
         };
@@ -359,7 +364,7 @@ impl Peek for Watched {
 impl Shutdown for Watched {
     async fn shutdown(&mut self) {
         if !self.answer.is_empty() {
-            // The client may have closed its connection; then nobody reads the answer.
+            // The client may have closed its connection; then nobody reads the response.
             let _ = poll_fn(|context| self.poll_answer(context)).await;
             let _ = self.inner.flush().await;
         }

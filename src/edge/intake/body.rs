@@ -1,7 +1,6 @@
-//! Reading the client's body whole, under a limit of bytes and of time, and as plain as it was
-//! before it was coded.
+//! Reads the client's body whole, within limits on bytes and time, and removes its content coding.
 //!
-//! Must not judge what it says. Next: `intake/coding.rs`.
+//! This file must not interpret the body. Next: `intake/coding.rs`.
 
 use super::body_share::BodyShare;
 use super::coding::{self, Coding};
@@ -17,11 +16,12 @@ use std::pin::pin;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Reads the request's body whole, under a limit of bytes and of time.
+/// Reads the request's body whole, within limits on bytes and time.
 ///
 /// # Errors
-/// 413 past the limit, 408 past the time or below the rate, 400 where the client broke off or the
-/// body's coding is unknown, or not what it says; 429 or 503 where too much is held already.
+/// Returns 413 above the size limit; 408 after the time limit or below the minimum rate; 400 if the
+/// client broke off, or if the body's coding is unknown or does not match the body; 429 or 503 if
+/// too many bytes are held already.
 pub async fn read_body(
     session: &mut Session,
     share: &mut BodyShare,
@@ -47,7 +47,7 @@ pub async fn read_body(
     let body = read
         .unwrap_or_else(|_| Err(Failure::of(Kind::BodyTimeout)))
         .inspect_err(|_| {
-            // Where the body ends is not known: what comes next is no request.
+            // The gateway does not know where the body ends, so the next bytes are not a request.
             session.set_keepalive(None);
         })?;
     let Some(known) = coding else {
@@ -73,15 +73,15 @@ pub async fn read_body(
     )
 }
 
-/// A body as it came, but plain where it is small.
+/// A received body. A small one is decoded already.
 pub struct ReceivedBody {
     coding: Option<Coding>,
     bytes: Bytes,
 }
 
 impl ReceivedBody {
-    /// The work of reading the body, as [`pool::work_of`] gives it. That of a body that is not decoded
-    /// yet is not known and counts as large.
+    /// Returns the number of bytes to process in order to read the body. Before a large body is
+    /// decoded, the number is unknown and the result is the maximum.
     pub fn work(&self) -> usize {
         match self.coding {
             Some(_) => usize::MAX,
@@ -89,10 +89,10 @@ impl ReceivedBody {
         }
     }
 
-    /// The plain body.
+    /// Returns the decoded body.
     ///
     /// # Errors
-    /// As of [`coding::decode`].
+    /// Returns the errors of [`coding::decode`].
     pub fn into_plain(self, limits: &EdgeLimits, share: &mut BodyShare) -> Result<Bytes, Failure> {
         match self.coding {
             None => Ok(self.bytes),
@@ -101,7 +101,7 @@ impl ReceivedBody {
     }
 }
 
-/// The body's length in bytes as its header announces it; `None` where it does not.
+/// Returns the body's length in bytes as its header declares it. `None` if the header does not.
 pub fn announced_bytes(session: &Session) -> Option<u64> {
     session
         .req_header()
@@ -113,15 +113,16 @@ pub fn announced_bytes(session: &Session) -> Option<u64> {
         .ok()
 }
 
-/// A body as it comes. Memory is taken for what has come, up to twice that, whatever was announced.
+/// A body that is being received. It allocates at most twice the received bytes, whatever length
+/// the client declared.
 struct Pieces {
     announced: u64,
-    /// A body that came in one piece is not copied.
+    /// A body that arrives in one piece is not copied.
     first: Bytes,
     all: BytesMut,
 }
 
-/// The least capacity of a body of several pieces, in bytes.
+/// Minimum capacity of a body of several pieces, in bytes.
 const CAPACITY_MIN: usize = 16_384;
 
 impl Pieces {
@@ -165,11 +166,11 @@ impl Pieces {
     }
 }
 
-/// Reads the body of a request for a page, which Pingora then sends to the sidecar from its retry
+/// Reads the body of a request for a page. Pingora then sends it to the sidecar from its retry
 /// buffer of 64 KiB.
 ///
 /// # Errors
-/// As [`read_body`]; a coded body is the sidecar's to refuse.
+/// Returns the errors of [`read_body`], except that the sidecar refuses a coded body itself.
 pub async fn read_page_body(
     session: &mut Session,
     share: &mut BodyShare,
@@ -200,10 +201,10 @@ pub async fn read_page_body(
         .inspect_err(|_| session.set_keepalive(None))
 }
 
-/// The slowest that a body may come.
+/// Minimum rate at which a body must arrive.
 struct Pace {
     window: Duration,
-    /// Bytes that must come in each window.
+    /// Minimum number of bytes in each window.
     least: u64,
     came: u64,
     until: Instant,
@@ -244,7 +245,7 @@ impl Pace {
     }
 }
 
-/// A client that waits for `100 Continue` gets it, and its connection stays alive.
+/// Sends `100 Continue` to a client that waits for it, and keeps its connection alive.
 async fn accept_expectation(session: &mut Session) -> Result<(), Failure> {
     if session
         .req_header_mut()
@@ -253,8 +254,8 @@ async fn accept_expectation(session: &mut Session) -> Result<(), Failure> {
     {
         return Ok(());
     }
-    // Pingora closes a connection whose response began before the body's end; an interim one is no
-    // such response.
+    // Pingora closes a connection whose response began before the end of the body. An interim
+    // response must not count as that.
     let close_early = |session: &mut Session, on: bool| {
         if let HttpSession::H1(h1) = session.downstream_session.as_mut() {
             h1.set_close_on_response_before_downstream_finish(on);

@@ -1,8 +1,7 @@
-//! Memory that request bodies take: in this process, and of it for each account and each client
-//! connection.
+//! The memory that request bodies take: in this process, and per account and client connection.
 //!
-//! It counts bytes that have come, never bytes that a client announced: who announces much and
-//! sends little takes no room from others. Must not read bodies.
+//! It counts bytes that have arrived, never bytes that a client declared: a client that declares
+//! much and sends little takes no memory from others. This file must not read bodies.
 
 use crate::edge::EdgeLimits;
 use crate::protocol::failure::{Failure, Kind};
@@ -10,10 +9,10 @@ use crate::telemetry::METRICS;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes of request bodies that the whole process, one account or one connection holds.
+/// Number of request body bytes that the whole process, one account or one connection holds.
 pub type BodyBytes = Arc<AtomicU64>;
 
-/// Who holds the bytes of one request.
+/// The counters that the bytes of one request belong to.
 #[derive(Default)]
 pub struct BodyHolders {
     pub process: BodyBytes,
@@ -22,7 +21,7 @@ pub struct BodyHolders {
     pub connection: Option<BodyBytes>,
 }
 
-/// The bytes that one request holds; given back when it is dropped.
+/// The bytes that one request holds. Dropping it releases them.
 #[derive(Default)]
 pub struct BodyShare {
     holders: BodyHolders,
@@ -30,7 +29,7 @@ pub struct BodyShare {
     bytes: u64,
 }
 
-/// The most that each holder may hold, in bytes.
+/// Maximum number of bytes per holder.
 #[derive(Debug, Clone, Copy, Default)]
 struct ShareLimits {
     process: u64,
@@ -39,7 +38,7 @@ struct ShareLimits {
 }
 
 impl ShareLimits {
-    /// A share holds at least one body of the largest size.
+    /// Each share has space for at least one body of the maximum size.
     fn new(limits: &EdgeLimits) -> Self {
         let room = limits.bodies_in_flight_bytes;
         let part = |percent: u64| (room / 100).saturating_mul(percent).max(limits.body_bytes);
@@ -60,11 +59,11 @@ impl BodyShare {
         }
     }
 
-    /// Counts what a request keeps beyond the body that was read: a translation may be longer than
-    /// its original, and both may be kept.
+    /// Counts what a request keeps in addition to the body that was read: a translation may be
+    /// longer than its original, and the gateway may keep both.
     ///
     /// # Errors
-    /// As [`BodyShare::grow`].
+    /// Returns the errors of [`BodyShare::grow`].
     pub fn cover(&mut self, bytes: u64) -> Result<(), Failure> {
         match bytes.checked_sub(self.bytes) {
             Some(more) if more > 0 => self.grow(more),
@@ -72,11 +71,11 @@ impl BodyShare {
         }
     }
 
-    /// Counts `bytes` more. They stay counted where that is refused, until the share is dropped.
+    /// Counts `bytes` more. After an error they stay counted until the share is dropped.
     ///
     /// # Errors
-    /// 429 where the account or the connection holds more than its share, 503 where the process
-    /// holds too much.
+    /// Returns 429 if the account or the connection holds more than its share, and 503 if the
+    /// process holds too much.
     pub fn grow(&mut self, bytes: u64) -> Result<(), Failure> {
         self.bytes = self.bytes.saturating_add(bytes);
         METRICS.bodies_in_flight_bytes.add(gauge_value(bytes));
@@ -89,10 +88,10 @@ impl BodyShare {
         self.check(connection, account, add(&self.holders.process), self.bytes)
     }
 
-    /// Counts memory that a job on the body needs while it runs.
+    /// Counts the memory that a job on the body needs, while the job runs.
     ///
     /// # Errors
-    /// As [`BodyShare::grow`], or the job's own.
+    /// Returns the errors of [`BodyShare::grow`], or the job's own error.
     pub fn during<T>(
         &mut self,
         bytes: u64,
@@ -120,11 +119,11 @@ impl BodyShare {
         }
     }
 
-    /// Whether a body of this announced length would fit beside what is held now; nothing is
-    /// counted.
+    /// Checks whether a body of this declared length would fit next to what is held now. Counts
+    /// nothing.
     ///
     /// # Errors
-    /// As [`BodyShare::grow`].
+    /// Returns the errors of [`BodyShare::grow`].
     pub fn check_announced(&self, bytes: u64) -> Result<(), Failure> {
         let with = |held: &AtomicU64| held.load(Ordering::Acquire).saturating_add(bytes);
         let connection = self.holders.connection.as_deref().map(with);
@@ -137,8 +136,9 @@ impl BodyShare {
         )
     }
 
-    /// A request whose account, or connection, holds nothing else may pass their shares: a share
-    /// divides the room among several requests, and must not refuse one that would fit alone.
+    /// A request whose account or connection holds nothing else may exceed their shares: a share
+    /// divides the memory among several requests, and must not refuse a request that would fit
+    /// alone.
     fn check(
         &self,
         connection: Option<u64>,
@@ -204,7 +204,7 @@ mod tests {
         }
     }
 
-    /// A world of one process.
+    /// The counters of one process.
     #[derive(Default)]
     struct Room(BodyBytes);
 

@@ -1,8 +1,8 @@
-//! A body's content coding, taken off under the limit of what it may become.
+//! Removes the content coding of a body, within a limit on the decoded size.
 //!
-//! Decoded piece by piece into one bounded place, so that a few bytes that stand for many cost no
-//! more than the limit. The caller chooses a thread that may take its time. Must not judge what the
-//! body says: one that was cut off is no JSON.
+//! The body is decoded piece by piece into one bounded buffer, so that a few bytes that decode to
+//! many cost no more than the limit. The caller chooses a thread that may take its time. This file
+//! must not interpret the body; a body that was cut off will not parse as JSON.
 
 use super::body_share::BodyShare;
 use crate::edge::EdgeLimits;
@@ -11,7 +11,7 @@ use bytes::Bytes;
 use flate2::write::{MultiGzDecoder, ZlibDecoder};
 use std::io::{self, Write};
 
-/// The largest window that a zstd body may ask for, as a power of two: the most that the coding's
+/// Maximum window that a zstd body may request, as a power of two: the maximum that the coding's
 /// registration allows.
 const ZSTD_WINDOW_LOG: u32 = 23;
 const BROTLI_BUFFER: usize = 8_192;
@@ -25,10 +25,10 @@ pub enum Coding {
 }
 
 impl Coding {
-    /// What a `content-encoding` names; `None` for one that changes nothing.
+    /// Parses a `content-encoding`. Returns `None` for one that changes nothing.
     ///
     /// # Errors
-    /// It names another, or several.
+    /// Returns an error for an unknown coding or several codings.
     pub fn named(name: &[u8]) -> Result<Option<Self>, Failure> {
         let name = name.trim_ascii();
         let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
@@ -46,10 +46,12 @@ impl Coding {
     }
 }
 
-/// The body without its coding. What it becomes counts beside what it was, for both are held.
+/// Returns the decoded body. The decoded bytes count in addition to the coded ones, because the
+/// gateway holds both.
 ///
 /// # Errors
-/// 413 past the limit, 400 where it is not of this coding, 503 where the process holds too much.
+/// Returns 413 above the size limit, 400 if the body does not have this coding, and 503 if the
+/// process holds too much.
 pub fn decode(
     coding: Coding,
     coded: &[u8],
@@ -71,11 +73,11 @@ pub fn decode(
     }
 }
 
-/// The same where neither the body nor what it becomes is large; `None` where one is. What it
-/// becomes is not counted.
+/// Decodes a body that is small both before and after. Returns `None` if either is large. The
+/// decoded bytes are not counted.
 ///
 /// # Errors
-/// 400 where it is not of this coding.
+/// Returns 400 if the body does not have this coding.
 pub fn decode_small(
     coding: Coding,
     coded: &[u8],
@@ -132,11 +134,11 @@ fn pump(coding: Coding, coded: &[u8], plain: &mut Plain<'_>) -> io::Result<()> {
     }
 }
 
-/// Where the decoded bytes go, and no more of them than may.
+/// Collects the decoded bytes, up to a limit.
 struct Plain<'a> {
     bytes: Vec<u8>,
     bytes_max: u64,
-    /// What they are counted in.
+    /// Counter of the decoded bytes.
     share: Option<&'a mut BodyShare>,
     stopped: Option<Failure>,
 }

@@ -1,9 +1,9 @@
-//! The rest of a body whose request was answered before it was read.
+//! Reads the rest of a body whose request was answered before the body was read.
 //!
-//! A connection that is closed while its client still sends is reset, and a reset may destroy the
-//! answer before the client has read it; over HTTP/2 some clients take an early end of their stream
-//! for a failure. So the rest is read and thrown away, for a bounded time. Must not keep what it
-//! reads.
+//! If the gateway closes a connection while the client still sends, the connection is reset, and a
+//! reset may destroy the response before the client has read it. Over HTTP/2 some clients treat an
+//! early end of their stream as a failure. So the gateway reads and discards the rest for a bounded
+//! time. This file must not keep what it reads.
 
 use super::body::announced_bytes;
 use http::header;
@@ -11,13 +11,13 @@ use pingora::protocols::http::ServerSession as HttpSession;
 use pingora::proxy::Session;
 use std::time::Duration;
 
-/// How long the rest of a body is read.
+/// Maximum time for which the gateway reads the rest of a body.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(2);
-/// The longest announced body after which an HTTP/1 connection stays open, in bytes.
+/// Maximum declared body length after which an HTTP/1 connection stays open, in bytes.
 const KEEP_ALIVE_BODY_BYTES: u64 = 65_536;
 
-/// Lets the connection outlive an answer that comes before the end of a short body. To be called
-/// before that answer.
+/// Keeps the connection open after a response that precedes the end of a short body. Call it before
+/// that response.
 pub fn keep_alive_past_body(session: &mut Session) {
     let waits = session.req_header().headers.contains_key(header::EXPECT);
     let is_short = announced_bytes(session).is_some_and(|bytes| bytes <= KEEP_ALIVE_BODY_BYTES);
@@ -29,8 +29,8 @@ pub fn keep_alive_past_body(session: &mut Session) {
     }
 }
 
-/// Reads the rest of the body of a request that has been answered. Where it does not end in time,
-/// an HTTP/1 connection is closed; HTTP/2 resets the stream by itself.
+/// Reads the rest of the body of an answered request. If it does not end in time, an HTTP/1
+/// connection is closed; HTTP/2 resets the stream by itself.
 pub async fn discard_body(session: &mut Session) {
     let downstream = session.downstream_session.as_mut();
     if downstream.is_body_done() {

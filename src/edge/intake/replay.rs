@@ -1,8 +1,8 @@
-//! The session that stands in the place of the client's: it replays the body, holds the answer's
-//! head back, watches the time, and reads the vendor on after the client has left.
+//! The session that replaces the client's: it replays the body, withholds the head of the response,
+//! enforces the deadlines, and continues to read from the vendor after the client has disconnected.
 //!
-//! Implements a trait that is internal to Pingora: the version is pinned for it. Must not judge
-//! what the bytes say.
+//! It implements a trait that is internal to Pingora, whose version is pinned for that reason. This
+//! file must not interpret the bytes.
 
 use super::body_share::BodyShare;
 use super::{Deadlines, Ended, Progress, Shared};
@@ -29,51 +29,52 @@ use tokio::time::Sleep;
 type MessageStream =
     Box<dyn futures_core::Stream<Item = Result<Bytes>> + Unpin + Send + Sync + 'static>;
 
-/// Asks [`Replay`] through `shutdown`, the one call that reaches it, to hand the session inside
-/// back.
+/// Code that asks [`BufferedDownstream`] to return the session inside. It is sent through
+/// `shutdown`, the one call that reaches the wrapper.
 pub const HAND_BACK: u32 = 0x6877_6261;
-/// After the answer's last event, how long the vendor may take to end its body.
+/// Time that the vendor has to end its body after the last event of the response.
 const TAIL: Duration = Duration::from_secs(1);
-/// How long the rest of a complete answer is waited for: the usage since the vendor's last byte,
-/// the last event since the usage.
+/// How long the gateway waits for the rest of a complete response: for the usage, since the
+/// vendor's last byte; for the last event, since the usage.
 const ENDING_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long the body of an answer with an error status is waited for: the status alone says most of
-/// it.
+/// How long the gateway waits for the body of an error response. The status alone carries most of
+/// the information.
 const ERROR_BODY: Duration = Duration::from_secs(5);
-/// The longest opening of a stream that goes out with a keep-alive, in bytes: both must fit into
-/// the connection's buffer.
+/// Maximum size of a withheld stream opening that is sent with a keep-alive, in bytes: both must
+/// fit into the connection's buffer.
 const OPENING_AT_ONCE_BYTES_MAX: usize = 16_384;
-/// A write that took longer means that the client does not read.
+/// A write that takes longer means that the client does not read.
 const BLOCKED: Duration = Duration::from_secs(1);
-/// For so long after such a write, a vendor's failure is the client's doing.
+/// Time after such a write during which a vendor's failure counts as caused by the client.
 const BLOCKED_COUNTS_FOR: Duration = Duration::from_secs(5);
-/// A body goes to an HTTP/2 vendor in pieces of this size: what fits into the window that a stream
-/// has from the start (RFC 9113, section 6.9.2). Between two of them Pingora handles the vendor's
-/// answer, which may come before it read the whole body, and this session watches the time.
+/// Size of the pieces in which a body is sent to an HTTP/2 vendor: the initial window of a stream
+/// (RFC 9113, section 6.9.2). Between two pieces Pingora handles the vendor's response, which may
+/// arrive before the vendor has read the whole body, and this session checks the deadlines.
 const H2_PIECE_BYTES: usize = 65_535;
 
 pub struct Replay {
-    /// `None` only after it was handed back; nothing calls then.
+    /// `None` only after the session was handed back. Pingora calls nothing here after that.
     inner: Option<Box<HttpSession>>,
-    /// Let go once the answer has begun: there is no further attempt then.
+    /// Dropped once the response has begun, because no further attempt follows.
     body: Option<(Bytes, BodyShare)>,
-    /// The rest of a body that goes to an HTTP/2 vendor in pieces, and the attempt that it belongs
+    /// Rest of a body that is sent to an HTTP/2 vendor in pieces, and the attempt that it belongs
     /// to.
     unsent: Option<(u32, Bytes)>,
     shared: Arc<Shared>,
-    /// The answer's head waits for the first bytes, so that until then another attempt, another
-    /// status and late headers are possible.
+    /// Head of the response, withheld until the first bytes arrive. Until then another attempt,
+    /// another status and deferred headers are possible.
     held_head: Option<Box<ResponseHeader>>,
     deadlines: Deadlines,
     last_progress: Instant,
-    /// When anything was last written to the client, or the vendor's head came.
+    /// When the gateway last wrote to the client, or the vendor's head arrived.
     last_written: Instant,
-    /// The attempt whose vendor's head came, and whether it begins a stream.
+    /// Number of the attempt whose vendor's head has arrived. `streams`: whether that head begins a
+    /// stream.
     head_of: Option<u32>,
     streams: bool,
-    /// The head that came has an error status.
+    /// Whether the head has an error status.
     is_error: bool,
-    /// Never later than the next deadline; set anew only when it fires, not at every event.
+    /// Fires no later than the next deadline. It is reset only when it fires, not at every event.
     timer: Pin<Box<Sleep>>,
 }
 
@@ -115,7 +116,7 @@ impl Replay {
         self.inner.as_deref_mut().expect("the session inside")
     }
 
-    /// The running attempt's vendor has begun to answer.
+    /// Whether the running attempt's vendor has begun to answer.
     fn head_seen(&self, progress: &Progress) -> bool {
         self.head_of == Some(progress.attempt)
     }
@@ -128,8 +129,8 @@ impl Replay {
             _ => (self.deadlines.total, Ended::Total),
         };
         if let Some(completed) = progress.completed_at {
-            // Not from the vendor's last byte: one that never ends its body must not keep the
-            // client from the end.
+            // Counts from the completed response, not from the vendor's last byte: a vendor that
+            // never ends its body must not withhold the end from the client.
             let tail = if progress.hung_up {
                 Duration::ZERO
             } else {
@@ -164,7 +165,7 @@ impl Replay {
         if silent.0 < total.0 { silent } else { total }
     }
 
-    /// When a sign of life is due to a client that waits for the next event.
+    /// Returns when a client that waits for the next event is due a keep-alive.
     fn keep_alive_at(&self) -> Option<Instant> {
         let (progress, has_sign) = {
             let state = self.shared.lock();
@@ -175,21 +176,21 @@ impl Replay {
         waits.then_some(self.last_written + self.deadlines.keep_alive)
     }
 
-    /// Whatever comes next: a deadline, or a sign of life.
+    /// Returns when the timer must fire: for a deadline or for a keep-alive, whichever comes first.
     fn wake(&self) -> Instant {
         let deadline = self.deadline().0;
         self.keep_alive_at().map_or(deadline, |at| at.min(deadline))
     }
 
-    /// What is written to a client that waits. From then on the status stands, so what was kept
-    /// back of the stream's opening goes first; but not what is too long to be written in one go,
-    /// nor what is to be kept for an idempotency key.
+    /// Returns what the gateway writes to a client that waits. From then on the status is fixed, so
+    /// the withheld opening of the stream goes first; unless the opening is too long for one write,
+    /// or is recorded for an idempotency key.
     fn sign_of_life(&self) -> Option<Bytes> {
         let mut state = self.shared.lock();
         if !state.opening.is_empty()
             && (state.opening.len() > OPENING_AT_ONCE_BYTES_MAX || state.keyed.is_some())
         {
-            // What is numbered would stand before events that have lower numbers.
+            // A numbered event would precede events with lower numbers.
             return state.keep_alive.as_ref().map(SignOfLife::bytes_beside);
         }
         let sign = state.keep_alive.as_ref().map(SignOfLife::bytes)?;
@@ -201,9 +202,9 @@ impl Replay {
         })
     }
 
-    /// Tells the client that the vendor is still at it. Polled once and never awaited, for Pingora
-    /// drops the future this runs in whenever the vendor's next bytes come: the few bytes fit into
-    /// the connection's own buffer, which every other write has left empty.
+    /// Sends the client a keep-alive. The write is polled once and never awaited, because Pingora
+    /// drops this future whenever the vendor's next bytes arrive. The few bytes fit into the
+    /// connection's own buffer, which every other write has left empty.
     async fn keep_alive(&mut self) {
         let Some(sign) = self.sign_of_life() else {
             return;
@@ -225,7 +226,8 @@ impl Replay {
         }
     }
 
-    /// Ends the request where a deadline has passed; else does what is due and sets the timer anew.
+    /// Ends the request if a deadline has passed. Otherwise sends a due keep-alive and resets the
+    /// timer.
     async fn expired(&mut self) -> Option<Box<Error>> {
         let (deadline, ended) = self.deadline();
         let now = Instant::now();
@@ -255,8 +257,8 @@ impl Replay {
         self.inner_mut().set_keepalive(None);
     }
 
-    /// Brings the timer forward where the next deadline has come nearer; a later one is set when it
-    /// fires.
+    /// Moves the timer forward if the next deadline is now earlier. A later deadline is set when
+    /// the timer fires.
     fn advance_timer(&mut self) {
         let wake = self.wake().into();
         if self.timer.deadline() > wake {
@@ -264,7 +266,7 @@ impl Replay {
         }
     }
 
-    /// The vendor's head of this attempt came.
+    /// Records the vendor's head of this attempt.
     fn begin(&mut self, head: &ResponseHeader) {
         let kind = head.headers.get(header::CONTENT_TYPE);
         self.streams = head.status == 200
@@ -274,13 +276,13 @@ impl Replay {
         self.last_written = Instant::now();
     }
 
-    /// The body of the attempts to come, until the answer has begun.
+    /// Returns the body for the next attempts, until the response has begun.
     fn attempt_body(&self) -> Option<Bytes> {
         let replaced = self.shared.lock().body.clone();
         replaced.or_else(|| self.body.as_ref().map(|(body, _)| body.clone()))
     }
 
-    /// What the running attempt's HTTP/2 vendor still has to get.
+    /// Returns what the running attempt's HTTP/2 vendor has not received yet.
     fn unsent_body(&mut self) -> Option<&mut Bytes> {
         let progress = self.shared.lock().progress;
         if !progress.is_h2 {
@@ -305,22 +307,22 @@ impl Replay {
         Some(rest.split_to(length))
     }
 
-    /// There is no further attempt.
+    /// Drops the bodies, because no further attempt follows.
     fn let_bodies_go(&mut self) {
         self.body = None;
         self.shared.lock().body = None;
     }
 
-    /// The tasks that go to the client now, and why it cannot go on behind them. The head is held
-    /// until the first bytes are there.
+    /// Returns the tasks that go to the client now, and the error that prevents further ones.
+    /// Withholds the head until the first bytes arrive.
     fn outgoing(&mut self, tasks: Vec<HttpTask>) -> (Vec<HttpTask>, Option<Box<Error>>) {
         let mut out = Vec::with_capacity(tasks.len() + 1);
         for task in tasks {
             match task {
                 HttpTask::Header(head, end) if !head.status.is_informational() => {
                     if end {
-                        // Pingora shows the body filters nothing then, and no model answers with
-                        // nothing.
+                        // Pingora does not call the body filters in this case, and no model answers
+                        // with an empty body.
                         let error = Error::explain(
                             ErrorType::InvalidHTTPHeader,
                             "an answer without a body",
@@ -332,7 +334,7 @@ impl Replay {
                 }
                 HttpTask::Header(..) => {}
                 HttpTask::Body(data, false) if data.as_ref().is_none_or(Bytes::is_empty) => {}
-                // The body filters saw no end, so the answer was never understood as whole.
+                // The body filters saw no end, so the gateway never parsed a complete response.
                 HttpTask::Trailer(_) | HttpTask::Done if !self.is_over() => {
                     let error = Error::explain(
                         ErrorType::ConnectionClosed,
@@ -358,10 +360,11 @@ impl Replay {
         (out, None)
     }
 
-    /// How a stream ends whose vendor has broken off: cleanly where it was over, else with a
-    /// failure that the client can read, for a body that just ends passes for a whole answer.
-    /// `None` where nothing has gone out or is about to, it was no stream, or the model has
-    /// finished: then the end is made in its own words.
+    /// Returns the end of a stream whose vendor has broken off: a clean end if the response was
+    /// complete, otherwise a failure that the client can read, because a body that just ends looks
+    /// like a complete response. Returns `None` if nothing has gone out or is about to, if it was
+    /// no stream, or if the model has finished: then the gateway writes the end that the model's
+    /// protocol requires.
     fn broken_off(&mut self, goes_out: bool) -> Option<HttpTask> {
         self.shared.vendor_failed();
         let mut state = self.shared.lock();
@@ -378,7 +381,7 @@ impl Replay {
                 ))
             }
         };
-        // Whoever reads of the vendor's failure finds the key free.
+        // A client that reads of the vendor's failure must find its idempotency key free.
         let freed = if state.progress.client_is_the_cause() {
             None
         } else {
@@ -388,7 +391,7 @@ impl Replay {
         Some(HttpTask::Body(last, true))
     }
 
-    /// The answer was given whole, or told as a failure.
+    /// Whether the client has the whole response, or a failure.
     fn is_over(&self) -> bool {
         self.shared.lock().progress.completed
     }
@@ -410,7 +413,8 @@ impl Replay {
     }
 
     async fn write(&mut self, tasks: Vec<HttpTask>) -> Result<bool> {
-        // The last byte leaves once the answer is kept for whoever asks again.
+        // The last byte leaves only once the response is stored for a client that repeats the
+        // request.
         self.shared.decided().await;
         let end = tasks.iter().any(HttpTask::is_end);
         let began = Instant::now();
@@ -427,9 +431,9 @@ impl Replay {
             failpoint::pass(Point::LastByteSent);
         }
         match written {
-            // A body with a length is over with its last byte. Pingora then watches no more
-            // deadline, and would wait for as long as the vendor keeps its own body open: so it is
-            // told of the end only once the vendor's has come.
+            // A body with a known length ends with its last byte. Pingora then checks no deadline
+            // and would wait for as long as the vendor keeps its own body open. So the gateway
+            // reports the end to Pingora only once the vendor's body has ended.
             Some(is_over) => Ok(is_over && end),
             None => {
                 self.client_left();
@@ -438,8 +442,8 @@ impl Replay {
         }
     }
 
-    /// Writes to the client. `None`: its connection failed, it did not read for too long, or the
-    /// process ends.
+    /// Writes to the client. Returns `None` if its connection failed, if it did not read for too
+    /// long, or if the process ends.
     async fn write_in_time(&mut self, tasks: Vec<HttpTask>) -> Option<bool> {
         let until = Instant::now() + self.deadlines.client_write;
         let shutdown = Arc::clone(&self.deadlines.shutdown);
@@ -457,8 +461,8 @@ impl Replay {
     }
 }
 
-/// A panic ends the request's task. The client's session outlives it, so that the client can be
-/// answered.
+/// A panic ends the request's task. The client's session outlives it, so that the gateway can
+/// answer the client.
 impl Drop for Replay {
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -553,8 +557,8 @@ impl CustomSession for Replay {
         }
     }
 
-    /// Nothing of the body is left to be read. The client's was read whole before this session was
-    /// put in place; an HTTP/2 vendor gets it in pieces.
+    /// Whether nothing of the body is left to read. The gateway read the client's body whole before
+    /// it installed this session; an HTTP/2 vendor gets it in pieces.
     fn is_body_done(&mut self) -> bool {
         self.unsent_body().is_none()
     }
@@ -568,13 +572,14 @@ impl CustomSession for Replay {
         self.body.as_ref().is_none_or(|(body, _)| body.is_empty())
     }
 
-    /// Watches for the client's leaving while the vendor answers. That does not end the request:
-    /// the vendor is read on until its usage is known or the time for it is over.
+    /// Watches for the client to disconnect while the vendor answers. A disconnect does not end the
+    /// request: the gateway reads from the vendor until it knows the usage or the time for that is
+    /// over.
     async fn read_body_or_idle(&mut self, _no_body_expected: bool) -> Result<Option<Bytes>> {
         if let Some(piece) = self.next_piece() {
             return self.expired().await.map_or(Ok(Some(piece)), Err);
         }
-        // Pingora asks for more of the body once it has passed all of it on.
+        // Pingora asks for more of the body only after it has passed on all of it.
         self.shared.set_sent();
         let corked = self.shared.lock().corked.take();
         if let Some(corked) = corked {
@@ -626,9 +631,10 @@ impl CustomSession for Replay {
     fn retry_buffer_truncated(&self) -> bool {
         false
     }
-    /// What Pingora sends before it waits for anything: over HTTP/1.1 the whole body. Over HTTP/2
-    /// nothing, for where that failed, an answer that has come meanwhile would be lost: a vendor
-    /// may answer, and reset the stream, before it read the body (RFC 9113, section 8.1).
+    /// Returns what Pingora sends before it waits for anything: over HTTP/1.1 the whole body, over
+    /// HTTP/2 nothing. If sending failed over HTTP/2, a response that has arrived meanwhile would
+    /// be lost: a vendor may answer and reset the stream before it reads the body (RFC 9113,
+    /// section 8.1).
     fn get_retry_buffer(&self) -> Option<Bytes> {
         let is_h2 = self.shared.lock().progress.is_h2;
         if is_h2 { None } else { self.attempt_body() }

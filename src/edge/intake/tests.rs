@@ -1,5 +1,5 @@
-//! Whose doing it is that an answer is not whole, told by what this side sees first: on a real
-//! connection, for the order of two events an instant apart cannot be set up from outside.
+//! Tests of who caused an incomplete response, by what the gateway sees first. They use a real
+//! connection, because the order of two events an instant apart cannot be set up from outside.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -19,7 +19,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// A client that has asked for a stream, and the session that answers it.
+/// A client that has requested a stream, and the session that answers it.
 struct Wire {
     client: TcpStream,
     replay: Replay,
@@ -51,7 +51,7 @@ impl Wire {
         }
     }
 
-    /// A stream of which the client has the first event.
+    /// Opens a stream whose first event the client has received.
     async fn begun() -> Self {
         let mut wire = Self::open(deadlines()).await;
         let mut head = ResponseHeader::build(200, None).unwrap();
@@ -73,9 +73,9 @@ impl Wire {
         wire
     }
 
-    /// The client resets its connection, which this side has not looked at yet.
+    /// Resets the client's connection. The gateway has not read from it since.
     async fn reset(&mut self) {
-        // What is never read makes the close a reset.
+        // Unread data turns the close into a reset.
         self.replay
             .response_duplex_vec(vec![event()])
             .await
@@ -190,7 +190,7 @@ async fn a_vendor_that_goes_on_after_its_last_event_does_not_keep_the_client_fro
     wire.shared.set_completed();
     let began = Instant::now();
     loop {
-        // A body filter has taken the bytes out.
+        // A body filter has removed the bytes.
         wire.replay
             .response_duplex_vec(vec![HttpTask::Body(None, false)])
             .await

@@ -1,28 +1,30 @@
-//! A request's head and body leave for the vendor together.
+//! Makes the head and the body of a request leave for the vendor in one packet.
 //!
-//! Pingora flushes the head and writes the body behind it: two packets, and the vendor is woken
-//! twice. So the connection is corked (`tcp(7)`, `TCP_CORK`) before the head is written, and let go
-//! once the body was handed to it. Nothing depends on it: what fills a packet goes out at once, and
-//! the kernel lets go by itself after 200 ms. Must not touch a connection that other requests
-//! share.
+//! Pingora flushes the head and writes the body after it: two packets, which wake the vendor twice.
+//! So the gateway corks the connection (`tcp(7)`, `TCP_CORK`) before it writes the head, and
+//! uncorks it once the body is handed over. Nothing depends on the cork: a full packet leaves at
+//! once, and the kernel removes the cork by itself after 200 ms. This file must not touch a
+//! connection that other requests share.
 
 use rustix::net::sockopt::set_tcp_cork;
 use std::future::poll_fn;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::task::Poll;
 
-/// A connection to a vendor that holds back what does not fill a packet, until this is dropped.
+/// A corked connection to a vendor: it withholds partial packets until this guard is dropped.
 #[derive(Debug)]
 pub struct Corked(RawFd);
 
 impl Corked {
-    /// `None` where the system knows no such thing of this connection.
+    /// Corks the connection. Returns `None` if the kernel does not support that for this
+    /// connection.
     pub fn new(socket: RawFd) -> Option<Self> {
         set(socket, true).then_some(Self(socket))
     }
 
-    /// Lets go once whatever else the request's task does has had its turn: Pingora's half that
-    /// writes the body is polled in the same task, after the half that waits for what comes next.
+    /// Uncorks the connection after the other parts of the request's task have been polled once.
+    /// Pingora polls the half that writes the body in the same task, after the half that waits for
+    /// the next bytes.
     pub async fn after_a_turn(self) {
         let mut had_turn = false;
         poll_fn(|context| {
@@ -47,9 +49,9 @@ impl Drop for Corked {
     reason = "Pingora tells of a connection to a vendor nothing but its number"
 )]
 fn set(socket: RawFd, corked: bool) -> bool {
-    // SAFETY: the borrow ends with the call. Pingora has the connection open while it writes; a
-    // `Corked` that is dropped later than that may find its number closed, which the system
-    // refuses, or another's, whose packet then leaves in two.
+    // SAFETY: the borrow ends with the call. Pingora keeps the connection open while it writes. A
+    // `TcpCorkGuard` that is dropped later may find its descriptor closed, which the kernel
+    // rejects, or reused by another connection, whose packet then leaves in two.
     let socket = unsafe { BorrowedFd::borrow_raw(socket) };
     set_tcp_cork(socket, corked).is_ok()
 }

@@ -1,7 +1,7 @@
-//! The model list in the shape of each surface, with the limits and capabilities that clients are
-//! known to read.
+//! The model list in the shape of each surface, with the limits and capabilities that known clients
+//! read.
 //!
-//! Must not decide which models a key may see: the caller passes those only.
+//! This file must not decide which models a key may see: the caller passes only those.
 
 use crate::catalog::Model;
 use crate::protocol::Protocol;
@@ -91,8 +91,8 @@ pub fn list(models: &[Arc<Model>], surface: Protocol, query: &str) -> Result<Val
     }))
 }
 
-/// No vendor tells when a model of the catalog was made; a fixed day keeps clients that sort by it
-/// steady.
+/// No vendor reports when a model of the catalog was created. A fixed day keeps the order stable
+/// for clients that sort by it.
 const CREATED_S: i64 = 1_767_225_600;
 
 /// Describes a model under one of its names.
@@ -183,7 +183,7 @@ fn supported(accepts: &Accepts) -> Value {
             thinking_types,
             ..
         }) => (effort_levels, thinking_types.as_slice()),
-        // A budget is translated into an effort.
+        // The gateway translates a budget into an effort.
         Accepts::Chat(ChatModel { effort_values, .. })
         | Accepts::Responses(ResponsesModel { effort_values, .. }) => (
             effort_values,

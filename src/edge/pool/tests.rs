@@ -1,4 +1,4 @@
-//! The pool's turns and bounds, and what becomes of jobs that panic or whose requests are gone.
+//! Tests of the pool's turns and bounds, and of jobs that panic or whose requests end.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -62,7 +62,7 @@ fn accounts_take_turns_however_many_jobs_one_of_them_has() {
     let third = has_place(&mut waiting_many[1]).unwrap();
     drop(third);
     drop(has_place(&mut waiting_few[1]).unwrap());
-    // Now it has the pool for itself.
+    // The account now has the pool for itself.
     for waiting in &mut waiting_many[2..] {
         drop(has_place(waiting).unwrap());
     }
@@ -83,7 +83,7 @@ fn queues_are_bounded_in_all_and_for_each_account() {
     let _second = queued(&workers[1]);
     assert!(workers[2].enter().is_none(), "the bound of all");
     drop(first);
-    // Who has left takes no room.
+    // A request that has ended takes no slot in the queue.
     let _third = [queued(&workers[2]), queued(&workers[2])];
     assert_eq!(pool.lock().waiting, 3);
     drop(running);
@@ -99,7 +99,7 @@ fn a_place_that_was_given_to_a_request_that_is_gone_is_passed_on() {
     assert_eq!(pool.lock().waiting, 2);
     drop(running);
     drop(has_place(&mut stays).unwrap());
-    // It has the place by now, and leaves without having looked.
+    // It has the permit, and ends without having read it.
     drop(unread);
     let state = pool.lock();
     assert_eq!((state.free, state.waiting), (1, 0));

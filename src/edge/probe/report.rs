@@ -1,6 +1,6 @@
 //! The report on an endpoint, and plain descriptions of its errors.
 //!
-//! Must not contain a secret.
+//! This file must not put a secret into a report.
 
 use crate::catalog::{Auth, Endpoint, Vendor};
 use crate::protocol::{Protocol, translate};
@@ -8,9 +8,9 @@ use pingora::{Error, ErrorType};
 use serde::Serialize;
 use std::net::SocketAddr;
 
-/// Longest error message of a vendor that is shown, in characters.
+/// Maximum length of a vendor's error message in the report, in characters.
 const MESSAGE_CHARS_MAX: usize = 200;
-/// Replaces a secret.
+/// Replacement for a secret.
 const HIDDEN: &str = "********";
 /// A word that contains this many leading bytes of a secret is hidden.
 const SECRET_START: usize = 4;

@@ -1,8 +1,8 @@
-//! The attempts of one request: where the next one goes, what the last one tells of its endpoint,
-//! and whether there is another.
+//! The attempts of one request: which endpoint the next attempt uses, what the last attempt shows
+//! about its endpoint, and whether there is another attempt.
 //!
-//! Must not make an attempt after a byte has gone to the client, nor judge a vendor by what a
-//! client did. What a vendor's silence is, `intake.rs` decides.
+//! This file must not start an attempt after a byte has gone to the client, and must not blame a
+//! vendor for what a client did. `intake.rs` decides when a vendor counts as silent.
 
 use super::ask_without_thinking;
 use super::names::Names;
@@ -19,22 +19,23 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Addresses of one endpoint that a request tries before it goes to the next.
+/// Maximum number of addresses of one endpoint that a request tries before it uses the next
+/// endpoint.
 pub const ADDRESSES_PER_ENDPOINT: usize = 3;
 
-/// Longest wait of a request that has a fallback model for the first verdict on its vendor's key. A
-/// vendor refuses a key within a fraction of that; one that takes it may need longer for a whole
-/// answer, and then the request is sent all the same.
+/// Maximum time that a request with a fallback model waits for the first verdict on its vendor's
+/// key. A vendor refuses a key within a fraction of that. A vendor that accepts the key may need
+/// longer for a whole response; the gateway then sends the request all the same.
 const KEY_WAIT: Duration = Duration::from_secs(2);
 
 impl Call {
-    /// The endpoint of the running attempt.
+    /// Returns the endpoint of the running attempt.
     pub fn endpoint(&self) -> Option<&Endpoint> {
         let lease = self.upstream.lease.as_ref()?;
         self.upstream.endpoints.vendor.endpoints.get(lease.index)
     }
 
-    /// The endpoint of the last attempt, whether or not it runs.
+    /// Returns the endpoint of the last attempt, whether or not the attempt is still running.
     pub fn last_endpoint(&self) -> Option<&Endpoint> {
         self.upstream
             .endpoints
@@ -56,25 +57,25 @@ impl Call {
         }
     }
 
-    /// Another model may be asked in this one's place.
+    /// Whether another model may answer instead.
     fn has_fallback(&self) -> bool {
         self.fallbacks
             .as_ref()
             .is_some_and(|fallbacks| fallbacks.are_left())
     }
 
-    /// Of the model that is being asked.
+    /// Whether the current model has attempts left.
     fn has_attempts(&self) -> bool {
         let attempts = usize::try_from(self.settings.limits.attempts).unwrap_or(usize::MAX);
         self.upstream.tried.len() < attempts
     }
 
-    /// Another endpoint of the model's is left.
+    /// Whether the current model has another endpoint.
     fn has_endpoint(&self, now: Instant) -> bool {
         self.has_attempts() && self.upstream.endpoints.has(self.wish(), now)
     }
 
-    /// What the next attempt would repeat at this vendor is within its retry budget.
+    /// Whether the next attempt fits into this vendor's retry budget.
     fn has_budget(&self, now: Instant) -> bool {
         !self.upstream.repeats
             || self
@@ -83,16 +84,16 @@ impl Call {
                 .may_repeat(&self.settings.limits, now)
     }
 
-    /// Another endpoint is left, or another model, and the client is still there without a byte of
-    /// an answer.
+    /// Whether the gateway may try again: another endpoint or another model is left, the client is
+    /// connected, and it has received no byte of a response.
     fn may_retry(&self) -> bool {
         let now = Instant::now();
         self.is_unanswered()
             && (self.has_fallback() || self.has_endpoint(now) && self.has_budget(now))
     }
 
-    /// The same, counted if so. `was_sent`: the vendor had the request, so that asking another of
-    /// its endpoints is a repeat.
+    /// Returns [`Self::may_retry`], and counts the failover if it is true. `was_sent`: the vendor
+    /// had the request, so sending it to another endpoint of this vendor is a retry.
     fn goes_on(&mut self, reason: &str, was_sent: bool) -> bool {
         self.upstream.repeats = was_sent;
         let goes_on = self.may_retry();
@@ -104,9 +105,10 @@ impl Call {
         goes_on
     }
 
-    /// The vendor cannot be long at work on the request: it was not sent whole, or a moment ago.
-    /// After that it is not sent again, there or elsewhere, for both would be paid; unless the
-    /// vendor has refused it in words.
+    /// Whether the vendor cannot have worked on the request for long: the gateway sent it
+    /// incompletely, or only a moment ago. After that the gateway does not send it again, to this
+    /// vendor or another, because both would charge for it. The exception is a vendor that refused
+    /// the request explicitly.
     pub fn may_be_asked_again(&self) -> bool {
         let within = Duration::from_secs(self.settings.limits.repeat_within_seconds);
         self.shared
@@ -115,8 +117,8 @@ impl Call {
             .is_none_or(|sent_for| sent_for <= within)
     }
 
-    /// A pooled connection was dead before it was used: the same endpoint gets the request again,
-    /// once, on a fresh one.
+    /// Handles a pooled connection that was dead before it was used: the gateway sends the request
+    /// to the same endpoint once more, on a fresh connection. Returns false if it may not.
     fn may_repeat(&mut self) -> bool {
         let may = !self.upstream.repeated && self.is_unanswered();
         if may {
@@ -126,7 +128,7 @@ impl Call {
         may
     }
 
-    /// The request may be repeated within its vendor's retry budget, which is charged for that.
+    /// Whether the vendor's retry budget allows a repeat of the request. If so, charges the budget.
     fn takes_repeat(&self) -> bool {
         if self.upstream.repeated || !self.is_unanswered() {
             return false;
@@ -141,7 +143,7 @@ impl Call {
         takes
     }
 
-    /// The next attempt is made where the last one was.
+    /// Makes the next attempt use the endpoint of the last one.
     pub fn repeat(&mut self) {
         self.upstream.here = true;
         self.upstream.addresses.pop();
@@ -156,7 +158,7 @@ impl Call {
         !progress.has_begun() && may_go_on && !progress.client_left()
     }
 
-    /// The running attempt's endpoint has failed.
+    /// Records a failure of the running attempt's endpoint.
     fn blame(&mut self) {
         if let Some(lease) = &mut self.upstream.lease {
             lease.failed(&self.settings.limits, Instant::now());
@@ -164,11 +166,11 @@ impl Call {
     }
 }
 
-/// Takes a place at the endpoint of the next attempt: one of the model's own, or where none can be
-/// had, of the model that may answer instead.
+/// Takes a slot at the endpoint of the next attempt: one of the current model's endpoints or, if
+/// none is available, one of a fallback model's.
 ///
 /// # Errors
-/// There is none to be had; `call.failure` says why.
+/// Returns an error if no endpoint is available. `call.failure` holds the reason.
 pub async fn begin(fleet: &Fleet, call: &mut Call) -> Result<()> {
     if std::mem::take(&mut call.upstream.here) && call.upstream.lease.is_some() {
         return Ok(());
@@ -201,8 +203,8 @@ pub async fn begin(fleet: &Fleet, call: &mut Call) -> Result<()> {
     }
 }
 
-/// A place at another endpoint of the model that is being asked, within its vendor's retry budget.
-/// Another model's vendor is asked for the first time: there it is a request and no repeat.
+/// Takes a slot at another endpoint of the current model, within its vendor's retry budget. The
+/// first request to a fallback model's vendor counts as a request and not as a retry.
 fn choose(
     call: &mut Call,
     has_waited: bool,
@@ -234,7 +236,7 @@ fn choose(
     Ok(lease)
 }
 
-/// What the vendor itself would say.
+/// Returns the failure that the vendor itself would report.
 fn unavailable(why: Unavailable) -> Failure {
     match why {
         Unavailable::Tried | Unavailable::KeyUnconfirmed => Failure::of(Kind::UpstreamUnreachable),
@@ -250,10 +252,10 @@ fn unavailable(why: Unavailable) -> Failure {
     }
 }
 
-/// The next address of the attempt's endpoint.
+/// Returns the next address of the attempt's endpoint.
 ///
 /// # Errors
-/// Its name does not resolve.
+/// Returns an error if the endpoint's name does not resolve.
 pub async fn address(names: &Names, call: &mut Call, endpoint: &Endpoint) -> Result<SocketAddr> {
     let found = names
         .address(endpoint, &call.upstream.addresses, &call.settings.limits)
@@ -271,10 +273,11 @@ pub async fn address(names: &Names, call: &mut Call, endpoint: &Endpoint) -> Res
     Ok(address)
 }
 
-/// An attempt that nobody answered: the endpoint's next address is tried, then the next endpoint.
+/// Handles a failed connection: the gateway tries the endpoint's next address, then the next
+/// endpoint.
 pub fn connect_failed(names: &Names, call: &mut Call, error: &mut Error) {
     if lost_connection(error) && call.may_repeat() {
-        // The endpoint was not asked: no stream could be opened on a connection that was kept.
+        // The endpoint did not get the request: a pooled connection could not open a stream.
         error.set_retry(true);
         return;
     }
@@ -303,8 +306,8 @@ pub fn connect_failed(names: &Names, call: &mut Call, error: &mut Error) {
     error.set_retry(call.goes_on("connect", false));
 }
 
-/// Judges the endpoint by the status of its answer. Whether another one is asked instead of passing
-/// it on.
+/// Updates the endpoint's state by the status of its response. Returns true if the gateway tries
+/// another endpoint instead of passing the response on.
 pub fn answered(call: &mut Call, status: u16, retry_after: Option<&str>) -> bool {
     count(call, status);
     let (limits, now) = (&call.settings.limits, Instant::now());
@@ -322,13 +325,13 @@ pub fn answered(call: &mut Call, status: u16, retry_after: Option<&str>) -> bool
             lease.cool(model, why, Duration::from_secs(seconds.into()), limits, now);
         }
         match status {
-            // What it does not offer it need not do.
+            // 501: an endpoint does not have to offer everything.
             500 | 502.. => lease.failed(limits, now),
-            // How the answer goes on is to be seen.
+            // The rest of the response may still fail.
             200..300 => lease.answers(model),
-            // Whose fault it is, the body says.
+            // The body says whose fault it is.
             400..500 => {}
-            // It is there, and minds only what it was asked.
+            // The endpoint works and rejects only this request.
             _ => lease.succeeded(limits, now),
         }
     }
@@ -342,7 +345,7 @@ pub fn answered(call: &mut Call, status: u16, retry_after: Option<&str>) -> bool
     }
     let model = &call.model;
     let protocol = model.protocol();
-    // Should the next one not be had after all.
+    // In case no other endpoint is available after all.
     call.failure = Some(failure::from_vendor(
         protocol,
         status,
@@ -354,18 +357,19 @@ pub fn answered(call: &mut Call, status: u16, retry_after: Option<&str>) -> bool
     true
 }
 
-/// Counts an answer that is none: the vendor switched protocols.
+/// Counts an attempt at which the vendor switched protocols instead of answering.
 pub fn switched(call: &Call) {
     count(call, http::StatusCode::SWITCHING_PROTOCOLS.as_u16());
 }
 
-/// Judges the endpoint by its error once the body is there. Whether another one is asked instead of
-/// telling it; `call.failure` is told should none be had after all.
+/// Updates the endpoint's state by its error once the body has arrived. Returns true if the gateway
+/// tries another endpoint instead of sending the error. `call.failure` holds the failure that the
+/// client gets if none is available after all.
 pub fn refused(call: &mut Call, status: u16, failure: &Failure, refuses_key: bool) -> bool {
     if refuses_key {
         refused_key(call, failure.kind);
     } else if let Some(lease) = call.upstream.lease.as_mut().filter(|_| status < 500) {
-        // It is there, and minds only what it was asked.
+        // The endpoint works and rejects only this request.
         lease.succeeded(&call.settings.limits, Instant::now());
     }
     let is_decided = matches!(status, 408 | 500..);
@@ -376,8 +380,8 @@ pub fn refused(call: &mut Call, status: u16, failure: &Failure, refuses_key: boo
         call.failure = Some(failure.clone());
         return true;
     }
-    // It does not take what the model that was asked for takes: that one's failure is told, unless
-    // another can be had.
+    // A fallback model rejects what the requested model accepts. The client gets the requested
+    // model's failure, unless another model is available.
     let is_refusal = matches!(status, 400..=407 | 409..=428 | 430..=499) && call.is_unanswered();
     let asked_for = call
         .fallbacks
@@ -387,7 +391,8 @@ pub fn refused(call: &mut Call, status: u16, failure: &Failure, refuses_key: boo
     let Some(asked_for) = asked_for.cloned() else {
         return false;
     };
-    // In whatever words: it may be the reasoning, which only the vendor before can read.
+    // Whatever the error text says, the cause may be the reasoning, which only the previous vendor
+    // can read.
     if status == 400 && ask_without_thinking(call) {
         return true;
     }
@@ -398,11 +403,11 @@ pub fn refused(call: &mut Call, status: u16, failure: &Failure, refuses_key: boo
     true
 }
 
-/// Another endpoint or model may answer what was answered so.
+/// Whether another endpoint or model may succeed after this error.
 fn may_help(status: u16, kind: Kind) -> bool {
     match status {
-        // It is about the request, whoever is asked; unless it is about our account, or says how
-        // much a minute has.
+        // The error concerns the request, so every vendor would reject it; unless the error
+        // concerns the gateway's account or a limit per minute.
         400 | 409 | 413 | 422 => matches!(
             kind,
             Kind::VendorQuota | Kind::VendorRefusedUs | Kind::RateLimited
@@ -411,7 +416,7 @@ fn may_help(status: u16, kind: Kind) -> bool {
     }
 }
 
-/// What is counted of a failover.
+/// Label of a failover's reason in the metrics.
 fn reason(status: u16, kind: Kind) -> &'static str {
     match (kind, status) {
         (Kind::VendorRefusedUs | Kind::VendorQuota, _) => "key",
@@ -421,7 +426,8 @@ fn reason(status: u16, kind: Kind) -> &'static str {
     }
 }
 
-/// The vendor refuses the gateway's key, or its account is out of credit: for the operator to mend.
+/// Handles a vendor that refuses the gateway's key, or whose account is out of credit. An operator
+/// must fix that.
 pub fn refused_key(call: &mut Call, kind: Kind) {
     let reason = if kind == Kind::VendorQuota {
         "quota"
@@ -448,25 +454,25 @@ pub fn refused_key(call: &mut Call, kind: Kind) {
     }
 }
 
-/// Whether an attempt that broke off is made again, there or elsewhere.
+/// Whether the gateway repeats an attempt that broke off, at this endpoint or another.
 pub fn retry_broken(call: &mut Call, error: &mut Error, reused: bool) -> bool {
     if std::mem::take(&mut call.upstream.again) {
         return true;
     }
     if let ErrorType::HTTPStatus(_) = error.etype() {
-        // Counted and judged when the status came.
+        // The status was counted and evaluated when it arrived.
         return call.may_retry();
     }
     if *error.esource() == ErrorSource::Upstream {
         call.shared.vendor_failed();
     }
-    // The model has finished: what is missing is made here, and nobody is asked twice.
+    // The model has finished. The gateway writes the missing end itself and does not retry.
     if call.shared.progress().finishing {
         return false;
     }
     error.retry.decide_reuse(reused);
     let was_dead = reused && (error.retry() || lost_connection(error));
-    // A silent vendor is noticed on the client's side, where time is watched.
+    // The client's side enforces the timeouts, so it notices a silent vendor.
     let is_silence = matches!(
         call.shared.progress().ended,
         Some(Ended::FirstByte | Ended::ErrorBody)
@@ -474,7 +480,7 @@ pub fn retry_broken(call: &mut Call, error: &mut Error, reused: bool) -> bool {
     if *error.esource() != ErrorSource::Upstream && !is_silence {
         return false;
     }
-    // A vendor that has begun to answer has processed it, whatever it says afterwards.
+    // A vendor that has begun to answer has processed the request, whatever it reports afterwards.
     let is_unprocessed = call.vendor_answered.is_none() && is_unprocessed(error);
     if let Some(lease) = &call.upstream.lease {
         if wants_http1(error) {
@@ -491,10 +497,10 @@ pub fn retry_broken(call: &mut Call, error: &mut Error, reused: bool) -> bool {
     if call.failure.is_none() {
         count(call, 0);
     }
-    // A status or an error event is a refusal in words, however late.
+    // A status or an error event is an explicit refusal, however late it arrives.
     let may_repeat = call.upstream.refused || error_status.is_some() || call.may_be_asked_again();
-    // A connection of HTTP/2 is kept while requests run on it: the vendor may have worked on this
-    // one before it was lost.
+    // An HTTP/2 connection stays in the pool while requests run on it, so the vendor may have
+    // worked on this request before the connection was lost.
     let is_free = is_unprocessed || was_dead && !call.shared.progress().is_h2();
     if (was_dead && may_repeat || is_unprocessed)
         && (is_free || call.takes_repeat())
@@ -516,8 +522,8 @@ pub fn retry_broken(call: &mut Call, error: &mut Error, reused: bool) -> bool {
     worth_it && (may_repeat || is_unprocessed) && call.goes_on(reason, !is_unprocessed)
 }
 
-/// The request is over: what its whole answer tells of the endpoint. A client that left tells
-/// nothing.
+/// Updates the endpoint's state by the whole response, at the end of the request. A client that
+/// disconnected says nothing about the endpoint.
 pub fn end(call: &mut Call) {
     let Some(mut lease) = call.upstream.lease.take() else {
         return;
@@ -531,7 +537,7 @@ pub fn end(call: &mut Call) {
     }
 }
 
-/// Counts an attempt's outcome; 0 where there was no answer.
+/// Counts the outcome of an attempt. Status 0 means that there was no response.
 fn count(call: &Call, status: u16) {
     let label = call
         .upstream

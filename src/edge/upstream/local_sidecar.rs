@@ -1,7 +1,7 @@
-//! The way to the sidecar of this very process: a connection in memory that Pingora takes for a
+//! The connector to a sidecar in the same process: an in-memory connection that Pingora treats as a
 //! socket.
 //!
-//! Must not know what a page is.
+//! This file must not know what a page is.
 
 use crate::local_link::LocalConnector;
 use async_trait::async_trait;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 
-/// Makes the connections.
+/// Opens the connections.
 #[derive(Debug, Clone)]
 pub struct LocalSidecar(Arc<Connector>);
 
@@ -28,12 +28,12 @@ impl LocalSidecar {
         Self(Arc::new(Connector(connector)))
     }
 
-    /// Whether the sidecar still accepts.
+    /// Whether the sidecar still accepts connections.
     pub fn is_open(&self) -> bool {
         self.0.0.is_open()
     }
 
-    /// As Pingora makes a connection.
+    /// Returns the connector in the form that Pingora expects.
     pub fn connect(&self) -> Arc<dyn L4Connect + Send + Sync> {
         Arc::clone(&self.0) as _
     }
@@ -54,7 +54,7 @@ impl L4Connect for Connector {
 struct Local(DuplexStream);
 
 impl VirtualSocket for Local {
-    /// No option of a socket means anything here.
+    /// Socket options have no meaning for an in-memory connection.
     fn set_socket_option(&self, _option: VirtualSockOpt) -> io::Result<()> {
         Ok(())
     }

@@ -1,10 +1,9 @@
-//! Where the vendors' endpoints are: their names resolved in the background, and asked whether they
-//! are well.
+//! Resolves the names of the vendors' endpoints in the background, and runs their health checks.
 //!
 //! Each endpoint has one of Pingora's load balancers, whose backends are the addresses behind its
-//! name: it looks the name up again, keeps the last good answer, takes turns among the addresses
-//! and runs the health check against each. Which endpoint a request goes to is not decided here.
-//! Must not look a name up on a thread that serves requests.
+//! name. The balancer resolves the name again, keeps the last good answer, alternates between the
+//! addresses and runs the health check against each. This file does not decide which endpoint a
+//! request uses, and must not resolve a name on a thread that serves requests.
 
 use crate::catalog::{Endpoint, HealthCheck, HttpVersion, Vendor};
 use crate::config::{Limits, Settings};
@@ -24,20 +23,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// One look-up.
+/// Time limit of one lookup.
 const RESOLVE_MOST: Duration = Duration::from_secs(3);
-/// The most addresses of one name.
+/// Maximum number of addresses per name.
 const ADDRESSES_MAX: usize = 32;
-/// How often it is looked whether a name or a health check is due.
+/// Interval at which the gateway checks whether a lookup or a health check is due.
 const TICK: Duration = Duration::from_millis(200);
 
-/// Whoever tells the addresses of a name.
+/// Resolves a name to addresses.
 #[async_trait]
 pub trait Resolve: Send + Sync {
     async fn addresses(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>>;
 }
 
-/// The machine's own resolver, on a thread that may wait.
+/// The machine's own resolver, on a thread that may block.
 struct System;
 
 #[async_trait]
@@ -47,10 +46,10 @@ impl Resolve for System {
     }
 }
 
-/// Every endpoint's place.
+/// The load balancers of all endpoints.
 pub struct Names {
     resolver: Arc<dyn Resolve>,
-    /// Endpoints come from the config alone, and go with it.
+    /// Only the config adds and removes endpoints.
     places: Mutex<HashMap<Endpoint, Arc<Place>>>,
 }
 
@@ -81,10 +80,10 @@ impl Names {
         place
     }
 
-    /// An address of the endpoint that is not among `tried`, healthy ones first.
+    /// Returns an address of the endpoint that is not among `tried`, healthy ones first.
     ///
     /// # Errors
-    /// Its name does not resolve, or all were tried.
+    /// Returns an error if the name does not resolve or all addresses were tried.
     pub async fn address(
         &self,
         endpoint: &Endpoint,
@@ -100,27 +99,26 @@ impl Names {
             .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no address is left to try"))
     }
 
-    /// Looks the endpoint's name up now.
+    /// Resolves the endpoint's name now.
     ///
     /// # Errors
-    /// Nobody tells; what was known stays.
+    /// Returns an error if no resolver answers. The known addresses stay.
     #[cfg(test)]
     pub async fn refresh(&self, endpoint: &Endpoint, limits: &Limits) -> io::Result<()> {
         self.place(endpoint, limits).refresh().await
     }
 
-    /// An address that was not tried is known.
+    /// Whether an address is known that was not tried.
     pub fn has_more(&self, endpoint: &Endpoint, tried: &[SocketAddr], limits: &Limits) -> bool {
         self.place(endpoint, limits)
             .all()
             .any(|address| !tried.contains(&address))
     }
 
-    /// Looks names up and checks endpoints for as long as the process lives, on a thread of its
-    /// own.
+    /// Starts a thread that resolves names and checks endpoints for as long as the process lives.
     ///
     /// # Errors
-    /// The thread or its runtime cannot be had.
+    /// Returns an error if the thread or its runtime cannot be started.
     pub fn watch(
         self: Arc<Self>,
         settings: Arc<ArcSwap<Settings>>,
@@ -141,7 +139,7 @@ impl Names {
         Ok(())
     }
 
-    /// Begins what is due.
+    /// Starts the lookups and checks that are due.
     fn tick(&self, settings: &Settings, fleet: &Arc<Fleet>) {
         let models = settings.catalog.models().iter();
         let vendors: HashMap<_, _> = models
@@ -167,19 +165,19 @@ impl Names {
     }
 }
 
-/// Whose endpoint it is, and the how-manieth of the vendor's.
+/// The vendors of an endpoint, each with the endpoint's index at that vendor.
 type Owners = Vec<(Arc<Vendor>, usize)>;
 
-/// One endpoint's addresses.
+/// The addresses of one endpoint.
 struct Place {
     balancer: LoadBalancer<RoundRobin>,
     host: String,
-    /// How long its last addresses serve where no resolver answers. A reload may change it.
+    /// How long the last addresses stay in use while no resolver answers. A reload may change it.
     stale_seconds: Arc<AtomicU64>,
-    /// Look-ups of one name must not overlap.
+    /// Keeps lookups of one name from overlapping.
     looking: tokio::sync::Mutex<()>,
     is_busy: AtomicBool,
-    /// When the last look-up and the last check began.
+    /// When the last lookup and the last check began.
     began: Mutex<(Option<Instant>, Option<Instant>)>,
 }
 
@@ -231,12 +229,13 @@ impl Place {
             .select_with(b"", ADDRESSES_MAX, |backend, is_well| {
                 is_well && untried(backend)
             });
-        // Taking turns beside others, it may miss one; and a sick one is better than none.
+        // With concurrent callers the balancer may skip an address. An unhealthy address is better
+        // than none.
         let chosen = chosen.and_then(|backend| backend.addr.as_inet().copied());
         chosen.or_else(|| self.all().find(|address| !tried.contains(address)))
     }
 
-    /// Looks the name up. Whoever comes second waits for the first.
+    /// Resolves the name. A second caller waits for the first.
     async fn refresh(&self) -> io::Result<()> {
         let asked = Instant::now();
         let _looking = self.looking.lock().await;
@@ -251,7 +250,7 @@ impl Place {
         })
     }
 
-    /// Begins a look-up or a check that is due; never two at once.
+    /// Starts a lookup or a check that is due, never two at once.
     fn tick(
         self: &Arc<Self>,
         owners: Owners,
@@ -269,7 +268,7 @@ impl Place {
         let (place, fleet) = (Arc::clone(self), Arc::clone(fleet));
         tokio::spawn(async move {
             if looks {
-                // Told in the log; what was known stays.
+                // The log has the error. The known addresses stay.
                 let _ = place.refresh().await;
             }
             if checks {
@@ -289,11 +288,11 @@ impl Place {
     }
 }
 
-/// Asks the resolver, within a time.
+/// Asks the resolver, with a timeout.
 struct Lookup {
     host: String,
     port: u16,
-    /// How long what was found once serves where nothing is found again.
+    /// How long earlier addresses stay in use when a lookup finds none.
     stale_seconds: Arc<AtomicU64>,
     good_at: Mutex<Option<Instant>>,
     resolver: Arc<dyn Resolve>,
@@ -301,7 +300,7 @@ struct Lookup {
 
 #[async_trait]
 impl ServiceDiscovery for Lookup {
-    /// An error leaves the addresses as they are.
+    /// On error the addresses stay as they are.
     async fn discover(&self) -> Result<(BTreeSet<Backend>, HashMap<u64, bool>)> {
         let asked =
             tokio::time::timeout(RESOLVE_MOST, self.resolver.addresses(&self.host, self.port))
@@ -338,7 +337,8 @@ impl ServiceDiscovery for Lookup {
     }
 }
 
-/// Pingora's HTTP check within a time for all of it, which its own limits per read are not.
+/// Pingora's HTTP health check with one timeout for the whole check. Pingora's own limits apply per
+/// read.
 struct Bounded {
     check: HttpHealthCheck,
     timeout: Duration,
@@ -347,7 +347,7 @@ struct Bounded {
 impl Bounded {
     fn new(endpoint: &Endpoint, check: &HealthCheck) -> Self {
         let mut http = HttpHealthCheck::new(&endpoint.host, endpoint.tls);
-        // Both were judged with the config.
+        // The config validation has checked both values.
         let _ = http
             .req
             .insert_header(http::header::HOST, &endpoint.authority);

@@ -9,11 +9,12 @@ use pingora::http::RequestHeader;
 use pingora::protocols::ALPN;
 use pingora::{Error, ErrorType, Result};
 
-/// A request header with the endpoint's path and host. `usual_path` is the standard path, such as
-/// `/v1/messages`.
+/// Builds a request header with the endpoint's path and host. `usual_path` is the standard path,
+/// such as `/v1/messages`.
 ///
 /// # Errors
-/// The endpoint has no path for this call, or a configured value is not a valid header value.
+/// Returns an error if the endpoint has no path for this call, or if a configured value is not a
+/// valid header value.
 pub fn request(method: Method, endpoint: &Endpoint, usual_path: &str) -> Result<RequestHeader> {
     let Some(target) = endpoint.target(usual_path) else {
         return Error::e_explain(
@@ -26,12 +27,12 @@ pub fn request(method: Method, endpoint: &Endpoint, usual_path: &str) -> Result<
     Ok(fresh)
 }
 
-/// Moves the host into `:authority`, as HTTP/2 has it: some servers (nginx) refuse a request with
-/// both. Pingora does this for requests that it proxies, but not for those that are sent by its
-/// connector.
+/// Moves the host into `:authority`, where HTTP/2 expects it: some servers (nginx) refuse a request
+/// with both. Pingora does this for requests that it proxies, but not for those that its connector
+/// sends.
 ///
 /// # Errors
-/// The host or the path fits into no address.
+/// Returns an error if the host or the path does not fit into a URI.
 pub fn use_authority(header: &mut RequestHeader, tls: bool) -> Result<()> {
     let Some(host) = header.remove_header(&header::HOST) else {
         return Ok(());
@@ -58,7 +59,7 @@ pub fn use_authority(header: &mut RequestHeader, tls: bool) -> Result<()> {
 /// Adds the endpoint's fixed header fields and the key.
 ///
 /// # Errors
-/// A configured value is not a valid header value.
+/// Returns an error if a configured value is not a valid header value.
 pub fn authorize(fresh: &mut RequestHeader, endpoint: &Endpoint, key: &Secret) -> Result<()> {
     for (name, value) in &endpoint.headers {
         fresh.insert_header(field_name(name)?, sensitive(value.reveal())?)?;
@@ -73,7 +74,7 @@ pub fn authorize(fresh: &mut RequestHeader, endpoint: &Endpoint, key: &Secret) -
     }
 }
 
-/// The HTTP versions to offer. Without TLS nothing is negotiated.
+/// Returns the HTTP versions to offer. Without TLS nothing is negotiated.
 pub fn alpn(endpoint: &Endpoint) -> ALPN {
     match (endpoint.http_version, endpoint.tls) {
         (HttpVersion::Auto, true) => ALPN::H2H1,

@@ -1,5 +1,5 @@
-//! Names without a network: what is asked again, what is kept, and that a look-up never stands in
-//! the way of another.
+//! Name resolution without a network: when the gateway repeats a lookup, what it keeps, and that
+//! one lookup never blocks another.
 
 use super::names::{Names, Resolve};
 use crate::catalog::Endpoint;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Tells what it is set to, and counts how often it was asked.
+/// Resolver that returns configured addresses and counts the lookups.
 #[derive(Default)]
 struct Book {
     addresses: Mutex<Option<Vec<SocketAddr>>>,
@@ -137,8 +137,8 @@ async fn what_was_known_is_not_believed_for_ever() {
     assert!(names.address(&endpoint(), &[], &limits).await.is_err());
 }
 
-/// As long as it is told now: what is known outlives a change, which an operator makes while no
-/// resolver answers.
+/// The new `dns_stale_seconds` applies at once, even to known addresses: an operator changes it
+/// while no resolver answers.
 #[tokio::test]
 async fn how_long_the_last_address_is_believed_can_be_changed_while_nobody_tells() {
     let book = Arc::new(Book::default());

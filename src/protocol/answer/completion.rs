@@ -9,7 +9,7 @@
 //! | yes         | no    | no         | end, reset, silence, garbage              | complete, the usage is estimated  |
 //! | yes         | no    | no         | error event                               | failed with the vendor's error    |
 //!
-//! * The stop reason: `finish_reason` of every choice that was asked for (chat), `stop_reason`
+//! * The stop reason: `finish_reason` of every requested choice (chat), `stop_reason`
 //!   (messages), `response.completed` or `response.incomplete` (responses), or the response's
 //!   `status` in a whole body.
 //! * The last event: `[DONE]` (chat), `message_stop` (messages), the stop reason itself
@@ -19,23 +19,23 @@
 //!   that are missing.
 //! * A stop reason without usage and last event completes the answer, because the client has every
 //!   token of it. An error would make the client pay for a second answer.
-//! * Content behind a stop reason withdraws it until the last event: some vendors send a reason
+//! * Content after a stop reason withdraws it until the last event: some vendors send a reason
 //!   with every chunk.
 //!
-//! It must not know a protocol's words, nor how long the rest is waited for:
-//! `edge/intake/replay.rs` does.
+//! It must not know the terms of a protocol, nor how long the gateway waits for the rest:
+//! `edge/intake/buffered_session.rs` does.
 
 use super::Fault;
 
-/// For how much of an answer the stop reason has come.
+/// How much of an answer has a stop reason.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub enum StopReason {
-    /// For none of it, or not for each choice that began.
+    /// None of it, or not each choice that began.
     #[default]
     Missing,
-    /// For each choice that began. Others were asked for, and some servers give fewer.
+    /// Each choice that began. The caller asked for more, and some servers return fewer.
     Begun,
-    /// For all of it.
+    /// All of it.
     All,
 }
 
@@ -46,7 +46,7 @@ impl StopReason {
     }
 }
 
-/// What has come of an answer's end.
+/// What has come so far of an answer's end.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Completion {
     stop_reason: StopReason,
@@ -55,7 +55,8 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// The gateway itself gave the stop reason and the last event.
+    /// Creates the state of an answer for which the gateway itself wrote the stop reason and the
+    /// last event.
     pub fn ended_by_gateway() -> Self {
         Self {
             stop_reason: StopReason::All,
@@ -64,12 +65,12 @@ impl Completion {
         }
     }
 
-    /// Sets for how much of the answer the stop reason has come.
+    /// Sets how much of the answer has a stop reason.
     pub fn set_stop_reason(&mut self, stop_reason: StopReason) {
         self.stop_reason = stop_reason;
     }
 
-    /// Records content that came behind its own stop reason.
+    /// Records content that came after its own stop reason.
     pub fn withdraw_stop_reason(&mut self) {
         self.is_withdrawn = true;
     }
@@ -77,7 +78,7 @@ impl Completion {
     /// Records the protocol's last event, or the end of a whole body.
     ///
     /// # Errors
-    /// [`Fault::Cut`]: no stop reason has come.
+    /// Returns [`UpstreamError::Cut`] if no stop reason has come.
     pub fn last_event(&mut self) -> Result<(), Fault> {
         if self.stop_reason == StopReason::Missing {
             return Err(Fault::Cut);
@@ -86,26 +87,27 @@ impl Completion {
         Ok(())
     }
 
-    /// The stop reason has come. The answer is complete even if nothing follows.
+    /// Returns whether the stop reason has come. The answer is then complete even if nothing
+    /// follows.
     pub fn has_stopped(&self) -> bool {
         self.has_last_event || self.stop_reason == StopReason::All && !self.is_withdrawn
     }
 
-    /// The last event has come.
+    /// Returns whether the last event has come.
     pub fn is_complete(&self) -> bool {
         self.has_last_event
     }
 
-    /// The stop reason has come and the last event has not.
+    /// Returns whether the stop reason has come and the last event has not.
     pub fn is_finishing(&self) -> bool {
         self.has_stopped() && !self.has_last_event
     }
 
-    /// Judges an answer whose vendor sends no last event. `fault`: why it cannot be read on;
-    /// `None`: it ended.
+    /// Decides whether an answer without a last event is complete. `fault`: why the gateway cannot
+    /// read on; `None`: the body ended.
     ///
     /// # Errors
-    /// The answer is not complete: the fault, or [`Fault::Cut`].
+    /// Returns the error, or [`UpstreamError::Cut`], if the answer is not complete.
     pub fn end(&self, has_usage: bool, fault: Option<Fault>) -> Result<(), Fault> {
         match fault {
             Some(Fault::Vendor(error)) if !(self.has_stopped() && has_usage) => {
@@ -133,7 +135,7 @@ mod tests {
         ]
     }
 
-    /// Each row of the table in the module's documentation.
+    /// Tests each row of the table in the module's documentation.
     #[test]
     fn an_answer_is_complete_once_its_stop_reason_has_come() {
         for has_usage in [false, true] {

@@ -1,26 +1,27 @@
-//! Why a vendor's answer cannot be read on, whoever reads it.
+//! Why the gateway cannot read a vendor's answer any further, for passthrough and translation.
 //!
-//! It must not say what a client is told of it: `failure.rs` does.
+//! It must not decide the client's error message: `failure.rs` does.
 
 use crate::protocol::Protocol;
 use crate::protocol::failure::{self, Failure, Kind, VendorError};
 
-/// Why a vendor's answer cannot be read on. Nothing of the event at fault was passed on.
+/// Why the gateway cannot read a vendor's answer any further. Nothing of the faulty event was sent
+/// to the client.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// HTML, nothing, or broken JSON where there must be JSON.
+    /// HTML, an empty body, or malformed JSON.
     NotJson,
-    /// The vendor says that it failed.
+    /// The vendor reports an error.
     Vendor(VendorError),
-    /// The answer ended before its end.
+    /// The answer stopped before its end.
     Cut,
-    /// More than is held: one event, or pieces that must wait for one another.
+    /// Data beyond the buffer limit: one event, or items that must wait for one another.
     TooLarge,
-    /// A 200 without a complete answer in it.
+    /// A 200 response without a complete answer.
     Empty,
 }
 
-/// Events of the messages protocol.
+/// Names of the messages protocol's events.
 const MESSAGES_EVENTS: [&[u8]; 7] = [
     b"message_start",
     b"message_delta",
@@ -32,16 +33,16 @@ const MESSAGES_EVENTS: [&[u8]; 7] = [
 ];
 
 impl Fault {
-    /// The vendor says that it failed, in these words, as far as they can be read.
+    /// Creates the error for a vendor's error event, with as much of its text as can be parsed.
     pub(in crate::protocol) fn told(error: &[u8]) -> Fault {
         Fault::Vendor(VendorError::read(error).unwrap_or_default())
     }
 
-    /// Of an event that is not a JSON object. One of a name that we do not know may be anything: it
-    /// is passed over.
+    /// Checks an event that is not a JSON object. An event with an unknown name may hold anything,
+    /// so it is skipped.
     ///
     /// # Errors
-    /// By its name it must be one.
+    /// Returns an error if the event is an error, or if an event of that name must be JSON.
     pub(in crate::protocol) fn of_unreadable(
         vendor: Protocol,
         name: &[u8],
@@ -61,7 +62,7 @@ impl Fault {
         }
     }
 
-    /// What the caller is told. `vendor` is the vendor's protocol.
+    /// Returns the failure to report to the caller. `vendor` is the vendor's protocol.
     pub fn failure(&self, vendor: Protocol, upstream_model: &str, public_model: &str) -> Failure {
         match self {
             Fault::NotJson => Failure::of(Kind::UpstreamFailed),

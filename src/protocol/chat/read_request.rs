@@ -1,10 +1,10 @@
-//! A request of the chat surface, read into the form.
+//! Reads a chat completions request into the IR.
 //!
-//! It judges what the surface judges: types, ranges, words it does not know. It must not know a
-//! target: what only chat can say is kept as it stands ([`Opaque`] of chat), for the writer to map,
-//! drop or refuse. A member *inside* a message, part, call or tool that the form has no place for
-//! ends here, and unless it says nothing it is told. What comes of each member is one table,
-//! `read_request/fields.rs`.
+//! This reader validates what the client API defines: types, ranges and enumerated values. It must
+//! not know the target model. It keeps every member that only chat defines as it is (an [`Opaque`]
+//! of origin chat), and the writer maps, drops or refuses it. A member *inside* a message, part,
+//! call or tool that the IR cannot represent ends here; unless its value is empty, the reader warns
+//! about it. One table lists the outcome of every member: `read_request/fields.rs`.
 //!
 //! Read next: `read_request/fields.rs`, then `read_request/messages.rs`.
 
@@ -29,10 +29,10 @@ mod reasoning;
 pub(in crate::protocol) mod settings;
 mod tools;
 
-/// Reads the body.
+/// Reads the request body.
 ///
 /// # Errors
-/// It breaks a rule of the surface.
+/// Returns an error if the body breaks a rule of the chat completions API.
 pub fn read<'a>(body: Value<'a>, warnings: &mut Warnings) -> Result<Request<'a>, Refused> {
     if !body.is_object() {
         return Err(Box::new(Failure::new(
@@ -81,7 +81,7 @@ pub fn read<'a>(body: Value<'a>, warnings: &mut Warnings) -> Result<Request<'a>,
     Ok(request)
 }
 
-/// Members that became parts of the form, or say nothing that it could hold.
+/// Members that the IR represents, or that carry no information for it.
 const CARRIED: [&str; 22] = [
     "function_call",
     "functions",
@@ -107,10 +107,10 @@ const CARRIED: [&str; 22] = [
     "user",
 ];
 
-/// Members of the messages protocol that are taken on this surface too.
+/// Members of the messages protocol that the chat completions API also accepts.
 const OF_MESSAGES: [&str; 4] = ["cache_control", "inference_geo", "output_config", "speed"];
 
-/// Members that only chat can say, and what they must be.
+/// Members that only the chat protocol defines, with their types.
 const OF_CHAT: [(&str, Shape); 18] = [
     ("audio", Shape::Object),
     ("frequency_penalty", Shape::Number),
@@ -132,10 +132,10 @@ const OF_CHAT: [(&str, Shape); 18] = [
     ("web_search_options", Shape::Object),
 ];
 
-/// Members that nobody knows are kept up to so many: no header tells of more.
+/// Maximum number of unknown members to keep. The warning header does not list more.
 const UNKNOWN_MAX: usize = 256;
 
-/// What the form has no place for, known or not.
+/// Collects the members that the IR does not represent, known or unknown.
 fn extra<'a>(body: Value<'a>) -> Result<Vec<Opaque<'a>>, Refused> {
     let mut extra = Vec::new();
     for name in OF_MESSAGES {
@@ -178,8 +178,8 @@ fn extra<'a>(body: Value<'a>) -> Result<Vec<Opaque<'a>>, Refused> {
     Ok(extra)
 }
 
-/// The cache marker of a part, message, call or tool. `prompt_cache_breakpoint` is the surface's
-/// own, `cache_control` what many clients send instead.
+/// Reads the cache marker of a part, message, call or tool. `prompt_cache_breakpoint` is the chat
+/// API's own member; many clients send `cache_control` instead.
 pub(in crate::protocol) fn marker(
     of: Value<'_>,
     path: impl std::fmt::Display,
@@ -201,7 +201,7 @@ pub(in crate::protocol) fn marker(
     {
         return Ok(None);
     }
-    // Half a day is more than the other protocol can say; the longest it has comes nearest.
+    // The messages protocol has no lifetime of 12 hours; its longest one comes nearest.
     let is_long = breakpoint.get("ttl").is_some_and(|ttl| ttl.is("12h"));
     Ok(Some(if is_long {
         Cache::OneHour

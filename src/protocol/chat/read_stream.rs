@@ -1,13 +1,13 @@
-//! A chat vendor's answer, streamed or whole, as events.
+//! Reads a chat vendor's answer, streamed or as one body, into events.
 //!
-//! It must not hold text back: what a chunk says is told at once, in the chunk's own tokens. Kept
-//! are only a call's arguments until its name is known, what a refusal says (it is told once more,
-//! as the reason), and reasoning that is to come back one day. Unknown members are skipped, members
-//! of a wrong type count as absent.
+//! It must not hold back text: it emits the content of a chunk at once, and borrows it from the
+//! chunk. It buffers only three things: the arguments of a call until its name is known, the text
+//! of a refusal (which it emits again as the stop reason), and reasoning that the client sends back
+//! later. It skips unknown members, and treats members of a wrong type as absent.
 //!
 //! Order inside a chunk: reasoning, text, refusal, calls, finish reason, usage.
 //!
-//! Read next: `chat/read_stream/calls.rs`, which fragment belongs to which call; then
+//! Read next: `chat/read_stream/calls.rs` (assigns fragments to calls), then
 //! `messages/write_stream.rs`.
 
 use crate::protocol::Protocol;
@@ -24,20 +24,20 @@ mod reasoning;
 use calls::{Calls, Entry};
 use reasoning::Reasoning;
 
-/// The deepest nesting of an answer that is read.
+/// Maximum nesting depth of an answer.
 const DEPTH_MAX: u32 = 128;
 
-/// The most of a refusal that is told as the reason.
+/// Maximum number of bytes of a refusal that the stop reason repeats.
 const REFUSAL_BYTES_MAX: usize = 64 * 1024;
 
-/// What the chunks said so far.
+/// State of the answer after the chunks read so far.
 #[derive(Debug, Default)]
 pub struct Reader {
-    /// Any chunk came at all.
+    /// A chunk has arrived.
     heard: bool,
     started: bool,
     slots: Slots,
-    /// The text or thinking that goes on as long as nothing else begins.
+    /// The text or thinking that continues until something else begins.
     current: Option<(Stretch, u32)>,
     reasoning: Reasoning,
     calls: Calls,
@@ -47,7 +47,7 @@ pub struct Reader {
     tier: Option<ServiceTier>,
 }
 
-/// Gives out slots.
+/// Assigns slots in ascending order.
 #[derive(Debug, Default)]
 struct Slots(u32);
 
@@ -59,7 +59,7 @@ impl Slots {
     }
 }
 
-/// What is said in stretches, without a name of its own.
+/// Kind of a run of deltas that the protocol does not delimit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stretch {
     Text,
@@ -67,7 +67,7 @@ enum Stretch {
     Thinking,
 }
 
-/// `finish_reason`.
+/// Value of `finish_reason`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Finish {
     Stop,
@@ -78,7 +78,7 @@ enum Finish {
 }
 
 impl Reader {
-    /// One event of the vendor's stream. `nodes` is memory to be used again, and given back.
+    /// Reads one event of the vendor's stream. `nodes` is reusable memory that the call returns.
     pub fn event(
         &mut self,
         name: &[u8],
@@ -109,12 +109,12 @@ impl Reader {
         }
     }
 
-    /// The last event does not come, and the answer is complete without.
+    /// Ends an answer that is complete although its last event is missing.
     pub fn finish(&mut self, to: &mut impl Sink) {
         self.end(to);
     }
 
-    /// `[DONE]`: the vendor says that it is through, with a finish reason or without.
+    /// Handles `[DONE]`: the vendor has finished, with or without a finish reason.
     fn done(&mut self, to: &mut impl Sink) -> Result<(), Fault> {
         if !self.started {
             return Err(if self.heard { Fault::Empty } else { Fault::Cut });
@@ -123,8 +123,8 @@ impl Reader {
         Ok(())
     }
 
-    /// A chunk, or a whole answer: they differ in `delta` and `message`, and in what an entry of
-    /// `tool_calls` is.
+    /// Reads a chunk or a whole answer. They differ in `delta` and `message`, and in what an entry
+    /// of `tool_calls` means.
     fn chunk(&mut self, chunk: Value<'_>, is_whole: bool, to: &mut impl Sink) -> Result<(), Fault> {
         self.heard = true;
         let mut start = Start::default();
@@ -184,7 +184,7 @@ impl Reader {
 
     fn finish_reason(&mut self, reason: &Text<'_>, to: &mut impl Sink) {
         let finish = match reason.value().as_ref() {
-            // Sent with every chunk by some vendors.
+            // Some vendors send it with every chunk.
             "" => return,
             "stop" => Finish::Stop,
             "tool_calls" | "function_call" => Finish::Calls,
@@ -245,7 +245,8 @@ impl Reader {
                     self.call(&Entry::read(call), is_whole, to)?;
                 }
             }
-            // The older form, of one call only; where both are sent it says the same again.
+            // `function_call` is the older form and holds one call. If the vendor sends both, it is
+            // a repetition.
             None if self.calls.is_only_legacy() => {
                 if let Some(function) = said.function_call {
                     self.call(&Entry::legacy(function), false, to)?;
@@ -256,7 +257,7 @@ impl Reader {
         Ok(())
     }
 
-    /// A string, or the parts that some vendors send instead.
+    /// Reads the content: a string, or the parts that some vendors send instead.
     fn content(&mut self, content: Value<'_>, to: &mut impl Sink) {
         if let Some(text) = content.text() {
             self.say(Stretch::Text, &text, to);
@@ -295,7 +296,7 @@ impl Reader {
         }
     }
 
-    /// More of a stretch; a new one, if something else began since.
+    /// Continues the current run, or begins a new one if something else began since.
     fn say(&mut self, stretch: Stretch, text: &Text<'_>, to: &mut impl Sink) {
         if text.is_empty() {
             return;
@@ -325,8 +326,8 @@ impl Reader {
         slot
     }
 
-    /// Something else begins, or all is said: reasoning that its vendor wants back goes into a
-    /// signature, of the thinking that was just told or of one without words.
+    /// Called when something else begins or the answer ends. If the vendor wants reasoning back,
+    /// emits it as the signature of the thinking just emitted, or of one without text.
     fn sign(&mut self, to: &mut impl Sink) {
         let Some(signature) = self.reasoning.take_signature() else {
             return;
@@ -339,7 +340,7 @@ impl Reader {
             slot,
             signature: Text::made(signature),
         });
-        // What is thought after this is another piece.
+        // Any later thinking is a new block.
         self.current = None;
     }
 
@@ -368,14 +369,14 @@ impl Reader {
     fn end(&mut self, to: &mut impl Sink) {
         self.sign(to);
         if self.finish.is_some() {
-            // Again: a refusal may have gone on behind the finish reason.
+            // Repeat the stop: the refusal may have continued after the finish reason.
             to.event(Event::Stop(self.stop()));
         }
         to.event(Event::End);
     }
 }
 
-/// A whole answer, as the same events.
+/// Reads a whole answer into the same events as a stream.
 pub fn whole(body: Value<'_>, to: &mut impl Sink) -> Result<(), Fault> {
     if !body.is_object() {
         return Err(Fault::NotJson);
@@ -389,7 +390,8 @@ pub fn whole(body: Value<'_>, to: &mut impl Sink) -> Result<(), Fault> {
     Ok(())
 }
 
-/// One of `choices`. Only one was asked for; a vendor that leaves its index out means the first.
+/// An entry of `choices`. The request asks for only one; if the vendor omits the index, it is the
+/// first.
 #[derive(Debug, Default)]
 struct Choice<'v> {
     index: u64,
@@ -413,7 +415,7 @@ impl<'v> Choice<'v> {
         read
     }
 
-    /// Not a reason to stop but a failure, said by vendors that gather others.
+    /// Returns whether `finish_reason` reports a failure. Aggregating vendors send `error` there.
     fn is_failed(&self) -> bool {
         self.finish_reason
             .as_ref()
@@ -421,7 +423,7 @@ impl<'v> Choice<'v> {
     }
 }
 
-/// What a delta or a message says.
+/// Content of a delta or of a message.
 #[derive(Debug, Default)]
 struct Said<'v> {
     content: Option<Value<'v>>,
@@ -457,7 +459,7 @@ impl<'v> Said<'v> {
     }
 }
 
-/// A string that says something.
+/// Returns the string unless it is empty.
 fn text(value: Value<'_>) -> Option<Text<'_>> {
     value.text().filter(|text| !text.is_empty())
 }

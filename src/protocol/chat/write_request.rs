@@ -1,8 +1,7 @@
-//! A request, written for a chat vendor.
+//! Writes a request for a chat vendor.
 //!
-//! Every member that cannot be said is refused, left out or named in the warnings here: nothing
-//! that the form holds goes missing without an outcome. It must not judge the caller's types again;
-//! the reader did.
+//! It refuses, drops or warns about every member that it cannot send: nothing in the IR disappears
+//! without an outcome. It must not validate the caller's types again; the reader did that.
 //!
 //! Read next: `chat/write_request/turns.rs` (the messages), `chat/write_request/effort.rs`.
 
@@ -32,21 +31,21 @@ use foreign::Words;
 use tools::ToolWriter;
 use wording::Wording;
 
-/// The most stop sequences that a chat vendor takes.
+/// Maximum number of stop sequences that a chat vendor accepts.
 const STOPS_MAX: usize = 4;
 
-/// The most tools that a chat vendor takes.
+/// Maximum number of tools that a chat vendor accepts.
 const TOOLS_MAX: usize = 128;
 
-/// A line that one client puts before its instructions, different in each request: it would defeat
-/// every cache of a vendor that does not know to skip it.
+/// Prefix of a line that one client puts before its instructions. The line differs in each request,
+/// so it would defeat the prompt cache of every vendor that does not skip it.
 const NONCE: &str = "x-anthropic-billing-header:";
 
 /// Writes the request.
 ///
 /// # Errors
-/// It asks for what the model cannot do and must not be done without, or calls and results do not
-/// pair.
+/// Returns an error if the request needs a feature that the model lacks and that cannot be dropped,
+/// or if calls and results do not pair.
 pub fn write(
     request: &mut Request<'_>,
     model: &ChatModel,
@@ -118,7 +117,7 @@ pub fn write(
     })
 }
 
-/// What is needed everywhere on the way.
+/// State shared by all steps of the writing.
 struct Writer<'w> {
     surface: Protocol,
     model: &'w ChatModel,
@@ -126,9 +125,9 @@ struct Writer<'w> {
     words: Words<'w>,
     json: Json,
     carries_thinking: bool,
-    /// The reasoning of the turn that is written comes back.
+    /// The current turn's reasoning is sent back.
     replays: bool,
-    /// How often each id was wanted by a call.
+    /// Number of calls that asked for each id.
     ids: HashMap<String, u64>,
     /// Ids of calls whose results come next, in order.
     open: VecDeque<String>,
@@ -177,7 +176,7 @@ impl Writer<'_> {
         self.json.close_array();
     }
 
-    /// Writes `tools` and what belongs to them; true if there is any.
+    /// Writes `tools` and the related members. Returns true if there is a tool.
     fn tools(&mut self, request: &Request<'_>) -> Result<bool, Refused> {
         let model = self.given.target.public_model;
         let sent = tools::sent(request, model, self.words.warnings)?;
@@ -186,7 +185,7 @@ impl Writer<'_> {
             return Err(refused(self.surface, "tools", &message));
         }
         if sent.is_empty() {
-            // A chat vendor refuses a choice without tools.
+            // A chat vendor refuses a tool choice without tools.
             return Ok(false);
         }
         if self.model.tools_with_reasoning == ToolsWithReasoning::ResponsesOnly {
@@ -235,7 +234,8 @@ impl Writer<'_> {
         }
     }
 
-    /// What only chat can say: another surface may know the same member.
+    /// Writes the members that only the chat protocol defines. Another client API may have the same
+    /// member.
     fn extras(&mut self, request: &Request<'_>) {
         for opaque in request
             .extra
@@ -247,7 +247,8 @@ impl Writer<'_> {
                 "verbosity" if !self.model.verbosity => {
                     self.words.warnings.add(Action::Dropped, "text.verbosity")
                 }
-                // Written with who is behind the request, or known to no compatible server.
+                // `prompt_cache_key` is written with the end user; compatible servers do not know
+                // any of the three.
                 "prompt_cache_key" => {}
                 "prompt_cache_options" | "prompt_cache_retention"
                     if !self.given.target.official => {}
@@ -256,7 +257,7 @@ impl Writer<'_> {
         }
     }
 
-    /// The id of the next call: of two of one id the later gets another.
+    /// Returns the id of the next call. If two calls have the same id, the later one gets a new id.
     fn call_id(&mut self, id: Option<&Text<'_>>) -> String {
         let fitting = |id| match self.model.tool_call_ids {
             ToolCallIds::Any => names::short_call_id(id),
@@ -278,7 +279,7 @@ pub(in crate::protocol) fn refused(surface: Protocol, path: &str, message: &str)
     Box::new(Failure::invalid(surface, path, message))
 }
 
-/// Takes the nonce's line off the instructions.
+/// Removes the billing header line from the instructions.
 pub(in crate::protocol) fn without_nonce(request: &mut Request<'_>) {
     for block in &mut request.system {
         let BlockKind::Text(text) = &mut block.kind else {
@@ -292,7 +293,7 @@ pub(in crate::protocol) fn without_nonce(request: &mut Request<'_>) {
     }
 }
 
-/// Of the inside of a JSON string, what stands behind its first line.
+/// Returns the part after the first line of the inside of a JSON string.
 fn behind_first_line(raw: &str) -> &str {
     let mut letters = raw.char_indices();
     while let Some((_, letter)) = letters.next() {
@@ -305,7 +306,7 @@ fn behind_first_line(raw: &str) -> &str {
     ""
 }
 
-/// A member of an opaque block, as text.
+/// Returns a string member of an opaque block.
 fn member<'a>(value: Value<'a>, name: &str) -> Option<Text<'a>> {
     value.get(name).and_then(Value::text)
 }

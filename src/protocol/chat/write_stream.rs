@@ -1,11 +1,11 @@
-//! The form's events, said as a chat answer: chunks of a stream, or one body.
+//! Writes the IR events as a chat answer: as stream chunks or as one body.
 //!
-//! It must not wait: of a stream everything leaves with the event that brought it, but for what
-//! clients can only read whole (reasoning to be sent back, sources, why the model declined, the
-//! input of a custom tool). A failure on the way is not told here.
+//! It must not wait: in a stream, all output leaves with the event that caused it. The exceptions
+//! are parts that clients can only read whole: reasoning to send back, sources, the reason why the
+//! model declined, and the input of a custom tool. It does not report a failure during the answer.
 //!
-//! Read next: `write_stream/course.rs`, which gives each event its outcome; then
-//! `write_stream/chunks.rs` and `write_stream/message.rs`, which put it down.
+//! Read next: `write_stream/answer_builder.rs`, which decides the outcome of each event; then
+//! `write_stream/chunks.rs` and `write_stream/message.rs`, which encode it.
 
 use crate::protocol::form::answer::{Event, Recall, Sink};
 use chunks::Chunks;
@@ -21,15 +21,16 @@ mod usage;
 pub use kept::ITEM_FORMAT;
 pub use usage::write as write_usage;
 
-/// What may be sent at any time to keep the client waiting: a plain comment. As the stream has no
-/// `id:` lines, no client takes it for an event.
+/// Keep-alive that may be sent at any time: a plain SSE comment. The stream has no `id:` lines, so
+/// no client takes the comment for an event.
 pub const KEEP_ALIVE: &[u8] = b": ping\n\n";
 
-/// The most that a stream holds back, all of it together: the reasoning of the longest answers is
-/// below a tenth of it. Beyond it the stream goes on without; but not without a call's input.
+/// Maximum number of bytes that a stream holds back in total. The reasoning of the longest answers
+/// is below a tenth of it. Above it, the stream continues without the deferred parts, but never
+/// without the input of a call.
 const KEPT_BYTES_MAX: usize = 8 << 20;
 
-/// Writes an answer as chunks.
+/// Writer of an answer as chunks.
 #[derive(Debug)]
 pub struct Stream {
     course: Course,
@@ -44,12 +45,12 @@ impl Stream {
         }
     }
 
-    /// Moves what was written so far.
+    /// Moves the output written so far to `out`.
     pub fn take(&mut self, out: &mut Vec<u8>) {
         self.chunks.take(out);
     }
 
-    /// More had to be held back than there is room for.
+    /// Returns whether the stream had to hold back more than the limit allows.
     pub fn overflowed(&self) -> bool {
         self.course.overflowed
     }
@@ -61,7 +62,7 @@ impl Sink for Stream {
     }
 }
 
-/// Folds an answer into one body.
+/// Writer of an answer as one body.
 #[derive(Debug)]
 pub struct Whole {
     course: Course,
@@ -76,12 +77,12 @@ impl Whole {
         }
     }
 
-    /// The answer, once it is complete.
+    /// Returns the body once the answer is complete.
     pub fn body(&mut self) -> Vec<u8> {
         self.message.take()
     }
 
-    /// The answer is larger than is gathered.
+    /// Returns whether the answer is larger than the limit.
     pub fn overflowed(&self) -> bool {
         self.course.overflowed || self.message.overflowed()
     }

@@ -1,7 +1,7 @@
-//! The words of a failure where the two surfaces want different ones.
+//! Builds the message of a failure where the surfaces need different texts.
 //!
-//! It must not choose a status or a code. Some clients look for exact words (`prompt is too long`),
-//! so the forms below are the vendors' own.
+//! It must not choose a status or a code. Some clients search for exact texts (`prompt is too
+//! long`), so the texts below are the vendors' own.
 //!
 //! Read next: `protocol/failure/table.rs`.
 
@@ -9,10 +9,10 @@ use super::{Failure, Kind};
 use crate::protocol::Protocol;
 use std::borrow::Cow;
 
-/// The longest piece of a caller's own text that is repeated in a message, in characters.
+/// Maximum number of characters of the caller's own text that a message repeats.
 const ECHO_CHARS_MAX: usize = 200;
 
-/// The failure's message on this surface.
+/// Returns the failure's message on this surface.
 pub(super) fn surface(failure: &Failure, surface: Protocol) -> Cow<'_, str> {
     match (failure.kind, failure.model.as_deref()) {
         (Kind::ModelNotFound | Kind::VendorModelMissing, Some(model)) => match surface {
@@ -26,7 +26,8 @@ pub(super) fn surface(failure: &Failure, surface: Protocol) -> Cow<'_, str> {
     }
 }
 
-/// A client of either surface must recognise the failure, whoever's words came in.
+/// Rewrites the vendor's message so that a client of the surface recognises the failure, whichever
+/// vendor wrote it.
 fn context_too_long(message: &str, surface: Protocol) -> Cow<'_, str> {
     let of_messages =
         message.contains("prompt is too long") || message.contains("exceed context limit");
@@ -65,12 +66,12 @@ fn two_numbers(message: &str) -> Option<(u64, u64)> {
     Some((numbers.next()?, numbers.next()?))
 }
 
-/// `messages[2].content` as the messages protocol writes it: `messages.2.content`.
+/// Converts `messages[2].content` to the messages protocol's path form `messages.2.content`.
 pub(super) fn dotted(param: &str) -> String {
     param.replace('[', ".").replace(']', "")
 }
 
-/// A caller's own text, cut to what a message can bear.
+/// Truncates the caller's own text for use in a message.
 pub(super) fn shortened(text: &str) -> String {
     let mut short: String = text.chars().take(ECHO_CHARS_MAX).collect();
     if short.len() < text.len() {

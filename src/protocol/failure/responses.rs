@@ -1,8 +1,9 @@
-//! A failure on the responses surface: the codes its clients act on, and how a stream that has
-//! begun is ended.
+//! A failure on the responses surface: the codes that its clients act on, and the last events of a
+//! stream that has begun.
 //!
-//! It must say it twice: some clients only know the event `error`, others only `response.failed`,
-//! and the official ones throw with our words at the first, in this order alone.
+//! It must report the failure twice: some clients only know the event `error`, others only
+//! `response.failed`. The official clients throw at the first one, with our message, only in this
+//! order.
 //!
 //! Read next: `protocol/failure/table.rs`.
 
@@ -12,7 +13,8 @@ use crate::protocol::Protocol;
 use crate::protocol::rules::names;
 use crate::protocol::text::Json;
 
-/// The code before the 200. With any other than this one the agent repeats a 503 thirty times.
+/// Returns the code of an error response before the 200. With any other code than this one, the
+/// agent retries a 503 thirty times.
 pub(super) fn code<'f>(failure: &'f Failure, row: &Row, status: u16) -> Option<&'f str> {
     if status == 503 {
         Some(OVERLOADED)
@@ -21,7 +23,7 @@ pub(super) fn code<'f>(failure: &'f Failure, row: &Row, status: u16) -> Option<&
     }
 }
 
-/// The end of a stream of which nothing but the request's id is known.
+/// Returns the last events of a stream of which only the request's id is known.
 pub(super) fn frame(failure: &Failure, request_id: &str) -> Vec<u8> {
     let mut out = Vec::new();
     failure.responses_events(0, &mut out, |json| {
@@ -34,8 +36,8 @@ pub(super) fn frame(failure: &Failure, request_id: &str) -> Vec<u8> {
 }
 
 impl Failure {
-    /// The two events that end a stream of the responses surface, the first with this number.
-    /// `envelope` writes the members of the response that stand before its status.
+    /// Writes the two events that end a stream of the responses surface. `sequence` is the number
+    /// of the first. `envelope` writes the members of the response before its status.
     pub fn responses_events(
         &self,
         sequence: u64,

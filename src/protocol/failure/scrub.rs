@@ -1,15 +1,15 @@
-//! Takes out of a vendor's message what is between the vendor and us.
+//! Removes data that concerns only the vendor and the operator from a vendor's message.
 //!
-//! It must not try to be clever: it goes word by word and would rather hide too much. Hidden: the
-//! vendor's model id (the public id is put there), addresses, organisation and project ids, UUIDs,
-//! pieces of keys.
+//! It must not try to be clever: it checks word by word and prefers to hide too much. It hides the
+//! vendor's model id (replaced by the public id), addresses, organisation and project ids, UUIDs
+//! and parts of keys.
 //!
 //! Read next: `protocol/failure/table.rs`.
 
-/// The longest message shown, in characters.
+/// Maximum length of a message shown to the caller, in characters.
 const MESSAGE_CHARS_MAX: usize = 2_000;
 
-/// The message as the caller may see it.
+/// Returns the message as the caller may see it.
 pub(super) fn message(text: &str, upstream_model: &str, public_model: &str) -> String {
     let replaced;
     let text = if upstream_model.contains(separates) {
@@ -73,7 +73,7 @@ fn separates(character: char) -> bool {
 
 fn push_word(shown: &mut String, word: Option<&str>, upstream_model: &str, public_model: &str) {
     let word = word.unwrap_or_default();
-    // The last stop of a sentence is not part of its last word.
+    // Punctuation at the end of a sentence is not part of its last word.
     let core = word.trim_end_matches(['.', ':', '!', '?']);
     let tail = word.get(core.len()..).unwrap_or_default();
     let hidden = [
@@ -81,7 +81,7 @@ fn push_word(shown: &mut String, word: Option<&str>, upstream_model: &str, publi
         secret_at(core),
         model_at(core, upstream_model).map(|at| (at, public_model)),
     ];
-    // From the first thing to hide, the whole rest of the word goes: a dated model id is the
+    // The rest of the word is hidden from the first match on: the date of a dated model id is the
     // vendor's too.
     match hidden.into_iter().flatten().min_by_key(|(at, _)| *at) {
         Some((at, mark)) => {
@@ -93,7 +93,7 @@ fn push_word(shown: &mut String, word: Option<&str>, upstream_model: &str, publi
     shown.push_str(tail);
 }
 
-/// Where an address begins: at its scheme.
+/// Returns the offset of a URL, at its scheme.
 fn address_at(word: &str) -> Option<usize> {
     let scheme = word.get(..word.find("://")?)?;
     let is_outside = |character: char| !character.is_ascii_alphanumeric();
@@ -105,7 +105,7 @@ fn address_at(word: &str) -> Option<usize> {
     )
 }
 
-/// Where a key, an organisation, a project or a UUID begins, and the mark for it.
+/// Returns the offset of a key, an organisation id, a project id or a UUID, and its replacement.
 fn secret_at(word: &str) -> Option<(usize, &'static str)> {
     const MARKS: [(&str, &str); 6] = [
         ("sk-", "[key]"),
@@ -127,7 +127,7 @@ fn secret_at(word: &str) -> Option<(usize, &'static str)> {
     named.chain(uuid).min_by_key(|(at, _)| *at)
 }
 
-/// What follows a prefix is an id: "org-wide" is a word, "org-Ab12" is an organisation.
+/// The prefix must be followed by an id: "org-wide" is a word, "org-Ab12" is an organisation.
 fn is_secret(word: &str, from: usize, prefix: &str) -> bool {
     let rest = word.get(from..).unwrap_or_default();
     let is_plain = rest
@@ -145,7 +145,7 @@ fn model_at(word: &str, upstream_model: &str) -> Option<usize> {
         .find(|at| starts_word(word, *at))
 }
 
-/// No letter or digit stands directly before `at`.
+/// Returns whether no letter or digit is directly before `at`.
 fn starts_word(word: &str, at: usize) -> bool {
     word.get(..at)
         .and_then(|before| before.chars().next_back())

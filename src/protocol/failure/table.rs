@@ -1,4 +1,5 @@
-//! What each kind of failure looks like: ONE total match, so that a new kind cannot be forgotten.
+//! Defines the appearance of each kind of failure: ONE total match, so that a new kind cannot be
+//! forgotten.
 //!
 //! It must not depend on anything but the kind.
 //!
@@ -15,13 +16,13 @@ pub(super) struct Row {
     /// `error.code` of chat, `error.details.error_code` of messages.
     pub code: Option<&'static str>,
     pub param: Option<&'static str>,
-    /// Seconds to wait, where a wait helps.
+    /// Seconds to wait before a retry, if waiting helps.
     pub retry_after: Option<u32>,
-    /// `x-should-retry: false` although the status alone would be retried.
+    /// Whether to send `x-should-retry: false` although clients would retry the status.
     pub never_retry: bool,
-    /// The word for metrics and logs.
+    /// Label for metrics and logs.
     pub reason: &'static str,
-    /// The usual message.
+    /// Default message.
     pub message: &'static str,
 }
 
@@ -33,7 +34,7 @@ impl Row {
         }
     }
 
-    /// Where the fault is looked for if nothing more is known.
+    /// Returns the default `param`, if the exact member is unknown.
     pub fn param_on(&self, surface: Protocol) -> Option<&'static str> {
         self.param.map(|param| {
             if surface == Protocol::Responses && param == "messages" {
@@ -65,7 +66,7 @@ impl Row {
     }
 }
 
-/// What a kind looks like.
+/// Returns the appearance of a kind.
 #[allow(clippy::too_many_lines)] // One table, read as one.
 pub(super) fn row(kind: Kind) -> Row {
     match kind {
@@ -299,8 +300,8 @@ pub(super) fn row(kind: Kind) -> Row {
     }
 }
 
-/// The chat `code` and the messages `type` of an error frame inside a stream. A refusal has the
-/// same word for every kind with its status.
+/// Returns the chat `code` and the messages `type` of an error frame inside a stream. All refusals
+/// with the same status share one code.
 pub(super) fn frame_words(kind: Kind) -> (&'static str, &'static str) {
     match (row(kind).chat.0, kind) {
         (503, _) => ("overloaded", "overloaded_error"),
@@ -311,8 +312,8 @@ pub(super) fn frame_words(kind: Kind) -> (&'static str, &'static str) {
     }
 }
 
-/// The code of a failure inside a stream of the responses surface, by which its clients decide
-/// whether to retry.
+/// Returns the code of a failure inside a stream of the responses surface. Its clients use it to
+/// decide whether to retry.
 pub(super) fn responses_code(kind: Kind) -> &'static str {
     match (row(kind).chat.0, kind) {
         (503, _) => OVERLOADED,
@@ -332,10 +333,10 @@ pub(super) fn responses_code(kind: Kind) -> &'static str {
     }
 }
 
-/// The word for "no capacity" that clients of the responses surface stop at.
+/// Code for missing capacity at which clients of the responses surface stop.
 pub(super) const OVERLOADED: &str = "server_is_overloaded";
 
-/// The caller's doing: the same status and type on both surfaces.
+/// An error of the caller: the same status and type on all surfaces.
 fn caller(status: u16, reason: &'static str, message: &'static str) -> Row {
     Row {
         chat: (status, "invalid_request_error"),

@@ -1,8 +1,8 @@
-//! What a vendor's error means to our caller.
+//! Converts a vendor's error to a failure for the caller.
 //!
-//! It must not show anything that is between the vendor and us: model ids of the vendor,
-//! organisations, keys, addresses, the limits of our account. What the caller can act on keeps the
-//! vendor's words, scrubbed; the rest gets ours.
+//! It must not reveal data that concerns only the vendor and the operator: the vendor's model ids,
+//! organisations, keys, addresses, the limits of the operator's account. A message that the caller
+//! can act on keeps the vendor's text, scrubbed; all others get our own text.
 //!
 //! Read next: `protocol/failure/scrub.rs`.
 
@@ -10,7 +10,7 @@ use super::{Failure, Kind, RETRY_AFTER_SECONDS_MAX, scrub};
 use crate::protocol::Protocol;
 use serde_json::Value;
 
-/// Codes and types that are about our account at the vendor.
+/// Codes and types that concern the operator's account at the vendor.
 const KEY_CODES: &[&str] = &[
     "insufficient_quota",
     "billing_error",
@@ -18,8 +18,8 @@ const KEY_CODES: &[&str] = &[
     "account_deactivated",
 ];
 
-/// A vendor's error object, whichever of the usual shapes it had. The strings are the vendor's:
-/// never show them but through [`from_vendor_error`].
+/// A vendor's error object, in any of the usual shapes. The strings are the vendor's: show them
+/// only through [`from_vendor_error`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct VendorError {
     pub message: String,
@@ -29,7 +29,8 @@ pub struct VendorError {
 }
 
 impl VendorError {
-    /// Reads `{"error":{…}}`, `{"error":"…"}`, or a bare `{"message":…}`. `None`: no error object.
+    /// Parses `{"error":{…}}`, `{"error":"…"}`, or a bare `{"message":…}`. Returns `None` if there
+    /// is no error object.
     pub(crate) fn read(body: &[u8]) -> Option<VendorError> {
         let body: Value = serde_json::from_slice(body).ok()?;
         let error = match body.get("error") {
@@ -47,7 +48,7 @@ impl VendorError {
             Some(Value::Number(number)) => Some(number.to_string()),
             _ => None,
         };
-        // The messages protocol keeps its finer code one level down.
+        // The messages protocol has its finer code one level down.
         let detail = error.pointer("/details/error_code").and_then(Value::as_str);
         let found = VendorError {
             message: word("message").unwrap_or_default(),
@@ -71,7 +72,7 @@ impl VendorError {
         words.iter().any(|word| message.contains(word))
     }
 
-    /// The status the vendor would have answered with, had it not sent a 200 before.
+    /// Returns the status that the vendor would have sent, had it not sent a 200 before.
     fn status(&self) -> u16 {
         let number = self.code.as_deref().and_then(|code| code.parse().ok());
         match number {
@@ -117,9 +118,9 @@ impl VendorError {
             || self.says(&["credit balance is too low", "exceeded your current quota"])
     }
 
-    /// The vendor refuses our key or account, whatever is asked: no other request would fare
-    /// better. Judged by the vendor's own codes and by no words in a message's middle, for a
-    /// message may quote the client.
+    /// Returns whether the vendor refuses the operator's key or account, so that every other
+    /// request would fail too. The check uses the vendor's own codes and the start of the message,
+    /// never words inside it, because a message may quote the client.
     fn means_key(&self, status: u16) -> bool {
         let is_by_code = self.is(KEY_CODES)
             || self
@@ -128,7 +129,7 @@ impl VendorError {
                 .starts_with("your credit balance is");
         match status {
             401 | 402 => true,
-            // It may be about the model, or about what the client wrote.
+            // A 403 may concern the model or the client's content.
             403 => {
                 is_by_code
                     || !self.is(&["model_not_found"])
@@ -140,12 +141,13 @@ impl VendorError {
         }
     }
 
-    /// The same of an error inside a 200.
+    /// Returns whether an error inside a 200 refuses the operator's key or account.
     pub fn refuses_key(&self) -> bool {
         self.means_key(self.status())
     }
 
-    /// More tokens than a minute has, which some vendors say as if the body were too large.
+    /// Returns whether the request needs more tokens than the limit per minute. Some vendors report
+    /// that like a body that is too large.
     fn means_rate(&self) -> bool {
         self.is(&["rate_limit_exceeded", "rate_limit_error"]) || self.says(&["tokens per minute"])
     }
@@ -167,7 +169,7 @@ impl VendorError {
         is_policy || self.is(&["content_filter", "content_policy_violation"])
     }
 
-    /// Of an image that could not be read; the code of a failed response says what of it.
+    /// Returns whether an image could not be read; the code of a failed response says why.
     fn means_image(&self) -> bool {
         self.code
             .as_deref()
@@ -179,10 +181,9 @@ impl VendorError {
     }
 }
 
-/// A vendor's answer with an error status → our failure. `retry_after` is the vendor's header, in
-/// seconds. The protocol is the vendor's: both shapes are read whichever was expected, because what
-/// stands between us and a vendor answers in shapes of its own. `body` may be HTML, empty or
-/// anything.
+/// Converts a vendor's response with an error status to a failure. `retry_after` is the vendor's
+/// header, in seconds. Both shapes are parsed for every vendor protocol, because proxies between
+/// the gateway and a vendor use shapes of their own. `body` may be HTML, empty or anything.
 pub fn from_vendor(
     _protocol: Protocol,
     status: u16,
@@ -201,7 +202,8 @@ pub fn from_vendor(
     failure
 }
 
-/// An error object inside a 200 → our failure: a status before anything was sent, else a frame.
+/// Converts an error object inside a 200 to a failure: the caller gets its status if nothing was
+/// sent yet, else an error frame.
 pub fn from_vendor_error(
     _protocol: Protocol,
     error: &VendorError,
@@ -212,9 +214,9 @@ pub fn from_vendor_error(
     shown(kind, error, upstream_model, public_model)
 }
 
-/// Whether a vendor's answer with an error status refuses our key or account, and not this request.
-/// Without an error object only the statuses say so that nothing between the vendor and us sets: a
-/// firewall's 403 may be about the client's words.
+/// Returns whether a vendor's response with an error status refuses the operator's key or account,
+/// not this request. Without an error object, only statuses that no proxy between the gateway and
+/// the vendor sets count: a firewall's 403 may concern the client's content.
 pub fn refuses_key(status: u16, body: &[u8]) -> bool {
     match VendorError::read(body) {
         Some(error) => error.means_key(status),
@@ -223,8 +225,8 @@ pub fn refuses_key(status: u16, body: &[u8]) -> bool {
 }
 
 fn judge(status: u16, error: Option<&VendorError>) -> Kind {
-    // Without an error object only the statuses that a balancer or proxy sets on its own mean what
-    // they say.
+    // Without an error object, only the statuses that a load balancer or proxy sets on its own keep
+    // their meaning.
     let Some(error) = error else {
         return match status {
             401 | 403 => Kind::VendorRefusedUs,
@@ -258,14 +260,15 @@ fn judge(status: u16, error: Option<&VendorError>) -> Kind {
         429 => Kind::RateLimited,
         503 | 529 => Kind::Overloaded,
         504 | 524 => Kind::UpstreamTimeout,
-        // A path, method or encoding the vendor does not know is our mistake, not the caller's.
+        // If the vendor does not know a path, method or encoding, the gateway made the mistake, not
+        // the caller.
         404..=407 | 411 | 415 => Kind::UpstreamFailed,
         401..=499 => Kind::InvalidRequest,
         _ => Kind::UpstreamFailed,
     }
 }
 
-/// The failure with the vendor's words where they are the caller's business.
+/// Builds the failure, with the vendor's message if it concerns the caller.
 fn shown(kind: Kind, error: &VendorError, upstream_model: &str, public_model: &str) -> Failure {
     let mut failure = Failure::of(kind);
     let tellable = matches!(
@@ -293,8 +296,8 @@ fn shown(kind: Kind, error: &VendorError, upstream_model: &str, public_model: &s
     failure
 }
 
-/// `retry-after` in whole seconds, rounded up, at most what a client bears. A date is for whoever
-/// has a clock.
+/// Parses `retry-after` as whole seconds, rounded up, capped at the longest wait that clients
+/// accept. It does not parse a date, because it has no clock.
 pub fn seconds(retry_after: &str) -> Option<u32> {
     let (whole, fraction) = retry_after
         .trim()

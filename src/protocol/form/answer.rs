@@ -1,10 +1,11 @@
-//! An answer as a list of events: what every vendor's answer, streamed or whole, is read into, and
-//! what every surface's answer is written from. A whole answer is the same list, folded.
+//! An answer as a list of events: readers convert every vendor's answer, streamed or whole, to it,
+//! and writers build every surface's answer from it. A whole answer is a fold over the events.
 //!
-//! It must not hold anything past the event: a reader lends, a writer writes at once or keeps its
-//! own copy.
+//! Events must not hold anything longer than the call: a reader lends its data, and a writer writes
+//! it at once or keeps its own copy.
 //!
-//! Read next: `messages/read_stream.rs` and `chat/write_stream.rs`, or the other way round.
+//! Read next: `messages/read_stream.rs` and `chat/write_stream.rs`, or `chat/read_stream.rs` and
+//! `messages/write_stream.rs`.
 
 pub use crate::protocol::answer::Fault;
 use crate::protocol::responses::Voice;
@@ -13,13 +14,13 @@ use crate::protocol::text::Text;
 use crate::usage::{Usage, UsageBounds, UsageEstimator, VendorCounters};
 use std::collections::HashMap;
 
-/// One thing that happened. Slots are the reader's own numbers, one per piece of the answer, never
-/// used again.
+/// One event of an answer. The reader numbers slots, one for each output part, and never reuses a
+/// number.
 ///
-/// A reader gives `Start` first and once, then any number of pieces, and `End` last and once, only
-/// if the answer was whole. Pieces may overlap (chat's parallel calls do): a writer whose client
-/// cannot bear that holds the later ones back. Text or thinking that goes on after something else
-/// began is a new slot. A slot need not be closed.
+/// A reader emits `Start` first and once, then any number of parts, and `End` last and once, only
+/// if the answer was complete. Parts may overlap (chat's parallel calls do). A writer whose
+/// protocol does not allow that buffers the later parts. Text or thinking that continues after
+/// another part began gets a new slot. A slot need not be closed.
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,
@@ -27,49 +28,49 @@ use std::collections::HashMap;
 )]
 pub enum Event<'e> {
     Start(Start<'e>),
-    /// A piece begins.
+    /// An output part begins.
     Open {
         slot: u32,
         piece: Piece<'e>,
     },
-    /// More of a text, of thinking, of a call's arguments. Never empty.
+    /// A non-empty fragment of a text, of thinking or of a call's arguments.
     Delta {
         slot: u32,
         text: Text<'e>,
     },
-    /// The signature of the thinking in `slot`; the last one counts.
+    /// The signature of the thinking in `slot`; the last one applies.
     Signature {
         slot: u32,
         signature: Text<'e>,
     },
-    /// A web source of the text in `slot`.
+    /// A web source for the text in `slot`.
     Citation {
         slot: u32,
         title: Option<Text<'e>>,
         url: Text<'e>,
     },
-    /// The piece is whole.
+    /// The output part is complete.
     Close {
         slot: u32,
     },
-    /// Why it ended; given before `End`. May be given again: the last one counts.
+    /// The stop reason. It comes before `End` and may be repeated: the last one applies.
     Stop(Stop<'e>),
-    /// The vendor's counters so far, from a reader; the last ones count. `is_final`: the output is
-    /// the vendor's last word and no placeholder.
+    /// The vendor's counters so far, from a reader; the last ones apply. `is_final`: the output
+    /// count is the vendor's final figure, not a placeholder.
     Counters {
         counters: &'e VendorCounters,
         is_final: bool,
     },
-    /// What the counters mean, for a writer: the usage that is billed. The last one counts.
+    /// The usage that is billed, derived from the counters, for a writer. The last one applies.
     Usage {
         usage: Usage,
         is_final: bool,
     },
-    /// The answer is whole.
+    /// The answer is complete.
     End,
 }
 
-/// Takes events as they are read. The writers are sinks; so is whatever counts.
+/// Consumer of the events that a reader emits: a writer, or an observer that counts.
 pub trait Sink {
     fn event(&mut self, event: Event<'_>);
 }
@@ -77,40 +78,40 @@ pub trait Sink {
 #[derive(Debug, Default)]
 pub struct Start<'e> {
     pub id: Option<Text<'e>>,
-    /// The service tier, in the vendor's word.
+    /// The service tier, as the vendor names it.
     pub tier: Option<Text<'e>>,
 }
 
-/// What a slot holds.
+/// Content of a slot.
 #[derive(Debug)]
 pub enum Piece<'e> {
     Text,
-    /// What the model said instead of an answer. Its deltas are text.
+    /// The model's refusal. Its deltas are text.
     Refusal,
     Thinking,
-    /// Encrypted reasoning; `data` is all of it.
+    /// Encrypted reasoning. `data` is complete.
     Hidden {
         data: Text<'e>,
     },
-    /// Its deltas are pieces of the arguments: of a JSON text, or of a custom tool's plain text.
-    /// Without any delta the arguments are empty.
+    /// A tool call. Its deltas are fragments of the arguments: of JSON, or of a custom tool's plain
+    /// text. The arguments are empty if there is no delta.
     Call {
         id: Option<Text<'e>>,
         name: Text<'e>,
         is_custom: bool,
     },
-    /// A web search that the vendor ran, whole.
+    /// A completed web search that the vendor ran.
     Search {
         query: Text<'e>,
     },
-    /// Something that the surface has no place for, said by its type: a vendor's own search, a
-    /// summary. Its deltas were left out.
+    /// A part that the surface cannot express, named by its type: a vendor's own search, a summary.
+    /// Its deltas are omitted.
     Foreign {
         kind: Text<'e>,
     },
 }
 
-/// Why an answer ended, in the strictest protocol's words.
+/// Why an answer ended, in the terms of the strictest protocol.
 #[derive(Clone, Debug)]
 pub enum Stop<'e> {
     EndTurn,
@@ -118,57 +119,57 @@ pub enum Stop<'e> {
     ToolUse,
     MaxTokens,
     ContextFull,
-    /// `explanation`: the vendor's words.
+    /// `explanation`: the vendor's text.
     Refusal {
         explanation: Option<Text<'e>>,
     },
-    /// Nothing, or a word that nobody knows.
+    /// No reason, or an unknown one.
     Unknown,
 }
 
-/// What the translation of the answer must remember of the request, and is told from outside. No
-/// clock, no chance.
+/// What the translation of an answer needs to know about the request. It uses no clock and no
+/// random numbers; the caller passes those values in.
 #[derive(Clone, Debug, Default)]
 pub struct Recall {
     /// The model id that the caller used.
     pub public_model: String,
-    /// Seconds since 1970, when the answer began.
+    /// Unix time in seconds at which the answer began.
     pub created: u64,
-    /// Where ids come from that the vendor did not give; the request's own id.
+    /// Seed for ids that the vendor did not give: the request's own id.
     pub seed: String,
-    /// Alias sent to the vendor → the caller's own name of the tool.
+    /// The caller's own tool names, by the alias sent to the vendor.
     pub tool_names: HashMap<String, String>,
-    /// The caller's own names of its custom tools (chat): their calls go back as custom calls.
+    /// The caller's own names of its custom tools (chat): their calls are returned as custom calls.
     pub custom_tools: Vec<String>,
-    /// Calls go back as `function_call` (chat).
+    /// Whether calls are returned as `function_call` (chat).
     pub legacy_functions: bool,
-    /// Usage at the end of a stream (chat).
+    /// Whether the stream ends with usage (chat).
     pub include_usage: bool,
-    /// A JSON object was asked for by words only: one code fence around a whole text is taken off.
+    /// Whether only the prompt asked for a JSON object: the writer then removes one code fence
+    /// around a whole text.
     pub unwrap_fence: bool,
-    /// The caller set a tier, so the answer names one (chat).
+    /// Whether the caller set a tier, so that the answer names one (chat).
     pub tell_tier: bool,
-    /// Reasoning is shown (messages).
+    /// Whether the client sees the reasoning (messages).
     pub show_thinking: bool,
-    /// Tokens that the answer could have at most; 0 where the caller did not say.
+    /// Maximum output tokens of the answer; 0 if the caller set none.
     pub output_limit: u64,
-    /// Input tokens as estimated beforehand, for the places where a number must stand before the
-    /// vendor told one.
+    /// Estimated input tokens, for members that need a number before the vendor reports one.
     pub input_estimate: u64,
-    /// For the usage of a vendor that reports none, or not all.
+    /// Estimates the usage if the vendor reports none, or only a part.
     pub estimator: UsageEstimator,
-    /// The most that the request can use.
+    /// Upper bounds of what the request can use.
     pub usage_bounds: UsageBounds,
-    /// How calls go back whose tools are more than a function (responses), by the caller's name in
-    /// one piece: see [`Recall::own_name`].
+    /// How calls of tools other than plain functions are returned (responses), by the caller's flat
+    /// name: see [`ResponseContext::client_tool_name`].
     pub own_tools: HashMap<String, OwnTool>,
-    /// What a chat vendor wants back of its reasoning (responses).
+    /// The form in which a chat vendor requires its reasoning back (responses).
     pub reasoning_replay: ReasoningReplay,
-    /// How a stream numbers its events (responses).
+    /// Numbers the events of a stream (responses).
     pub voice: Option<Voice>,
 }
 
-/// A tool as the caller has it, where it is more than a function of that name (responses).
+/// A tool in the caller's own terms, if it is more than a function of that name (responses).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OwnTool {
     pub namespace: Option<String>,
@@ -176,7 +177,7 @@ pub struct OwnTool {
     pub kind: CallKind,
 }
 
-/// What a call is called on the responses surface.
+/// The item type of a call on the responses surface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CallKind {
     Function,
@@ -188,7 +189,7 @@ pub enum CallKind {
 }
 
 impl Recall {
-    /// The caller's name of a tool, from the name that the vendor was given.
+    /// Returns the caller's name of a tool for the name that was sent to the vendor.
     pub fn own_name<'n>(&'n self, name: &'n str) -> &'n str {
         self.tool_names.get(name).map_or(name, String::as_str)
     }

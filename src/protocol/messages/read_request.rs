@@ -1,11 +1,11 @@
-//! A messages request, read into the form.
+//! Reads a messages request into the IR.
 //!
-//! It judges what the messages surface judges, in its words: types, ranges, tags that are not in
-//! its lists. It must not judge what a model can do: whatever only this protocol can say goes on as
-//! [`Opaque`], and the writer of the vendor's protocol gives it an outcome. `max_tokens` is not
-//! missed here, because counting tokens does without.
+//! This reader validates what the messages API defines, with errors in its wording: types, ranges,
+//! enumerated tags. It must not judge the abilities of a model: content that only this protocol has
+//! passes on as [`Opaque`], and the writer of the vendor's protocol gives it an outcome. It accepts
+//! a request without `max_tokens`, because token counting has none.
 //!
-//! Read next: `messages/read_request/fields.rs` (what becomes of each member),
+//! Read next: `messages/read_request/fields.rs` (the outcome of each member),
 //! `messages/read_request/blocks.rs`.
 
 pub use fields::FIELDS;
@@ -27,7 +27,7 @@ mod tools;
 
 use check::{is_true, object, pick, refused, required, text};
 
-/// The least that a thinking budget may be.
+/// Minimum thinking budget, in tokens.
 const BUDGET_TOKENS_MIN: u64 = 1_024;
 
 const EFFORTS: [Effort; 5] = [
@@ -41,7 +41,7 @@ const EFFORTS: [Effort; 5] = [
 /// Reads a request.
 ///
 /// # Errors
-/// It breaks a rule of the surface.
+/// Returns an error if the body breaks a rule of the messages API.
 pub fn read<'a>(body: Value<'a>, warnings: &mut Warnings) -> Result<Request<'a>, Refused> {
     if !body.is_object() {
         return Err(Box::new(Failure::new(
@@ -96,10 +96,10 @@ pub fn read<'a>(body: Value<'a>, warnings: &mut Warnings) -> Result<Request<'a>,
     })
 }
 
-/// Keeps the top-level members that were not read.
+/// Keeps the top-level members that no other function reads.
 fn others<'a>(body: Value<'a>, extra: &mut Vec<Opaque<'a>>) {
     for (name, value) in body.members() {
-        // `top_k` has its place in the form, though most vendors never see it.
+        // The IR has a field for `top_k`, although most vendors never receive it.
         let is_read = fields::outcome("", &name.value()) == Some(Outcome::Map) || name.is("top_k");
         if !is_read && !value.is_null() {
             extra.push(Opaque {
@@ -111,7 +111,7 @@ fn others<'a>(body: Value<'a>, extra: &mut Vec<Opaque<'a>>) {
     }
 }
 
-/// Keeps a member of a top-level object, by its path.
+/// Keeps a member of a top-level object under its path.
 fn keep<'a>(parent: &str, name: &Text<'_>, value: Value<'a>, extra: &mut Vec<Opaque<'a>>) {
     let name = Text::made(format!("{parent}.{}", name.value()));
     extra.push(Opaque {
@@ -121,7 +121,8 @@ fn keep<'a>(parent: &str, name: &Text<'_>, value: Value<'a>, extra: &mut Vec<Opa
     });
 }
 
-/// Zero is kept: vendors of this protocol give it a meaning, so it is the writer's to refuse.
+/// Reads `max_tokens`. It keeps 0, which vendors of this protocol give a meaning; the writer
+/// refuses it where necessary.
 fn limit(value: Option<Value<'_>>) -> Result<Option<Limit>, Refused> {
     let Some(value) = value else { return Ok(None) };
     if let Some(tokens) = value.count() {
@@ -197,7 +198,7 @@ fn end_user<'a>(
     user_id.map(|id| text(id, "metadata.user_id")).transpose()
 }
 
-/// `output_config`, and the older name of one of its members.
+/// Reads `output_config`, and `output_format`, the older name of one of its members.
 fn output_config<'a>(
     body: Value<'a>,
     extra: &mut Vec<Opaque<'a>>,
@@ -265,7 +266,7 @@ fn format<'a>(
     })
 }
 
-/// Checked, and left as it stands: what it means is by the model.
+/// Validates `thinking` and returns it unchanged: its meaning depends on the model.
 fn thinking<'a>(
     value: Option<Value<'a>>,
     limit: Option<Limit>,

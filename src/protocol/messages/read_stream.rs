@@ -1,10 +1,10 @@
-//! A messages vendor's answer, streamed or whole, read into the form's events.
+//! Reads a messages vendor's answer, streamed or as one body, into IR events.
 //!
-//! It must not know who reads them, and must not stumble: members and events that it does not know
-//! are skipped, members of a wrong type count as absent. What must be JSON and is not ends the
-//! answer.
+//! It must not know who consumes the events, and must be tolerant: it skips unknown members and
+//! events, and treats members of a wrong type as absent. Invalid JSON ends the answer.
 //!
-//! Read next: `form/answer.rs`, the events; `same/messages.rs`, the twin that only counts.
+//! Read next: `ir/answer.rs` (the events); `passthrough/messages.rs`, which reads the same streams
+//! but only counts.
 
 use crate::protocol::Protocol;
 use crate::protocol::answer::Fault;
@@ -17,26 +17,27 @@ use crate::protocol::translate::ANSWER_DEPTH_MAX;
 use crate::protocol::tree::{Nodes, Tree, Value};
 use crate::usage::{MessagesCounters, MessagesUsage, PerTool, ServerTool};
 
-/// The longest arguments of a search that are read, in bytes: a query is a few words.
+/// Maximum length of a search call's arguments, in bytes: a query is a few words.
 const SEARCH_BYTES_MAX: usize = 16 * 1024;
 
-/// The protocol has one block open at a time. A vendor that closes none must not fill the memory.
+/// Maximum number of open blocks. The protocol has one open at a time; this limit protects the
+/// memory from a vendor that closes none.
 const OPEN_BLOCKS_MAX: usize = 64;
 
-/// Reads a stream, event by event.
+/// Reader of a stream, event by event.
 #[derive(Debug, Default)]
 pub struct Reader {
     started: bool,
     stopped: bool,
     slots: u32,
-    /// Blocks that were begun and not ended, in order.
+    /// Blocks that are still open, in order.
     open: Vec<Open>,
     usage: MessagesUsage,
 }
 
 #[derive(Debug)]
 struct Open {
-    /// The vendor's own number of the block.
+    /// The vendor's index of the block.
     index: u64,
     slot: u32,
     kind: Kind,
@@ -46,23 +47,23 @@ struct Open {
 enum Kind {
     Text,
     Thinking,
-    /// `input`: the arguments that came with the call's beginning, as a JSON string; they count if
-    /// no others come.
+    /// `input`: the arguments that came with the start of the call, as a JSON string. They count if
+    /// no others follow.
     Call {
         input: Vec<u8>,
     },
-    /// A search of the vendor's own. `input`: its arguments, a JSON text; `streamed`: pieces of it
-    /// have come.
+    /// A search that the vendor runs. `input`: its arguments as JSON; `streamed`: fragments of the
+    /// arguments have arrived.
     Search {
         input: Vec<u8>,
         streamed: bool,
     },
-    /// Its deltas are nobody's.
+    /// Block whose deltas are ignored.
     Skipped,
 }
 
 impl Reader {
-    /// One event of the vendor's stream. `nodes` is memory to be used again, and given back.
+    /// Reads one event of the vendor's stream. `nodes` is reusable memory that the call returns.
     pub fn event(
         &mut self,
         name: &[u8],
@@ -70,8 +71,8 @@ impl Reader {
         nodes: Nodes,
         to: &mut impl Sink,
     ) -> (Nodes, Result<(), Fault>) {
-        // The other protocol's end, which some compatible servers send: an end once a reason for it
-        // was given.
+        // The end marker of the chat protocol, which some compatible servers send. It is an end if
+        // the vendor has given a stop reason.
         if data == b"[DONE]" && self.stopped {
             self.end(to);
             return (nodes, Ok(()));
@@ -90,14 +91,14 @@ impl Reader {
         (tree.into_nodes(), outcome)
     }
 
-    /// The last event does not come, and the answer is complete without.
+    /// Ends an answer that is complete although its last event is missing.
     pub fn finish(&mut self, to: &mut impl Sink) {
         self.end(to);
     }
 
     fn object(&mut self, name: &[u8], event: Value<'_>, to: &mut impl Sink) -> Result<(), Fault> {
-        // The newest clients go by the JSON's type, all others by the event's name: so either
-        // counts.
+        // The newest clients use the type in the JSON, all others the name of the event. Accept
+        // either.
         let kind = event.get("type").and_then(Value::text);
         let is =
             |word: &str| kind.as_ref().is_some_and(|kind| kind.is(word)) || name == word.as_bytes();
@@ -133,7 +134,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Tells of the beginning, once. Some vendors leave its event out.
+    /// Emits the start event once. Some vendors omit `message_start`.
     fn start(&mut self, message: Option<Value<'_>>, to: &mut impl Sink) {
         if !self.started {
             self.started = true;
@@ -145,7 +146,7 @@ impl Reader {
         }
     }
 
-    /// Takes the counters of the member `usage`.
+    /// Merges the counters of the member `usage`.
     fn learn(
         &mut self,
         from: Option<Value<'_>>,
@@ -181,7 +182,8 @@ impl Reader {
         };
         self.stopped = true;
         to.event(Event::Stop(match reason.value().as_ref() {
-            // A pause is the vendor's offer to go on when asked again: here the answer ends.
+            // With a pause, the vendor offers to continue if the client asks again. Here the answer
+            // ends.
             "end_turn" | "pause_turn" | "compaction" => Stop::EndTurn,
             "stop_sequence" => Stop::StopSequence,
             "tool_use" => Stop::ToolUse,
@@ -195,7 +197,7 @@ impl Reader {
     }
 
     fn open_block(&mut self, index: u64, block: Option<Value<'_>>, to: &mut impl Sink) {
-        // A number that is given again means another block.
+        // An index that is used again means a new block.
         self.close_block(index, to);
         if self.open.len() >= OPEN_BLOCKS_MAX {
             close(self.open.remove(0), to);
@@ -240,7 +242,7 @@ impl Reader {
         if let Some(tool) = ServerTool::of_result_block(&word.value()) {
             self.tool_used(tool, to);
         }
-        // A search is told when it is whole.
+        // A search is emitted when it is complete.
         if !matches!(kind, Kind::Search { .. }) {
             to.event(Event::Open { slot, piece });
         }
@@ -300,7 +302,7 @@ impl Reader {
         }
     }
 
-    /// More of an open block.
+    /// Continues an open block.
     fn more(&mut self, index: u64, text: Option<Text<'_>>, to: &mut impl Sink) {
         let latest = self.slots;
         let Some(open) = self.open.iter_mut().rfind(|open| open.index == index) else {
@@ -311,7 +313,7 @@ impl Reader {
         };
         match &mut open.kind {
             Kind::Call { input } => input.clear(),
-            // Text and thinking that go on after something else began are another piece.
+            // Text and thinking that continue after something else began become a new block.
             Kind::Text | Kind::Thinking if open.slot < latest => {
                 let piece = if matches!(open.kind, Kind::Text) {
                     Piece::Text
@@ -333,7 +335,7 @@ impl Reader {
         });
     }
 
-    /// A result of a server tool has come.
+    /// Counts a result of a server tool.
     fn tool_used(&mut self, tool: ServerTool, to: &mut impl Sink) {
         let mut uses = PerTool::default();
         uses.add(tool);
@@ -358,7 +360,7 @@ impl Reader {
     }
 }
 
-/// A whole answer, as the same events.
+/// Reads a whole answer into the same events as a stream.
 pub fn whole(body: Value<'_>, to: &mut impl Sink) -> Result<(), Fault> {
     if !body.is_object() {
         return Err(Fault::NotJson);
@@ -416,7 +418,8 @@ fn close(open: Open, to: &mut impl Sink) {
     to.event(Event::Close { slot });
 }
 
-/// Arguments as a JSON string; nothing for an empty object, with which every streamed call begins.
+/// Encodes arguments as a JSON string. An empty object yields nothing: every streamed call begins
+/// with one.
 fn input(value: Value<'_>) -> Vec<u8> {
     if value.is_object() && value.members().next().is_none() {
         return Vec::new();
@@ -426,7 +429,7 @@ fn input(value: Value<'_>) -> Vec<u8> {
     json.into_bytes()
 }
 
-/// Only what was found in the web has an address to name.
+/// Emits a citation of a web search result. Other citations have no URL.
 fn citation(slot: u32, source: Option<Value<'_>>, to: &mut impl Sink) {
     if let (Some(kind), Some(url)) = (text(source, "type"), text(source, "url"))
         && kind.is("web_search_result_location")
@@ -449,7 +452,7 @@ fn member<'v>(value: Option<Value<'v>>, name: &str) -> Option<Value<'v>> {
     value.and_then(|value| value.get(name))
 }
 
-/// A string that says something.
+/// Returns the string member unless it is empty.
 fn text<'v>(value: Option<Value<'v>>, name: &str) -> Option<Text<'v>> {
     member(value, name)
         .and_then(Value::text)
@@ -465,7 +468,7 @@ mod tests {
     use super::*;
     use crate::usage::VendorCounters;
 
-    /// What was told, a word each.
+    /// Collects the events, one word each.
     #[derive(Default)]
     struct Told(Vec<String>);
 

@@ -1,8 +1,8 @@
-//! The form, said to a messages vendor.
+//! Writes a request for a messages vendor.
 //!
-//! It judges by the target's rules: merges, moves, drops, warns, refuses. It must not judge what
-//! the surface judges, nor change a text that the vendor takes as it is. What comes of each member
-//! of a chat request is one table, `chat/read_request/fields.rs`.
+//! It applies the rules of the target: it merges, moves, drops, warns and refuses. It must not
+//! repeat the checks of the client API, and must not change a text that the vendor accepts. The
+//! outcome of each member of a chat request is in one table, `chat/read_request/fields.rs`.
 //!
 //! Read next: `write_request/turns.rs`, then `write_request/extras.rs`.
 
@@ -28,15 +28,15 @@ pub(in crate::protocol) mod turns;
 
 pub(in crate::protocol) use extras::asks_nothing;
 
-/// An answer that may become longer than this is asked for as a stream, whatever the caller wants:
-/// a vendor's connection that is silent for minutes is cut by something on the way.
+/// Above this number of output tokens, the gateway asks the vendor for a stream, even if the caller
+/// wants one body: network devices on the way cut a connection that is silent for minutes.
 const WHOLE_TOKENS_MAX: u64 = 8_192;
 
-/// Writes the body. `request` is taken apart.
+/// Writes the body. It takes parts out of `request`.
 ///
 /// # Errors
-/// It asks for what the model cannot do and must not be done without; or its calls and results do
-/// not match.
+/// Returns an error if the request needs a feature that the model lacks and that cannot be dropped,
+/// or if its calls and results do not match.
 pub fn write(
     request: &mut Request<'_>,
     model: &MessagesModel,
@@ -120,7 +120,7 @@ pub fn write(
     })
 }
 
-/// The caller's instructions, and behind them ours.
+/// Writes the caller's instructions, then the gateway's own.
 fn system(scribe: &mut Scribe<'_>, blocks: &[Block<'_>], form: &AnswerForm) -> Result<(), Refused> {
     if blocks.is_empty() && !matches!(form, AnswerForm::Asked(_)) {
         return Ok(());
@@ -136,8 +136,8 @@ fn system(scribe: &mut Scribe<'_>, blocks: &[Block<'_>], form: &AnswerForm) -> R
     Ok(())
 }
 
-/// How hard to think and what the answer must look like: ours, and what the caller wrote in the
-/// vendor's own words.
+/// Writes the effort and the output format: those that the gateway chose, and those that the caller
+/// wrote in the vendor's own form.
 fn output_config(
     json: &mut Json,
     thinking: &thinking::Plan<'_>,
@@ -183,8 +183,8 @@ fn output_config(
     json.close_object();
 }
 
-/// The member `cache_control`: what it is and how long it lives, nothing else that the caller may
-/// have added.
+/// Writes the member `cache_control` with its type and lifetime only, without any other member that
+/// the caller may have added.
 fn write_marker(json: &mut Json, cache: Cache) {
     json.key("cache_control")
         .open_object()
@@ -256,7 +256,7 @@ mod tests {
             json!([{"type": "text", "text": "Hello"}])
         );
         assert_eq!(body(&second).get("output_config"), None);
-        // Nothing to switch off where a model thinks only when told.
+        // Nothing to disable: this model thinks only on request.
         let manual = translated(
             &request,
             &[ThinkingType::Enabled, ThinkingType::Disabled],

@@ -1,14 +1,15 @@
-//! An answer as a messages stream, and (in `write_stream/whole.rs`) as one messages body.
+//! Writes an answer as a messages stream. `write_stream/body.rs` writes one messages body.
 //!
-//! It must not break the rules that clients of this protocol crash on: one block is open at a time,
-//! blocks are numbered without a gap, none is empty or blank, a delta fits its block, every number
-//! of the usage is a number. So what overlaps waits in line, bounded, and a block is opened only
-//! when there is something to put into it.
+//! It must not break the rules whose violation crashes clients of this protocol: one block is open
+//! at a time, block indexes have no gap, no block is empty or blank, a delta matches its block,
+//! every value of the usage is a number. Overlapping blocks therefore wait in a bounded queue, and
+//! a block opens only when there is content for it.
 //!
-//! A text or thinking block gives way as soon as something else is to be said; a call only once its
-//! arguments are whole. All that is left at the end goes out in the order in which it began.
+//! A text or thinking block closes as soon as other content arrives; a call closes only when its
+//! arguments are complete. At the end, all queued blocks are written in the order in which they
+//! began.
 //!
-//! Read next: `messages/write_stream/arguments.rs`, when a call's arguments are whole.
+//! Read next: `messages/write_stream/arguments.rs`, which detects complete arguments.
 
 use crate::protocol::carrier;
 use crate::protocol::form::answer::{Event, Piece as Kind, Recall, Sink};
@@ -27,32 +28,32 @@ mod whole;
 
 pub use whole::Whole;
 
-/// What a silent stream is kept open with.
+/// Keep-alive event for a silent stream.
 pub const KEEP_ALIVE: &[u8] = b"event: ping\ndata: {\"type\":\"ping\"}\n\n";
 
-/// The most that may wait in line.
+/// Maximum number of bytes in the queue.
 const WAITING_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// What a piece in line takes besides its text.
+/// Bytes counted for each queued block in addition to its text.
 const PIECE_BYTES: usize = 256;
 
-/// The most memory that the output buffer keeps when it is empty.
+/// Maximum capacity that the output buffer keeps while it is empty.
 const IDLE_BYTES_MAX: usize = 16 * 1024;
 
-/// The writer.
+/// Writer of an answer as a messages stream.
 #[derive(Debug)]
 pub struct Stream {
     out: Vec<u8>,
     heard: Heard,
-    /// What goes out, in order. Only the first can be an open block.
+    /// Queue of blocks in output order. Only the first can be open.
     line: VecDeque<Piece>,
     is_open: bool,
     next_index: u64,
-    /// What each delta of the open block begins with.
+    /// Fixed beginning of each delta of the open block.
     delta_head: Vec<u8>,
-    /// A text or thinking that was announced, and of which nothing stands in line yet.
+    /// Text or thinking that was opened and has no queued content yet.
     announced: Option<(u32, Said)>,
-    /// White space that belongs before the next text, if there comes one.
+    /// White space to write before the next text, if there is one.
     held_space: Gathered,
     waiting_bytes: usize,
     overflowed: bool,
@@ -63,7 +64,7 @@ pub struct Stream {
 struct Piece {
     slot: u32,
     said: Said,
-    /// What could not be sent yet.
+    /// Content that could not be sent yet.
     kept: Gathered,
     is_whole: bool,
 }
@@ -71,12 +72,12 @@ struct Piece {
 #[derive(Debug)]
 enum Said {
     Text,
-    /// A text of its own.
+    /// Text block of its own for a refusal.
     Refusal,
     Thinking {
         signature: String,
     },
-    /// All of it is kept.
+    /// Hidden thinking, buffered as a whole.
     Hidden,
     Call(Call),
 }
@@ -105,7 +106,7 @@ impl Stream {
         }
     }
 
-    /// Moves what was written so far.
+    /// Moves the output written so far to `out`.
     pub fn take(&mut self, out: &mut Vec<u8>) {
         out.append(&mut self.out);
         if self.out.capacity() > IDLE_BYTES_MAX {
@@ -113,7 +114,7 @@ impl Stream {
         }
     }
 
-    /// More waits in line than is held: the stream cannot go on.
+    /// Returns whether the queue exceeded its limit. The stream cannot continue then.
     pub fn overflowed(&self) -> bool {
         self.overflowed
     }
@@ -140,7 +141,7 @@ impl Stream {
                     is_whole: true,
                 });
             }
-            // Not asked for, or without a place here.
+            // The caller did not ask for it, or the protocol cannot represent it.
             Kind::Thinking | Kind::Hidden { .. } | Kind::Search { .. } | Kind::Foreign { .. } => {}
             Kind::Call {
                 id,
@@ -184,7 +185,7 @@ impl Stream {
             && self.is_open
             && first.slot == slot
         {
-            // The usual way: straight through.
+            // Usual case: pass the delta through.
             match &mut first.said {
                 Said::Text | Said::Refusal | Said::Thinking { .. } => self.write_delta(text),
                 Said::Call(call) => {
@@ -212,8 +213,8 @@ impl Stream {
         self.first_delta(slot, text);
     }
 
-    /// The first words of an announced text or thinking. A text that only went on after what is not
-    /// shown, or after white space, stays one block.
+    /// Handles the first delta of an opened text or thinking. A text that merely continues after
+    /// omitted content or white space remains one block.
     fn first_delta(&mut self, slot: u32, text: &Text<'_>) {
         let Some((announced, said)) = self.announced.take_if(|(announced, _)| *announced == slot)
         else {
@@ -300,8 +301,7 @@ impl Stream {
         }
     }
 
-    /// Opens what may be opened and closes what must give way, as far as the line allows. `at_end`:
-    /// nothing more will be said.
+    /// Opens and closes blocks as far as the queue allows. `at_end`: no more content follows.
     fn advance(&mut self, at_end: bool) {
         while let Some(first) = self.line.front() {
             let is_last = self.line.len() == 1;
@@ -319,7 +319,7 @@ impl Stream {
         }
     }
 
-    /// `is_done`: all of it is here, and goes out now.
+    /// Opens the first block of the queue. `is_done`: its content is complete and is written now.
     fn open_first(&mut self, is_done: bool, at_end: bool) {
         let Some(mut first) = self.line.pop_front() else {
             return;
@@ -458,7 +458,8 @@ impl Stream {
         self.is_over = true;
     }
 
-    /// Begins an event: its two lines say the same type, for there are clients of either.
+    /// Begins an event. The event name and the JSON repeat the type, because some clients read only
+    /// one of them.
     fn frame(&mut self, kind: &str) -> Json {
         let mut out = std::mem::take(&mut self.out);
         out.extend_from_slice(b"event: ");
@@ -492,7 +493,7 @@ impl Sink for Stream {
                 self.delta(slot, &text);
             }
             Event::Signature { slot, signature } => self.sign(slot, &signature),
-            // A text names its sources itself.
+            // Citations: the text itself names its sources.
             Event::Citation { .. } | Event::Counters { .. } => {}
             Event::Close { slot } => self.close(slot),
             Event::Stop(stop) => self.heard.stop(stop),
@@ -507,7 +508,8 @@ impl Sink for Stream {
 }
 
 impl Piece {
-    /// It may be opened: there is something to say, and no need to see the rest of it first.
+    /// Returns whether the block can be opened: it has content, and the rest of it is not needed
+    /// first.
     fn is_ready(&self) -> bool {
         match &self.said {
             Said::Text | Said::Refusal | Said::Hidden => true,
@@ -516,7 +518,7 @@ impl Piece {
         }
     }
 
-    /// It need not be waited for when something else is to be said.
+    /// Returns whether the block may close early when other content arrives.
     fn gives_way(&self) -> bool {
         match &self.said {
             Said::Text | Said::Refusal | Said::Thinking { .. } | Said::Hidden => true,
@@ -525,9 +527,9 @@ impl Piece {
     }
 }
 
-/// The usage object of the stream's end, with every member that clients read.
+/// Writes the usage object at the end of the stream, with every member that clients read.
 pub fn write_usage(usage: &Usage, json: &mut Json) {
-    // By the protocol's rule the counters leave the passes out, which stand beside them.
+    // The protocol's counters exclude the compaction passes, which have a list of their own.
     let (passes, usage) = (&usage.compactions, &usage.without_passes());
     json.open_object()
         .key("input_tokens")

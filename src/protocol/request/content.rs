@@ -1,42 +1,43 @@
-//! What a request body holds, by kind: text, images, documents, audio. Gathered in the pass that
-//! reads the body.
+//! Measures the content of a request body by kind: text, images, documents, audio. The pass that
+//! reads the body collects it.
 //!
-//! The one source for the quote (how much text at most) and for the estimate of an answer whose
-//! usage no vendor reported. It must not price anything, nor take base64 for text.
+//! It is the only source for the quote (the maximum amount of text) and for the estimate of an
+//! answer whose usage the vendor did not report. It must not price anything, nor count base64 as
+//! text.
 //!
 //! Read next: `protocol/image_size.rs`, `protocol/estimate.rs` (weights), `billing/estimate.rs` and
-//! `billing/rules.rs`.
+//! `billing/quote.rs`.
 
 use crate::protocol::estimate::{PAGES_UNSEEN, PER_PAGE, pages};
 use crate::protocol::image_size;
 use crate::protocol::scan::Text;
 use crate::usage::text_tokens;
 
-/// The most tokens that a messages vendor reads an image as: (width × height) ÷ 750 at the largest
-/// size it takes. Source: the vendor's vision guide, read 2026-11. An image without a known size is
-/// estimated at this bound.
+/// Maximum tokens of an image at a messages vendor: (width × height) ÷ 750 at the largest size that
+/// it accepts. Source: the vendor's vision guide, read 2026-11. This is the estimate for an image
+/// of unknown size.
 pub const IMAGE_TOKENS_MAX: u64 = 5_000;
 const PIXELS_PER_TOKEN: u64 = 750;
 
-/// No tokenizer reads more bytes of usual text as one token: prose has 4 to 5, deeply indented code
-/// up to 8. Only runs of one letter or of spaces have more.
+/// Maximum bytes of ordinary text per token, over all tokenizers: prose has 4 to 5, deeply indented
+/// code up to 8. Only runs of one letter or of spaces have more.
 const BYTES_PER_TOKEN_MAX: u64 = 16;
 
-/// Base64 bytes of audio for each token: a chat vendor counts ten tokens a second, of 8 kB to 64 kB
-/// of base64 by its coding.
+/// Base64 bytes of audio per token: a chat vendor counts ten tokens a second, which take 8 kB to 64
+/// kB of base64 depending on the encoding.
 const AUDIO_BYTES_PER_TOKEN: u64 = 1_000;
 
 /// The content of one body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Content {
     body_bytes: u64,
-    /// By how many bytes the strings of the body are shorter than their JSON.
+    /// Bytes that unescaping saves, summed over all strings of the body.
     escape_bytes: u64,
-    /// The base64 of images, as it stands in the body.
+    /// Bytes of the images' base64, as in the body.
     image_bytes: u64,
-    /// Values that are no text, images among them, in UTF-8.
+    /// UTF-8 bytes of values that are not text, including images.
     binary_bytes: u64,
-    /// Encrypted reasoning: what its base64 holds.
+    /// Decoded bytes of encrypted reasoning.
     encrypted_bytes: u64,
     audio_bytes: u64,
     image_tokens: u64,
@@ -44,37 +45,37 @@ pub struct Content {
 }
 
 impl Content {
-    /// Bytes of the body that a vendor can read as text at most: all but the base64 of images.
+    /// Returns the maximum number of bytes that a vendor can read as text: all but the base64 of
+    /// images.
     pub fn text_bytes_max(&self) -> u64 {
         self.body_bytes.saturating_sub(self.image_bytes)
     }
 
-    /// Input tokens, estimated: text, images and documents. Without audio.
+    /// Returns the estimated input tokens of text, images and documents, without audio.
     pub fn tokens(&self) -> u64 {
         let text = text_tokens(self.plain_bytes().saturating_add(self.encrypted_bytes));
         text.saturating_add(self.image_tokens)
             .saturating_add(self.document_tokens)
     }
 
-    /// The fewest input tokens that its plain text can come to. Images and documents have no such
-    /// bound.
+    /// Returns the minimum input tokens of the plain text. Images and documents have no such bound.
     pub fn tokens_min(&self) -> u64 {
         self.plain_bytes() / BYTES_PER_TOKEN_MAX
     }
 
-    /// Bytes of text, in UTF-8.
+    /// Returns the UTF-8 bytes of text.
     fn plain_bytes(&self) -> u64 {
         self.body_bytes
             .saturating_sub(self.escape_bytes)
             .saturating_sub(self.binary_bytes)
     }
 
-    /// Tokens of the audio in it, estimated.
+    /// Returns the estimated tokens of the audio.
     pub fn audio_tokens(&self) -> u64 {
         self.audio_bytes.div_ceil(AUDIO_BYTES_PER_TOKEN)
     }
 
-    /// An image; `data` is its base64, or the data URL of it. Without, it is somewhere else.
+    /// Adds an image. `data` is its base64 or data URL; `None` if the image is elsewhere.
     pub(super) fn image(&mut self, data: Option<&Text<'_>>) {
         let size = data.and_then(|data| image_size::pixels(base64(data.raw)));
         let tokens = size.map_or(IMAGE_TOKENS_MAX, |(width, height)| {
@@ -90,7 +91,7 @@ impl Content {
         }
     }
 
-    /// A document, file or video.
+    /// Adds a document, file or video.
     pub(super) fn document(&mut self, data: Option<&Text<'_>>) {
         let pages = data.map_or(PAGES_UNSEEN, |data| pages(base64(data.raw)));
         self.document_tokens = self
@@ -104,7 +105,7 @@ impl Content {
         self.binary(data);
     }
 
-    /// Reasoning that only its vendor can read, and reads as what it was encrypted from.
+    /// Adds encrypted reasoning. Only its vendor can read it, and reads the plaintext.
     pub(super) fn encrypted(&mut self, data: &Text<'_>) {
         self.encrypted_bytes = self
             .encrypted_bytes
@@ -112,19 +113,19 @@ impl Content {
         self.binary(data);
     }
 
-    /// A value that no model reads.
+    /// Adds a value that no model reads.
     pub(super) fn binary(&mut self, data: &Text<'_>) {
         self.binary_bytes = self.binary_bytes.saturating_add(data.decoded_bytes());
     }
 
-    /// The pass is over.
+    /// Ends the pass.
     pub(super) fn finish(&mut self, body_bytes: usize, escape_bytes: usize) {
         self.body_bytes = u64::try_from(body_bytes).unwrap_or(u64::MAX);
         self.escape_bytes = u64::try_from(escape_bytes).unwrap_or(u64::MAX);
     }
 }
 
-/// What follows the head of a data URL.
+/// Returns the data of a data URL, or the text itself.
 fn base64(raw: &str) -> &str {
     let is_url = raw.starts_with("data:");
     raw.split_once("base64,")
@@ -162,7 +163,7 @@ mod tests {
         encoded(&image)
     }
 
-    /// Tokens of what stands around the data.
+    /// Returns the tokens of the text around the data.
     fn around(body: &str, data: &str) -> u64 {
         text_tokens(length(body) - length(data))
     }

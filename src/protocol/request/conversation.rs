@@ -1,17 +1,17 @@
-//! Which conversation a request belongs to: one short key for all its turns.
+//! Identifies the conversation of a request: one short key for all its turns.
 //!
-//! Clients that keep sessions say which one it is; for the others the beginning counts, which every
-//! later turn repeats: the instructions and the first message behind them. Must not keep or tell
-//! anything that was said: what leaves is half a hash that also holds the account. Must not read
-//! the body once more: the outline knows where the beginning stands.
+//! Some clients send a session id. For the others the key comes from the beginning, which every
+//! later turn repeats: the instructions and the first messages. It must not store or report any of
+//! the content: the key is a truncated hash that also covers the account. It must not scan the body
+//! again: the request summary has the spans of the beginning.
 
 use super::Outline;
 use crate::protocol::scan::{Broken, Kind, Scan, Span};
 use sha2::{Digest as _, Sha256};
 use std::fmt;
 
-/// Headers in which clients name their session, in the order of trust: agents, relays, then what
-/// others call it.
+/// Headers in which clients send a session id, in the order of trust: agents, relays, then other
+/// names.
 pub const SESSION_HEADERS: [&str; 16] = [
     "x-claude-code-session-id",
     "x-opencode-session",
@@ -31,7 +31,7 @@ pub const SESSION_HEADERS: [&str; 16] = [
     "x-client-session-id",
 ];
 
-/// Members of `metadata` that name a session.
+/// Members of `metadata` with a session id.
 const SESSION_MEMBERS: [&str; 5] = [
     "session_id",
     "sessionId",
@@ -40,27 +40,28 @@ const SESSION_MEMBERS: [&str; 5] = [
     "chat_id",
 ];
 
-/// A name of a session that is longer is none, in bytes.
+/// Maximum length of a session id in bytes. A longer one is ignored.
 const ID_BYTES_MAX: usize = 512;
 
-/// How many messages at the beginning are looked at.
+/// Number of messages at the beginning that the key covers.
 const HEAD_MESSAGES: usize = 8;
 
-/// Of a text, so much of each end counts, in bytes, and its length: a megabyte of it is not hashed.
+/// Number of bytes hashed at each end of a text, together with its length, so that a text of a
+/// megabyte is not hashed whole.
 const END_BYTES: usize = 4_096;
 
-/// How many texts of the beginning count.
+/// Maximum number of texts that the key covers.
 const TEXTS_MAX: u32 = 64;
 
-/// Instructions that change with every request, by how they begin.
+/// Prefix of instructions that change with every request.
 const FLEETING: &[u8] = b"x-anthropic-billing-header:";
 
-/// A conversation of an account: 64 bits of SHA-256, written as 16 hex digits.
+/// Key of an account's conversation: 64 bits of SHA-256, written as 16 hex digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConversationKey(u64);
 
 impl ConversationKey {
-    /// Evenly spread, for whoever chooses by it.
+    /// Returns the key as a uniformly distributed number, for load distribution.
     pub fn as_u64(self) -> u64 {
         self.0
     }
@@ -78,7 +79,7 @@ impl fmt::Debug for ConversationKey {
     }
 }
 
-/// Where a body tells of its conversation.
+/// Spans of the members that identify the conversation.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Signs {
     system: Option<Span>,
@@ -89,7 +90,7 @@ pub(super) struct Signs {
     metadata: Option<Span>,
 }
 
-/// Of one of the first messages, the values of two members.
+/// Spans of two members of one of the first messages.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Head {
     role: Option<Span>,
@@ -97,7 +98,7 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// A member of the message. The first of its name counts.
+    /// Records a member of the message. The first of its name counts.
     pub(super) fn member(&mut self, name: &str, span: Span) {
         let place = match name {
             "role" => &mut self.role,
@@ -109,7 +110,7 @@ impl Head {
 }
 
 impl Signs {
-    /// A member that stood at `span`. The first of its name counts.
+    /// Records a top-level member at `span`. The first of its name counts.
     pub(super) fn member(&mut self, name: &str, span: Span) {
         let sign = match name {
             "system" | "instructions" => &mut self.system,
@@ -121,7 +122,7 @@ impl Signs {
         sign.get_or_insert(span);
     }
 
-    /// The next of the messages.
+    /// Records the next message.
     pub(super) fn message(&mut self, head: Head) {
         if let Some(place) = self.head.get_mut(self.messages) {
             *place = head;
@@ -131,8 +132,9 @@ impl Signs {
 }
 
 impl Outline {
-    /// The key of the conversation that `body`, which this outline was read from, goes on with.
-    /// `header` tells a header's value. The model is no part of it: a conversation may change it.
+    /// Returns the key of the conversation that `body` continues. This summary must have been read
+    /// from `body`. `header` returns the value of a header. The key does not cover the model,
+    /// because a conversation may change it.
     pub fn conversation<'h>(
         &self,
         account: &str,
@@ -162,7 +164,7 @@ impl Outline {
 }
 
 impl Signs {
-    /// The name that a member of the body gives the session.
+    /// Returns the session id in a member of the body.
     fn named(&self, body: &[u8]) -> Option<String> {
         let named_by = |span: &Option<Span>| id(&string(at(body, (*span)?)?)?).map(str::to_owned);
         let metadata = || session_of(at(body, self.metadata?)?);
@@ -172,18 +174,18 @@ impl Signs {
     }
 }
 
-/// What stands there. What was read once is UTF-8.
+/// Returns the text at `span`. The body was read before, so it is UTF-8.
 fn at(body: &[u8], span: Span) -> Option<&str> {
     std::str::from_utf8(body.get(span.start..span.end)?).ok()
 }
 
-/// The value, if it is a string.
+/// Returns the value if it is a string.
 fn string(value: &str) -> Option<String> {
     let text = Scan::new(value, super::DEPTH_MAX).text_or_skip().ok()??;
     Some(text.name().into_owned())
 }
 
-/// What counts as a session's name.
+/// Returns the session id, trimmed, if it is valid.
 fn id(value: &str) -> Option<&str> {
     let value = value.trim();
     let fits =
@@ -191,9 +193,9 @@ fn id(value: &str) -> Option<&str> {
     fits.then_some(value)
 }
 
-/// The session in an object: a member of that name, or in `user_id`, where an agent puts several
-/// ids together, as an object in a string or as `user_…_session_…`. A user alone is no session: he
-/// has many.
+/// Returns the session id in an object: a member of that name, or a part of `user_id`, in which one
+/// agent combines several ids as a JSON object in a string or as `user_…_session_…`. A user id
+/// alone is not a session, because a user has many.
 fn session_of(object: &str) -> Option<String> {
     let (mut session, mut user) = (None, None);
     let members = Scan::new(object, super::DEPTH_MAX).object_or_skip(|scan, key| {
@@ -212,14 +214,14 @@ fn session_of(object: &str) -> Option<String> {
         let user = user.filter(|user| user.len() <= ID_BYTES_MAX)?;
         match user.rsplit_once("_session_") {
             Some((_, session)) => id(session).map(str::to_owned),
-            // It ends: what is inside a string is shorter than that.
+            // The recursion ends, because the string's content is shorter than the string.
             None if user.starts_with('{') => session_of(&user),
             None => None,
         }
     })
 }
 
-/// The texts that a conversation begins with, as they are spelled.
+/// Hashes the texts at the beginning of a conversation, still escaped.
 struct Beginning<'a> {
     hash: &'a mut Sha256,
     texts: u32,
@@ -242,9 +244,10 @@ impl Beginning<'_> {
         }
     }
 
-    /// What was read once can be read again: a fault ends it early, at the same place each time.
+    /// The value was scanned before, so this cannot fail. If it did, it would stop at the same
+    /// place each time.
     fn value(&mut self, body: &[u8], span: Span, mark: u8) {
-        // A string needs no reading to know its end.
+        // A string's end is known without a scan.
         let token = body
             .get(span.start..span.end)
             .and_then(|value| value.strip_prefix(b"\"")?.strip_suffix(b"\""));
@@ -257,7 +260,8 @@ impl Beginning<'_> {
         }
     }
 
-    /// Every text in a value, however it is wrapped, without the markers that clients move about.
+    /// Hashes every text in a value at any level, without the markers that clients move between
+    /// turns.
     fn texts(&mut self, scan: &mut Scan<'_>, mark: u8) -> Result<(), Broken> {
         match scan.kind()? {
             Kind::String => {
@@ -275,7 +279,7 @@ impl Beginning<'_> {
         }
     }
 
-    /// What stands between the quotes of one.
+    /// Hashes the text between the quotes of a string.
     fn text(&mut self, bytes: &[u8], mark: u8) {
         if self.texts >= TEXTS_MAX || bytes.starts_with(FLEETING) {
             return;
@@ -289,7 +293,7 @@ impl Beginning<'_> {
     }
 }
 
-/// Parts cannot run into one another.
+/// Hashes one part with its length, so that parts cannot be confused with one another.
 fn hash_part(hash: &mut Sha256, mark: u8, bytes: &[u8]) {
     hash.update([mark]);
     hash.update((bytes.len() as u64).to_le_bytes());

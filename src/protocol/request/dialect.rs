@@ -1,5 +1,5 @@
-//! Which members of a body some model of its protocol refuses, as the one pass over it shows them;
-//! and whether this model is known to refuse one.
+//! Records which members that some model of the protocol refuses are in a body, as the one pass
+//! over it shows them, and decides whether this model is known to refuse one.
 //!
 //! It must not read the body a second time, nor change it: `request/repair.rs` does both, for the
 //! few bodies that need it. In doubt a body needs it.
@@ -15,51 +15,51 @@ use crate::protocol::rules::{
 };
 use crate::protocol::scan::{Broken, Kind, Scan};
 
-/// What one pass over a body shows.
+/// Findings of the pass over a body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Dialect {
-    /// One bit for each member that is given and not null.
+    /// Bit set of the members that are present and not null.
     given: u16,
     pub effort: Word<Effort>,
     pub thinking: Word<ThinkingType>,
-    /// A message of the role `system`.
+    /// Whether there is a message of the role `system`.
     pub system_turns: bool,
-    /// A message of the role `developer`.
+    /// Whether there is a message of the role `developer`.
     pub developer_turns: bool,
-    /// The last message is the model's own.
+    /// Whether the last message is the assistant's.
     pub ends_with_assistant: bool,
-    /// The last turn of the model holds no thought that its vendor signed.
+    /// Whether the assistant's last turn has no thinking signed by its vendor.
     is_unthought: bool,
-    /// Results of its calls follow.
+    /// Whether results of that turn's calls follow.
     is_answered: bool,
-    /// A message holds `reasoning_content`.
+    /// Whether a message has `reasoning_content`.
     pub reasoning_content: bool,
-    /// An id that is not nine letters or digits.
+    /// Whether there is a call id that is not exactly nine letters or digits.
     pub other_than_nine: bool,
 }
 
-/// A member that is one of a few words.
+/// A member whose value is one of a few names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Word<T> {
     #[default]
     Absent,
     Known(T),
-    /// A word or a value that is none of them: the vendor's to judge.
+    /// An unknown name or value, which the vendor must validate.
     Unknown,
 }
 
-/// A member at the top that a model may refuse.
+/// A top-level member that a model may refuse.
 #[derive(Clone, Copy)]
 pub(super) enum Setting {
     Temperature = 1,
     TopP = 1 << 1,
     TopK = 1 << 2,
-    /// What else of chat's members changes the choice of a token.
+    /// Any other chat member that affects sampling.
     OtherSampling = 1 << 3,
     Stop = 1 << 4,
     Verbosity = 1 << 5,
     ParallelToolCalls = 1 << 6,
-    /// Of the responses protocol.
+    /// A member of the responses protocol.
     Reasoning = 1 << 7,
     Text = 1 << 8,
     Include = 1 << 9,
@@ -94,13 +94,13 @@ impl Dialect {
         self.given & setting as u16 != 0
     }
 
-    /// Of a message, the role as it is written, with its quotes.
+    /// Records the role of a message, as written, with its quotes.
     pub fn role(&mut self, role: &str) {
         match role {
             "\"assistant\"" => self.ends_with_assistant = true,
             "\"system\"" => self.system_turns = true,
             "\"developer\"" => self.developer_turns = true,
-            // Spelled with escapes it may be any.
+            // Written with escapes it may be any role.
             role if role.contains('\\') => {
                 (
                     self.ends_with_assistant,
@@ -112,7 +112,7 @@ impl Dialect {
         }
     }
 
-    /// A message has been read, which may have a signed thought or a tool's result in it.
+    /// Records the end of a message, which may have signed thinking or a tool result.
     pub fn message(&mut self, has_thought: bool, has_result: bool) {
         if self.ends_with_assistant {
             (self.is_unthought, self.is_answered) = (!has_thought, false);
@@ -126,7 +126,7 @@ impl Dialect {
         Ok(())
     }
 
-    /// The word behind `thinking.type`.
+    /// Records the value of `thinking.type`.
     pub fn thinking(&mut self, kind: Option<&str>) {
         self.thinking = kind
             .and_then(ThinkingType::named)
@@ -134,7 +134,7 @@ impl Dialect {
     }
 }
 
-/// A word; null is none.
+/// Reads a name; null counts as absent.
 fn word<T>(scan: &mut Scan<'_>, named: fn(&str) -> Option<T>) -> Result<Word<T>, Broken> {
     if scan.kind()? == Kind::Null {
         return scan.skip().map(|_| Word::Absent);
@@ -146,7 +146,7 @@ fn word<T>(scan: &mut Scan<'_>, named: fn(&str) -> Option<T>) -> Result<Word<T>,
 }
 
 impl Outline {
-    /// The model is known to refuse something in the body.
+    /// Returns whether the model is known to refuse something in the body.
     pub fn needs_repair(&self, rules: &RepairRules<'_>) -> bool {
         if rules.known == KnownCapabilities::NONE {
             return false;
@@ -243,7 +243,7 @@ impl Outline {
     }
 }
 
-/// The model takes function tools only while it does not reason.
+/// Returns whether the model accepts function tools only if it does not reason.
 pub(super) fn is_kept_from_reasoning(model: &ChatModel, known: &KnownCapabilities) -> bool {
     known.tools_with_reasoning
         && model.reasoning

@@ -1,22 +1,21 @@
-//! Members of chat requests that only some compatible vendors know, by what they make the vendor
-//! do.
+//! Members of chat requests that only some compatible vendors know, by their effect at the vendor.
 //!
-//! A compatible vendor reads members that the protocol does not have, and the body is passed on as
-//! it came. What such a member makes the vendor search, fetch or run is paid for by the operator,
-//! so it is refused where it has no price; a second output limit would let the vendor generate more
-//! than is held, so it is dropped. Members that name an object of the vendor account stand in
-//! `request/vendor_state.rs`. It must not refuse or edit: `billing/rules.rs` and
-//! `request/strip/limits.rs` do.
+//! A compatible vendor reads members that the protocol does not have, and the gateway forwards the
+//! body unchanged. If such a member makes the vendor search, fetch or run something, the operator
+//! pays for it, so it is refused unless it has a price. A second output limit would let the vendor
+//! generate more than was reserved, so it is removed. Members that reference objects of the vendor
+//! account are in `request/vendor_state.rs`. It must not refuse or edit: `billing/quote.rs` and
+//! `request/foreign_fields/limits.rs` do.
 //!
-//! A name matches in any case, with and without underscores: servers that are built on Protocol
-//! Buffers accept `cached_content` and `cachedContent` alike.
+//! Names are compared without case and underscores: servers built on Protocol Buffers accept both
+//! `cached_content` and `cachedContent`.
 
 use super::features::Features;
 use super::vendor_state::{self, VendorObject};
 use crate::protocol::Protocol;
 use crate::protocol::scan::{Broken, Kind, Scan};
 
-/// What makes a vendor search, fetch or run something, by vendor. Sources: the vendors' API
+/// Members that make a vendor search, fetch or run something, by vendor. Sources: the vendors' API
 /// references, read 2026-11.
 const UNPRICED: [&str; 24] = [
     // OpenAI: guides/tools-web-search.
@@ -57,9 +56,9 @@ const UNPRICED: [&str; 24] = [
     "web_browser",
 ];
 
-/// Limits of the output, and counts of answers, by another name than the surface's.
+/// Output limits and answer counts under other names than the surface's.
 const OUTPUT_LIMITS: [&str; 16] = [
-    // The protocols' own, where they are not the surface's.
+    // Names of the protocols, where they are not the surface's.
     "max_tokens",
     "max_completion_tokens",
     "max_output_tokens",
@@ -81,13 +80,13 @@ const OUTPUT_LIMITS: [&str; 16] = [
     "max_completion_length",
     // Gemini: `GenerationConfig`.
     "candidate_count",
-    // vLLM: it generates so many answers for one.
+    // vLLM: generates this number of answers to return one.
     "best_of",
     "use_beam_search",
 ];
 
-/// Objects with a vendor's own options. Some vendors, and gateways before them, read what is in
-/// them as if it stood at the top of the body.
+/// Objects with a vendor's own options. Some vendors, and gateways before them, read their members
+/// as top-level members.
 const OPTION_OBJECTS: [&str; 10] = [
     // LiteLLM; Gemini's "OpenAI compatibility".
     "extra_body",
@@ -106,7 +105,7 @@ const OPTION_OBJECTS: [&str; 10] = [
     "extra_params",
 ];
 
-/// Members that decide the bill and have no place in an object of options.
+/// Members that decide the bill and must not be in an object of options.
 const BILLING_OPTIONS: [&str; 7] = [
     "model",
     "messages",
@@ -117,21 +116,21 @@ const BILLING_OPTIONS: [&str; 7] = [
     "contents",
 ];
 
-/// What a member makes the vendor do.
+/// Effect of a member at the vendor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Extension {
-    /// It searches, fetches or runs something.
+    /// The vendor searches, fetches or runs something.
     Unpriced(&'static str),
-    /// It generates up to another limit than the surface's.
+    /// The vendor applies another output limit than the surface's.
     OutputLimit(&'static str),
-    /// It reads more options.
+    /// The vendor reads further options.
     Options(&'static str),
 }
 
 impl Extension {
-    /// A member at the top of a body of `protocol`.
+    /// Returns the extension of a top-level member in a body of `protocol`.
     pub fn at_top(protocol: Protocol, name: &str) -> Option<Self> {
-        // The responses protocol has limits and objects of its own by these names, and its servers
+        // The responses protocol has its own limits and objects with these names, and its servers
         // read no others.
         if protocol == Protocol::Responses {
             return find(&UNPRICED, name).map(Self::Unpriced);
@@ -148,14 +147,14 @@ impl Extension {
             .or_else(|| Self::anywhere(name))
     }
 
-    /// A member of an object of options.
+    /// Returns the extension of a member in an object of options.
     pub fn in_options(name: &str) -> Option<Self> {
         find(&BILLING_OPTIONS, name)
             .map(Self::OutputLimit)
             .or_else(|| Self::anywhere(name))
     }
 
-    /// A member of a tool.
+    /// Returns whether a member of this name makes a tool the vendor's own.
     pub fn is_vendor_tool(name: &str) -> bool {
         find(&UNPRICED, name).is_some()
     }
@@ -167,12 +166,12 @@ impl Extension {
     }
 }
 
-/// The known name that this one is, whatever its case and underscores.
+/// Returns the known name that equals this one without case and underscores.
 fn find(names: &[&'static str], name: &str) -> Option<&'static str> {
     names.iter().find(|known| is_same(known, name)).copied()
 }
 
-/// Both are the same name but for case, underscores and hyphens.
+/// Returns whether both names are equal without case, underscores and hyphens.
 pub(super) fn is_same(known: &str, name: &str) -> bool {
     let letters = |name: &str| {
         name.bytes()
@@ -187,7 +186,7 @@ pub(super) fn is_same(known: &str, name: &str) -> bool {
 }
 
 impl Features {
-    /// Reads the value of a member of this meaning.
+    /// Reads the value of a member with this effect.
     pub(super) fn extension(
         &mut self,
         protocol: Protocol,
@@ -210,7 +209,7 @@ impl Features {
         }
     }
 
-    /// A vendor's own options, at any depth: they count as if they stood at the top.
+    /// Reads a vendor's own options, at any depth: they count as top-level members.
     fn options(&mut self, protocol: Protocol, scan: &mut Scan<'_>) -> Result<(), Broken> {
         match scan.kind()? {
             Kind::Array => scan.array(|scan| self.options(protocol, scan)).map(drop),
@@ -253,8 +252,8 @@ impl Features {
     }
 }
 
-/// Whether the next value, which is consumed, asks for the feature: neither null, false, an empty
-/// list nor an object that switches it off.
+/// Consumes the next value and returns whether it asks for the feature: it is not null, false, an
+/// empty list or an object that switches the feature off.
 fn is_asked(scan: &mut Scan<'_>) -> Result<bool, Broken> {
     match scan.kind()? {
         Kind::Null | Kind::False => scan.skip().map(|_| false),
@@ -267,7 +266,7 @@ fn is_asked(scan: &mut Scan<'_>) -> Result<bool, Broken> {
             Ok(is_given)
         }
         Kind::Object => {
-            // Given twice, either may be the one that is read.
+            // If the member is duplicated, the vendor may read either.
             let (mut is_off, mut is_on) = (false, false);
             scan.object(|scan, key| {
                 match key.name().as_ref() {
@@ -306,7 +305,7 @@ mod tests {
         format!(r#"{{"model":"m",{}}}"#, &members[1..])
     }
 
-    /// The member that asks the vendor to run something, if there is one.
+    /// Returns the member that asks the vendor to run something, if there is one.
     fn asked(protocol: Protocol, body: &str) -> Option<&'static str> {
         let features = read(protocol, body.as_bytes())
             .unwrap_or_else(|failure| panic!("{body}: {failure:?}"))

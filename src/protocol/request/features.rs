@@ -1,8 +1,8 @@
-//! What makes a vendor read or do more than one pass over the body's own bytes.
+//! Finds the features that make a vendor read or do more than one pass over the body's own bytes.
 //!
-//! It must not price anything, nor believe a word in a text, a schema or a tool's input: features
-//! are found by where they stand. Where a vendor's reading is in doubt it errs towards seeing the
-//! feature: that makes a hold larger, never a bill.
+//! It must not price anything, nor trust names in a text, a schema or a tool's input: it finds
+//! features by their position. If a vendor may read a body in two ways, it assumes the feature:
+//! that makes the reservation larger, never the bill.
 //!
 //! Read next: `protocol/request/rewrite.rs`.
 
@@ -15,98 +15,101 @@ use crate::protocol::rules::names;
 use crate::protocol::scan::{Broken, Kind, Scan, Span, Text};
 use crate::usage::{InferenceGeo, PerTool, ServerTool, ServiceTier, Speed};
 
-/// The features of a body.
+/// Features of a body.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Features {
-    /// Image blocks or parts, tool results' own included.
+    /// Number of image blocks or parts, including those in tool results.
     pub images: u32,
-    /// Documents, files and videos, whose tokens cannot be told from their bytes. Plain text
-    /// documents are text.
+    /// Whether there are documents, files or videos, whose tokens cannot be derived from their
+    /// bytes. Plain text documents count as text.
     pub documents_or_files: bool,
-    /// Audio to be heard.
+    /// Whether there is audio input.
     pub audio_input: bool,
-    /// Audio to be spoken.
+    /// Whether the caller asks for audio output.
     pub audio_output: bool,
-    /// Anything the vendor fetches from an address.
+    /// Whether the vendor must fetch anything from a URL.
     pub url_sources: bool,
     /// The first reference to an object in the vendor account.
     pub vendor_reference: Option<VendorReference>,
-    /// Tools that run at the vendor, whose results become input, and that have no price key.
+    /// Whether there are tools that run at the vendor, whose results become input, and that have no
+    /// price key.
     pub server_tools: bool,
-    /// Chat: the first member that asks for one of them.
+    /// The first member that asks for such a tool (chat).
     pub server_tool_member: Option<&'static str>,
-    /// Those that have one, by tool, all of a kind together.
+    /// Offers of server tools with a price key, by tool, merged over all tools of the kind.
     pub tool_offers: PerTool<Option<ToolOffer>>,
-    /// Responses: uses of server tools at most, of all kinds together. The larger where it is given
-    /// twice.
+    /// Maximum number of server tool calls of all kinds (responses). The larger value if the member
+    /// is duplicated.
     pub max_tool_calls: Option<u64>,
-    /// Passes over the conversation that shorten it.
+    /// Whether the vendor may compact the conversation in extra passes.
     pub compaction: bool,
-    /// Only a tier that is not the default, and asked for by name.
+    /// The service tier, if the caller named one other than the default.
     pub service_tier: Option<ServiceTier>,
-    /// The default tier and no other is asked for by name.
+    /// Whether the caller named the default tier and no other.
     pub usual_tier: bool,
-    /// Tools are on offer, or the conversation holds calls of some. In doubt, yes.
+    /// Whether the request offers tools or the conversation has tool calls. In doubt, true.
     pub tools: bool,
-    /// Chat: no reasoning is wanted.
+    /// Whether the caller turned reasoning off (chat).
     pub no_reasoning: bool,
-    /// Words to stop at are given.
+    /// Whether the caller gave stop sequences.
     pub stops: bool,
-    /// Only a speed that is not the standard one.
+    /// The speed, if not the standard one.
     pub speed: Option<Speed>,
-    /// Only a region that is not `global`.
+    /// The inference region, if not `global`.
     pub inference_geo: Option<InferenceGeo>,
-    /// The region `global` and no other is asked for by name.
+    /// Whether the caller named the region `global` and no other.
     pub usual_geo: bool,
-    /// Other models may answer instead.
+    /// Whether other models may answer instead.
     pub fallback_models: bool,
-    /// A `cache_control` anywhere.
+    /// Whether there is a `cache_control` anywhere.
     pub cache_markers: bool,
-    /// One of them asks for an hour.
+    /// Whether one of the cache markers asks for an hour.
     pub cache_markers_1h: bool,
-    /// Something of another vendor may stand in the conversation, which this one would refuse:
-    /// `request/strip.rs` reads the body for it. In doubt, yes.
+    /// Remains of another vendor's answers that this vendor may refuse. `request/foreign_fields.rs`
+    /// reads the body for them. In doubt, true.
     pub leftovers: Leftovers,
-    /// What the body holds, by kind.
+    /// Content of the body, by kind.
     pub content: Content,
 }
 
 /// A server tool that the vendor may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ToolOffer {
-    /// How many at most, of all tools together; `None` where one of them does not say.
+    /// Maximum number of uses, summed over all tools of the kind; `None` if one of them has no
+    /// limit.
     pub max_uses: Option<u64>,
 }
 
-/// What another vendor's answer may have left.
+/// Possible remains of another vendor's answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Leftovers {
     /// A thinking block without a signature of a messages vendor.
     pub unsigned_thinking: bool,
-    /// A call id that a messages vendor does not take.
+    /// A call id that a messages vendor refuses.
     pub odd_ids: bool,
     /// A call id that is too long for a chat vendor.
     pub long_ids: bool,
-    /// A call id that is not nine letters or digits, which is all that some chat vendors take.
+    /// A call id that is not exactly nine letters or digits. Some chat vendors accept only those.
     pub other_than_nine: bool,
-    /// Thinking blocks with a signature of a messages vendor.
+    /// Number of thinking blocks with a messages vendor's signature.
     pub thoughts: u32,
-    /// Results of tools, of the messages protocol.
+    /// Number of tool results of the messages protocol.
     pub tool_results: u32,
-    /// Members of the messages protocol, and of reasoning, that chat's own vendor does not know.
+    /// Members of the messages protocol and of reasoning that the vendor of the chat protocol does
+    /// not know.
     pub members: bool,
-    /// Members by which the vendor would use, or keep something in, the operator's account: see
-    /// `request/strip.rs`.
+    /// Members that would make the vendor use the operator's account or store something in it: see
+    /// `request/foreign_fields.rs`.
     pub account_members: bool,
-    /// Output limits by another name than the surface's, or among a vendor's own options.
+    /// Output limits under another name than the surface's, or in a vendor's own options.
     pub second_limits: bool,
 }
 
-/// The longest call id that chat's own vendor takes.
+/// Maximum length of a call id at the vendor of the chat protocol.
 const CHAT_ID_LETTERS_MAX: usize = 40;
 
 impl Features {
-    /// Reads a top-level member. A member of a name not known here has no features.
+    /// Reads a top-level member. An unknown member has no features.
     pub(super) fn member(
         &mut self,
         protocol: Protocol,
@@ -183,16 +186,16 @@ impl Features {
     }
 }
 
-/// What a chat part holds.
+/// Media in a chat part.
 struct Media<'a> {
     is_given: bool,
     data: Option<Text<'a>>,
 }
 
-/// No address is longer: some servers take bare base64 in the place of one.
+/// Maximum length of a URL in bytes: some servers accept bare base64 instead of one.
 const ADDRESS_BYTES_MAX: usize = 8_192;
 
-/// What one object under `messages` or `system` turned out to be, its members in any order.
+/// Findings about one object under `messages` or `system`, whose members come in any order.
 #[derive(Default)]
 struct Block<'a> {
     is_image: bool,
@@ -200,22 +203,23 @@ struct Block<'a> {
     has_text_source: bool,
     is_thinking: bool,
     is_signed: bool,
-    /// Given next to a text source it wins: which of two a vendor reads is not ours to guess.
+    /// Another source beside a text source takes precedence, because it is unknown which one the
+    /// vendor reads.
     has_other_source: bool,
-    /// What its source or its address holds itself.
+    /// Inline data of its source or data URL.
     data: Option<Text<'a>>,
-    /// Its member `data`, which encrypted reasoning has.
+    /// Its member `data`, as encrypted reasoning has it.
     own_data: Option<Text<'a>>,
     is_encrypted: bool,
-    /// A call of the vendor's interpreter, which goes from the conversation: see
-    /// `request/strip/responses.rs`.
+    /// A call of the vendor's code interpreter, which the gateway removes from the conversation:
+    /// see `request/foreign_fields/responses.rs`.
     is_interpreter_call: bool,
     has_other_type: bool,
     container: Option<VendorReference>,
 }
 
 impl Features {
-    /// Messages, blocks and parts, at any depth.
+    /// Reads messages, blocks and parts, at any depth.
     fn content(&mut self, scan: &mut Scan<'_>) -> Result<(), Broken> {
         match scan.kind()? {
             Kind::Array => scan.array(|scan| self.content(scan)).map(drop),
@@ -224,7 +228,7 @@ impl Features {
         }
     }
 
-    /// One of the messages. `member` is told each of its members.
+    /// Reads one message. Calls `member` with each of its members.
     pub(super) fn message(
         &mut self,
         scan: &mut Scan<'_>,
@@ -271,8 +275,8 @@ impl Features {
         Ok(())
     }
 
-    /// Counts what the block holds beside text. Data of a block that is not sure to be an image
-    /// stays text.
+    /// Adds the block's content other than text. The data of a block that may not be an image
+    /// counts as text.
     fn hold(&mut self, block: &Block<'_>) {
         let data = block.data.as_ref();
         if block.is_image {
@@ -288,7 +292,8 @@ impl Features {
             .for_each(|data| self.content.encrypted(data));
     }
 
-    /// Some servers go by a part's `type`, some by the member that holds it: either counts.
+    /// Reads a member of a block. Some servers use a part's `type`, others the name of the member
+    /// with its content: either counts.
     fn block_member<'a>(
         &mut self,
         block: &mut Block<'a>,
@@ -310,10 +315,10 @@ impl Features {
                 self.block_type(block, &kind.map(|kind| kind.name()).unwrap_or_default());
                 Ok(())
             }
-            // What a model wrote for a tool is text to every model.
+            // A model's tool input is text for every model.
             name if vendor_state::is_data(name) => scan.skip().map(drop),
             "cache_control" => self.cache_marker(scan),
-            // Items of the responses protocol bring tools along.
+            // Items of the responses protocol may add tools.
             "tools" => scan.array_or_skip(|scan| self.tool(scan, false)).map(drop),
             "signature" => {
                 if let Some(text) = scan.text_or_skip()? {
@@ -397,7 +402,7 @@ impl Features {
         }
     }
 
-    /// `source` of a messages block. Its own `content` may hold blocks.
+    /// Reads the `source` of a messages block. Its `content` may hold blocks.
     fn source<'a>(&mut self, block: &mut Block<'a>, scan: &mut Scan<'a>) -> Result<(), Broken> {
         scan.object_or_skip(|scan, key| {
             match key.name().as_ref() {
@@ -428,7 +433,7 @@ impl Features {
         .map(drop)
     }
 
-    /// What a chat part holds: an address, or an object with one in `url`, or with the data itself.
+    /// Reads the media of a chat part: a URL, or an object with a URL in `url` or with inline data.
     fn media<'a>(&mut self, scan: &mut Scan<'a>) -> Result<Media<'a>, Broken> {
         match scan.kind()? {
             Kind::String => Ok(Media {
@@ -441,7 +446,7 @@ impl Features {
                     match key.name().as_ref() {
                         "url" => data = self.address(scan)?,
                         "file_data" | "data" => data = scan.text_or_skip()?,
-                        // Of an answer's audio.
+                        // The audio of an earlier answer.
                         "id" => vendor_state::note(
                             &mut self.vendor_reference,
                             VendorObject::Audio,
@@ -468,15 +473,15 @@ impl Features {
         }
     }
 
-    /// The address, if it is a data URL, or no address at all but bare base64.
+    /// Reads a URL. Returns its text if it is a data URL, or bare base64 instead of a URL.
     fn address<'a>(&mut self, scan: &mut Scan<'a>) -> Result<Option<Text<'a>>, Broken> {
         scan.kind()?;
         let at = scan.at();
         let Some(address) = scan.text_or_skip()? else {
             return Ok(None);
         };
-        // Escaped or in capitals it may be a `data:` still; taking it for an address is the safe
-        // side.
+        // In capitals or with escapes it may still be a `data:` URL; to take it for a remote URL is
+        // safe.
         let is_far = !address.raw.starts_with("data:");
         self.url_sources |= is_far;
         if is_far {
@@ -486,8 +491,8 @@ impl Features {
         Ok(Some(address).filter(|_| !is_far || is_bare))
     }
 
-    /// A tool definition: its schema is not looked into. `is_chat`: by the rules of the chat
-    /// protocol, where a tool that is neither a function nor custom is the vendor's own, also
+    /// Reads a tool definition, but not its schema. `is_chat`: apply the rules of the chat
+    /// protocol, where every tool other than a function or a custom tool runs at the vendor, even
     /// without a type.
     fn tool(&mut self, scan: &mut Scan<'_>, is_chat: bool) -> Result<(), Broken> {
         self.tools = true;
@@ -506,11 +511,11 @@ impl Features {
                         None => self.server_tools |= !kind.as_deref().is_none_or(is_client_tool),
                     }
                 }
-                // Given twice, either may be the one that is read.
+                // If the member is duplicated, the vendor may read either.
                 "max_uses" => max_uses = scan.count_or_skip()?.max(max_uses),
                 "cache_control" => self.cache_marker(scan)?,
                 "container" => vendor_state::container(&mut self.vendor_reference, scan)?,
-                // Those of a namespace.
+                // The tools of a namespace.
                 "tools" => drop(scan.array_or_skip(|scan| self.tool(scan, is_chat))?),
                 "function" => {
                     is_function = true;
@@ -521,7 +526,7 @@ impl Features {
                         scan.skip().map(drop)
                     })?;
                 }
-                // A function without its wrapping, and Gemini's list of some.
+                // A function without its wrapper object, or Gemini's list of functions.
                 "name" | "custom" | "function_declarations" | "functionDeclarations" => {
                     is_function = true;
                     scan.skip()?;
@@ -562,14 +567,14 @@ impl Features {
     }
 
     fn cache_marker(&mut self, scan: &mut Scan<'_>) -> Result<(), Broken> {
-        // Null is no marker, but a member all the same.
+        // Null is not a marker, but it is a foreign member.
         self.leftovers.members = true;
         if scan.kind()? != Kind::Null {
             self.cache_markers = true;
         }
         scan.object_or_skip(|scan, key| {
             if key.name() == "ttl" {
-                // Any lifetime but the usual one is held for at the dearer price.
+                // The reservation for any lifetime other than the default uses the higher price.
                 self.cache_markers_1h |= is_other_than(scan, "5m")?;
                 return Ok(());
             }
@@ -578,7 +583,7 @@ impl Features {
         .map(drop)
     }
 
-    /// A list of edits in the responses protocol, an object with one in messages.
+    /// Reads a list of edits (responses) or an object with one (messages).
     fn context_management(&mut self, scan: &mut Scan<'_>) -> Result<(), Broken> {
         if scan.kind()? == Kind::Array {
             return self.edits(scan);
@@ -609,9 +614,10 @@ impl Features {
     }
 }
 
-/// Tools that the client runs: plain functions, the forms of its own that responses has for some,
-/// and the vendor's dated schemas of this list. All else that has a type (`web_search_20250305`,
-/// `code_execution_…`, `mcp_toolset`, whatever comes) is taken to run at the vendor.
+/// Returns whether the client runs the tool: plain functions, the responses protocol's own client
+/// tools, and the vendor's dated types of this list. Every other tool with a type
+/// (`web_search_20250305`, `code_execution_…`, `mcp_toolset`, unknown ones) is assumed to run at
+/// the vendor.
 fn is_client_tool(kind: &str) -> bool {
     const DATED: [&str; 4] = ["bash_20", "text_editor_20", "computer_20", "memory_20"];
     const OWN: [&str; 7] = [
@@ -626,7 +632,8 @@ fn is_client_tool(kind: &str) -> bool {
     OWN.contains(&kind) || DATED.iter().any(|prefix| is_dated(kind, prefix))
 }
 
-/// The tools whose uses can be counted: dated on messages, by several names on responses.
+/// Returns the tool if its uses can be counted. Messages has dated type names, responses several
+/// names.
 fn server_tool(kind: &str) -> Option<ServerTool> {
     const DATED: [(&str, ServerTool); 5] = [
         ("web_search_20", ServerTool::WebSearch),
@@ -653,7 +660,7 @@ fn is_dated(kind: &str, prefix: &str) -> bool {
         .is_some_and(|date| date.len() == 6 && date.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// Sets `is_given` if the next value is anything but null and the empty list.
+/// Sets `is_given` if the next value is neither null nor an empty list.
 fn some(scan: &mut Scan<'_>, is_given: &mut bool) -> Result<(), Broken> {
     match scan.kind()? {
         Kind::Null => drop(scan.skip()?),
@@ -671,7 +678,8 @@ fn some(scan: &mut Scan<'_>, is_given: &mut bool) -> Result<(), Broken> {
     Ok(())
 }
 
-/// The word that the next value is; `None` for null. What is no word is one that no price list has.
+/// Reads a tier name; `None` for null. A value that is not a string becomes a name that no price
+/// list has.
 fn word(scan: &mut Scan<'_>) -> Result<Option<ServiceTier>, Broken> {
     match scan.kind()? {
         Kind::Null => scan.skip().map(|_| None),
@@ -680,7 +688,7 @@ fn word(scan: &mut Scan<'_>) -> Result<Option<ServiceTier>, Broken> {
     }
 }
 
-/// The next value is neither null nor this text.
+/// Returns whether the next value is neither null nor this text.
 fn is_other_than(scan: &mut Scan<'_>, usual: &str) -> Result<bool, Broken> {
     match scan.kind()? {
         Kind::Null => scan.skip().map(|_| false),

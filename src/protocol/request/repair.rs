@@ -1,12 +1,12 @@
-//! What this model is known to refuse in a body of its own protocol, changed as translation would
-//! change it: its members left out, renamed, lowered or moved, every other byte as it came.
+//! Edits what this model is known to refuse in a body of its own protocol, as translation would:
+//! members are removed, renamed, lowered or moved, and every other byte stays unchanged.
 //!
-//! Clients choose a dialect by the vendor's name of the model; behind a catalog id they cannot. It
-//! must not repair what nobody said is refused, nor what every model of the protocol refuses: that
-//! is the vendor's to say. Each change is named in the warnings, but for what asked for nothing.
-//! What was repaired needs no repair.
+//! Clients choose a dialect by the vendor's name of the model, which they cannot do with a catalog
+//! id. It must not repair anything without a known refusal, nor what every model of the protocol
+//! refuses: the vendor reports that. Each change adds a warning, unless the member asked for the
+//! default. A repaired body needs no further repair.
 //!
-//! Read next: `request/dialect.rs` (whether there is anything to do),
+//! Read next: `request/repair_hints.rs` (whether there is anything to do),
 //! `repair/{chat,messages,responses}.rs`.
 
 use super::strip::Strip;
@@ -21,16 +21,16 @@ mod chat;
 mod messages;
 mod responses;
 
-/// What becomes of a member.
+/// Decision about a member.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     Keep,
-    /// It asked for what the model does without it.
+    /// The member asked for what the model does anyway.
     DropSilently,
     Drop,
 }
 
-/// What becomes of an effort that the model may not know.
+/// Decision about an effort that the model may not know.
 enum EffortVerdict {
     Keep,
     Drop,
@@ -39,7 +39,7 @@ enum EffortVerdict {
 
 fn effort_verdict(effort: Option<Effort>, levels: &[Effort]) -> EffortVerdict {
     match effort {
-        // Whatever word it is, the vendor judges it.
+        // An unknown level is left to the vendor.
         None => EffortVerdict::Keep,
         Some(effort) if levels.contains(&effort) => EffortVerdict::Keep,
         Some(effort) => effort
@@ -49,8 +49,8 @@ fn effort_verdict(effort: Option<Effort>, levels: &[Effort]) -> EffortVerdict {
 }
 
 impl<'a> Strip<'a> {
-    /// Changes what the model of these rules refuses. `without_thinking`: it was refused and is
-    /// left out already.
+    /// Edits what the model of these rules refuses. `without_thinking`: the vendor refused the
+    /// thinking, so it is already removed.
     pub(super) fn repair(
         &mut self,
         root: Value<'a>,
@@ -66,7 +66,7 @@ impl<'a> Strip<'a> {
         self.is_repaired |= before != (self.edits.len(), self.gone.len());
     }
 
-    /// Judges every member of an object, whose path is `path`.
+    /// Applies `verdict` to every member of the object at `path`.
     fn judge_members(
         &mut self,
         object: Value<'a>,
@@ -86,7 +86,7 @@ impl<'a> Strip<'a> {
         }
     }
 
-    /// Leaves a member of this name out.
+    /// Removes the member of this name without a warning.
     fn drop_member(&mut self, object: Value<'a>, name: &str) {
         self.judge_members(object, "", |member, _| {
             if member == name {
@@ -97,7 +97,7 @@ impl<'a> Strip<'a> {
         });
     }
 
-    /// Puts a member in front of all others.
+    /// Inserts a member before all others.
     fn insert_member(&mut self, object: Value<'a>, name: &str, value: &str) {
         let inside = self.span(object.raw()).start.saturating_add(1);
         let comma = if object.members().next().is_some() {
@@ -105,7 +105,7 @@ impl<'a> Strip<'a> {
         } else {
             ""
         };
-        // In front of what goes: the first member may be among it.
+        // Inserted before the removals, because the first member may be removed.
         self.edits.insert(
             0,
             (
@@ -118,18 +118,18 @@ impl<'a> Strip<'a> {
         );
     }
 
-    /// Puts JSON in the place of a value.
+    /// Replaces a value with JSON.
     fn replace_raw(&mut self, value: Value<'a>, json: String) {
         self.edits.push((self.span(value.raw()), json));
     }
 }
 
-/// The member as an effort that is known.
+/// Returns the member's value as a known effort level.
 fn effort_of(value: Option<Value<'_>>) -> Option<Effort> {
     Effort::named(&value?.string()?)
 }
 
-/// A number that says what is said without it.
+/// Returns whether the value is null or the default number.
 fn is_number(value: Value<'_>, usual: f64) -> bool {
     value.is_null()
         || value
@@ -137,7 +137,7 @@ fn is_number(value: Value<'_>, usual: f64) -> bool {
             .is_some_and(|number| number.total_cmp(&usual).is_eq())
 }
 
-/// Null, or nothing in it.
+/// Returns whether the value is null or empty.
 fn is_empty(value: Value<'_>) -> bool {
     value.is_null()
         || value.is_array() && value.items().next().is_none()

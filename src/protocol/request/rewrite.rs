@@ -1,36 +1,37 @@
-//! The few edits to a body that is passed on: splices, everything else byte-identical.
+//! Applies the few edits to a body for passthrough; everything else stays byte-identical.
 //!
-//! It must not parse: [`super::read`] left the places in the outline. An outline of another body
-//! gives a wrong body but never a panic.
+//! It must not parse: [`super::read_summary`] stored the spans in the summary. A summary of another
+//! body produces a wrong body but never a panic.
 //!
-//! Read next: `protocol/same.rs`, the way back.
+//! Read next: `protocol/passthrough.rs`, the way back.
 
 use super::{Limit, Outline, StreamOptions, Stripped};
 use crate::protocol::scan::Span;
 use crate::protocol::splice::{self, Splice};
 use bytes::Bytes;
 
-/// What is changed before a body goes to its vendor.
+/// Changes to a body before the gateway sends it to its vendor.
 #[derive(Clone, Copy, Debug)]
 pub struct Edits<'a> {
     /// The vendor's own name for the model.
     pub model: &'a str,
-    /// Lowers each limit that is given to this, never raises one; where none is given it is put in.
+    /// Lowers each given limit to this value and never raises one. If the body has no limit, it is
+    /// inserted.
     pub output_limit: Option<u64>,
-    /// The member to put in: `max_tokens` or `max_completion_tokens`.
+    /// Name of the member to insert: `max_tokens` or `max_completion_tokens`.
     pub output_limit_field: &'a str,
-    /// Replaces the budget, if one is given.
+    /// Replaces the thinking budget, if the body has one.
     pub thinking_budget: Option<u64>,
-    /// Chat streams: force `stream_options.include_usage`, the other options stay.
+    /// Sets `stream_options.include_usage` in chat streams and keeps the other options.
     pub include_usage: bool,
 }
 
-/// Applies the edits; gives the same `Bytes` when nothing changes.
+/// Applies the edits. Returns the same `Bytes` if nothing changes.
 pub fn rewrite(body: &Bytes, outline: &Outline, edits: &Edits<'_>) -> Bytes {
     rewrite_stripped(body, outline, edits, Stripped::default())
 }
 
-/// As [`rewrite`], together with what must go from the same body.
+/// Applies the edits together with the removals in `stripped`.
 pub fn rewrite_stripped(
     body: &Bytes,
     outline: &Outline,
@@ -60,7 +61,7 @@ pub fn rewrite_stripped(
 
 struct Changes {
     replaced: Vec<(Span, String)>,
-    /// Members put in behind the opening brace, each with its comma: an object with a model is
+    /// Members inserted after the opening brace, each with its comma: an object with a model is
     /// never empty.
     inserted: String,
 }
@@ -93,7 +94,7 @@ impl Changes {
         if outline.output_limit.is_some() {
             return;
         }
-        // A null of that name is filled: a second member of the name would be ambiguous.
+        // Replaces a null member of that name: a second member of the name would be ambiguous.
         let null = match field {
             "max_completion_tokens" => outline.spans.max_completion_tokens,
             "max_output_tokens" => outline.spans.max_output_tokens,
@@ -135,7 +136,7 @@ impl Changes {
             inserted,
         } = self;
         if !inserted.is_empty() {
-            // In front: the first member may be one that goes.
+            // Inserted first, because the first member may be removed.
             replaced.insert(
                 0,
                 (

@@ -1,13 +1,13 @@
-//! What an earlier answer of another vendor left in a conversation and this vendor would refuse,
-//! though it speaks the caller's protocol: reasoning that it did not sign, call ids of a form that
-//! it does not take, members that it does not know.
+//! Removes the remains of another vendor's answers from a conversation that this vendor would
+//! refuse although it speaks the caller's protocol: reasoning that it did not sign, call ids in a
+//! format that it refuses, members that it does not know.
 //!
-//! It must not touch anything else, nor judge a request: what cannot be read here is the vendor's
-//! to refuse. Nearly always there is nothing to do: the outline says whether the body must be read
-//! at all.
+//! It must not touch anything else, nor validate a request: the vendor refuses what cannot be
+//! parsed here. Nearly always there is nothing to do; the request summary shows whether the body
+//! must be read at all.
 //!
-//! Read next: `request/repair.rs` (what this model refuses, in the same reading),
-//! `request/rewrite.rs`, which makes these edits together with its own.
+//! Read next: `request/repair.rs` (what this model refuses, in the same pass),
+//! `request/rewrite.rs`, which applies these edits together with its own.
 
 use super::{DEPTH_MAX, Outline};
 use crate::protocol::Protocol;
@@ -27,21 +27,21 @@ mod responses;
 
 pub use responses::{Sender, for_responses};
 
-/// The edits that a body needs, and what is to be told of them.
+/// The edits that a body needs, and their warnings.
 #[derive(Clone, Debug, Default)]
 pub struct Stripped {
     pub(super) edits: Vec<(Span, String)>,
-    /// `action:path`, sorted.
+    /// Warnings `action:path`, sorted.
     pub warnings: Vec<String>,
-    /// The body was repaired, so that its outline is another one now.
+    /// Whether the body was repaired, so that its summary must be read again.
     pub is_repaired: bool,
-    /// The thinking budget in it was made here: it can be made smaller, or left out.
+    /// Whether the thinking budget was inserted here: it may then be lowered or left out.
     pub makes_budget: bool,
 }
 
-/// What must be edited before `body` goes to a vendor of the same protocol: what another vendor
-/// left in it, and what the model of these rules is known to refuse. `official`: the vendor that
-/// defined the protocol, not a compatible server.
+/// Computes the edits for `body` before the gateway sends it to a vendor of the same protocol: it
+/// removes another vendor's remains, and members that the model is known to refuse by `rules`.
+/// `official`: the vendor is the one that defined the protocol, not a compatible server.
 pub fn strip(
     protocol: Protocol,
     official: bool,
@@ -53,7 +53,7 @@ pub fn strip(
     let is_clean = match protocol {
         Protocol::Messages => !left.unsigned_thinking && !left.odd_ids,
         Protocol::Chat => !official || !left.members && !left.long_ids,
-        // Its bodies always need some: see `for_responses`.
+        // Responses bodies always need some edits: see `clean_responses_request`.
         Protocol::Responses => true,
     };
     let keeps_account_members = !left.account_members || protocol == Protocol::Responses;
@@ -85,9 +85,9 @@ pub fn strip(
     strip.finish()
 }
 
-/// What goes from a body of the same protocol that is said once more, without the reasoning of
-/// earlier turns: another model's, which this vendor may not read. `None`: there is none in it.
-/// Responses bodies: see [`for_responses`].
+/// Computes the edits for a retry with the same protocol without the reasoning of earlier turns,
+/// which another model made and this vendor may not be able to read. Returns `None` if the body has
+/// no such reasoning. For responses bodies see [`clean_responses_request`].
 pub fn without_reasoning(
     protocol: Protocol,
     body: &[u8],
@@ -98,8 +98,8 @@ pub fn without_reasoning(
     let mut strip = Strip::new(text);
     match protocol {
         Protocol::Messages if has_thinking(tree.root()) => {
-            // A turn that thinks must begin with a thought; and what clears thoughts is refused
-            // where none is to be had.
+            // A turn with thinking enabled must begin with a thinking block. The vendor refuses the
+            // edit that clears thinking if thinking is off.
             strip.members(tree.root(), "", &["thinking"]);
             strip.edits_of_thinking(tree.root());
             strip.messages(tree.root(), is_thinking);
@@ -116,33 +116,34 @@ pub fn without_reasoning(
     Some(strip.finish())
 }
 
-/// How the context is edited by the vendor: of thoughts.
+/// Type of the context edit by which the vendor clears thinking.
 const CLEAR_THINKING: &str = "clear_thinking_20251015";
 
 pub(super) struct Strip<'a> {
     text: &'a str,
     pub(super) edits: Vec<(Span, String)>,
-    /// Members and items that go, without their commas.
+    /// Spans of removed members and items, without their commas.
     pub(super) gone: Vec<Span>,
     pub(super) warnings: Warnings,
-    /// Reasoning goes that the gateway itself put into the history: without a warning.
+    /// Whether reasoning is removed that the gateway itself put into the history. That needs no
+    /// warning.
     drops_gateways_reasoning: bool,
     pub(super) is_repaired: bool,
     pub(super) makes_budget: bool,
 }
 
-/// Members at the top that are about the operator's account at the vendor and that no answer
-/// depends on: they are left out. `store` would keep the answer there, for nobody to read.
+/// Top-level members that concern the operator's account at the vendor and that no answer depends
+/// on. They are removed. `store` would keep the answer there, where nobody reads it.
 fn account_members(protocol: Protocol) -> &'static [&'static str] {
     match protocol {
         Protocol::Chat => &["store"],
         Protocol::Messages => &["user_profile_id", "workspace_id", "diagnostics"],
-        // See `for_responses`.
+        // See `clean_responses_request`.
         Protocol::Responses => &[],
     }
 }
 
-/// Members that chat's own vendor does not know, by where they stand.
+/// Members that the vendor of the chat protocol does not know, by their position.
 const FOREIGN: [&str; 5] = [
     "thinking",
     "reasoning",
@@ -156,7 +157,7 @@ const FOREIGN_IN_MESSAGE: [&str; 4] = [
     "thinking_blocks",
     "cache_control",
 ];
-/// Those among them in which the gateway writes another vendor's reasoning.
+/// The members of a message in which the gateway writes another vendor's reasoning.
 const GATEWAYS_IN_MESSAGE: [&str; 2] = ["reasoning_content", "reasoning_details"];
 const FOREIGN_IN_PART: [&str; 1] = ["cache_control"];
 
@@ -173,7 +174,7 @@ impl<'a> Strip<'a> {
         }
     }
 
-    /// The edits, in which every member that goes takes one comma along.
+    /// Builds the edits. Each removed member takes one comma with it.
     fn finish(self) -> Stripped {
         let Strip {
             text,
@@ -187,7 +188,7 @@ impl<'a> Strip<'a> {
         gone.sort_unstable_by_key(|span| (span.start, std::cmp::Reverse(span.end)));
         let mut gone = gone.into_iter().peekable();
         while let Some(mut run) = gone.next() {
-            // What stands inside it, or right behind it, goes with it.
+            // Merges removals that lie inside this one or directly after it.
             while let Some(next) = gone
                 .next_if(|next| next.start < run.end || next.start == behind_comma(text, run.end))
             {
@@ -280,7 +281,7 @@ impl<'a> Strip<'a> {
         }
     }
 
-    /// Removes the members of these names. Null is no member: it goes without a word.
+    /// Removes the context edits that clear thinking.
     pub(super) fn edits_of_thinking(&mut self, root: Value<'a>) {
         let edits = || {
             root.get("context_management")
@@ -322,7 +323,7 @@ impl<'a> Strip<'a> {
         self.remove(&places);
     }
 
-    /// Removes the members of these names without a warning: the caller loses nothing of its own.
+    /// Removes the members of these names without a warning: the caller loses none of its own data.
     fn silently(&mut self, object: Value<'a>, names: &[&str]) {
         let goes = |key: &Text<'_>| names.iter().any(|name| key.is(name));
         let places: Vec<_> = object
@@ -333,7 +334,7 @@ impl<'a> Strip<'a> {
         self.remove(&places);
     }
 
-    /// `goes`: which blocks of the model's own go.
+    /// `goes`: selects the assistant's blocks that are removed.
     fn messages(&mut self, root: Value<'a>, goes: fn(Value<'_>) -> bool) {
         let (mut places, mut calls) = (Vec::new(), Calls::default());
         for (index, message) in root
@@ -366,7 +367,7 @@ impl<'a> Strip<'a> {
         self.remove(&places);
     }
 
-    /// Gives a call, or its result, an id that the vendor takes.
+    /// Gives a call or its result an id that the vendor accepts.
     fn call_id(&mut self, block: Value<'a>, message: usize, calls: &mut Calls<'a>) {
         let kind = block.get("type");
         let is = |wanted: &str| kind.is_some_and(|kind| kind.is(wanted));
@@ -391,7 +392,7 @@ impl<'a> Strip<'a> {
         self.edits.push((span, splice::json_string(text)));
     }
 
-    /// Removes those members or items of which it is true.
+    /// Removes the members or items that are marked `true`.
     fn remove(&mut self, places: &[(Span, bool)]) {
         self.gone.extend(
             places
@@ -401,7 +402,7 @@ impl<'a> Strip<'a> {
         );
     }
 
-    /// Where a member stands, from its name's first quote to its value's end.
+    /// Returns the span of a member, from its name's first quote to its value's end.
     pub(super) fn member_span(&self, key: &Text<'_>, value: Value<'_>) -> Span {
         Span {
             start: self.key_span(key).start,
@@ -409,7 +410,7 @@ impl<'a> Strip<'a> {
         }
     }
 
-    /// Where a member's name stands, with its quotes.
+    /// Returns the span of a member's name, with its quotes.
     pub(super) fn key_span(&self, key: &Text<'_>) -> Span {
         match key {
             Text::Token { raw, .. } => {
@@ -423,7 +424,7 @@ impl<'a> Strip<'a> {
         }
     }
 
-    /// Where a piece of the text stands.
+    /// Returns the span of a slice of the text.
     pub(super) fn span(&self, piece: &str) -> Span {
         let start = piece
             .as_ptr()
@@ -436,7 +437,8 @@ impl<'a> Strip<'a> {
     }
 }
 
-/// Behind the comma at `end` and the white space around it; `end` itself where no comma follows.
+/// Returns the position after the comma at `end` and the white space around it; `end` itself if no
+/// comma follows.
 fn behind_comma(text: &str, end: usize) -> usize {
     let rest = text.get(end..).unwrap_or_default();
     let Some(behind) = rest.trim_start().strip_prefix(',') else {
@@ -445,7 +447,7 @@ fn behind_comma(text: &str, end: usize) -> usize {
     text.len().saturating_sub(behind.trim_start().len())
 }
 
-/// Reasoning that a messages vendor cannot have signed.
+/// Returns whether no messages vendor can have signed the thinking block.
 fn is_unsigned_thinking(block: Value<'_>) -> bool {
     block.get("type").is_some_and(|kind| kind.is("thinking"))
         && block
@@ -454,14 +456,14 @@ fn is_unsigned_thinking(block: Value<'_>) -> bool {
             .is_none_or(|signature| !carrier::is_vendors(&signature.value()))
 }
 
-/// The gateway signed it: it is no word of the caller's own, so that its loss is none.
+/// Returns whether the gateway signed the block. The caller then loses none of its own data.
 fn is_gateways_thinking(block: Value<'_>) -> bool {
     let signature = block.get("signature").and_then(Value::text);
     signature.is_some_and(|signature| signature.value().starts_with(carrier::MARK))
 }
 
-/// A chat message whose `reasoning_details` the gateway wrote: each entry has a place in the
-/// answer.
+/// Returns whether the gateway wrote the message's `reasoning_details`: each entry has an anchor in
+/// the answer.
 fn is_gateways_reasoning(message: Value<'_>) -> bool {
     let details = || {
         message
@@ -472,7 +474,7 @@ fn is_gateways_reasoning(message: Value<'_>) -> bool {
     details().next().is_some() && details().all(|entry| entry.get("anchor").is_some())
 }
 
-/// Reasoning, whoever signed it.
+/// Returns whether the block is reasoning, with any signature.
 fn is_thinking(block: Value<'_>) -> bool {
     block
         .get("type")
@@ -490,17 +492,16 @@ fn has_thinking(root: Value<'_>) -> bool {
     })
 }
 
-/// The ids of the calls so far. Each is counted, those that fit too, so that a made one is unique.
+/// The call ids so far. All ids count, including valid ones, so that a generated id is unique.
 #[derive(Default)]
 struct Calls<'a> {
     ids: CallIds,
-    /// By the id that does not fit: the message it was last used in, and what its calls there are
-    /// called.
+    /// By invalid id: the message that used it last, and the new ids of its calls there.
     unfit: HashMap<Cow<'a, str>, (usize, VecDeque<String>)>,
 }
 
 impl<'a> Calls<'a> {
-    /// The id instead of one that does not fit.
+    /// Returns a replacement for the id of a call if the id is invalid.
     fn asked(&mut self, id: Text<'a>, message: usize) -> Option<String> {
         let safe = self.ids.next(Some(&id));
         let id = id.into_value();
@@ -516,7 +517,8 @@ impl<'a> Calls<'a> {
         Some(safe)
     }
 
-    /// The same for a result: calls of one id are answered in turn.
+    /// Returns the replacement for the id of a result. Results of several calls with one id are
+    /// matched in order.
     fn answered(&mut self, id: Text<'a>) -> Option<String> {
         let id = id.into_value();
         if names::is_plain(&id) {
@@ -540,7 +542,7 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::{Value as Any, json};
 
-    /// Of the body, to which a model is put where it has none.
+    /// Reads the summary of the body; adds a model if the body has none.
     fn outline(protocol: Protocol, body: &str) -> Outline {
         let model = if body.contains("\"model\"") {
             "{"
@@ -658,7 +660,7 @@ mod tests {
             left,
             &warnings,
         );
-        // Another vendor that refuses it is asked once more without.
+        // A vendor that refuses it gets a second attempt without it.
         let accepts = Accepts::Chat(Default::default());
         let rules = RepairRules::in_test(&accepts, KnownCapabilities::NONE);
         let stripped = without_reasoning(Protocol::Chat, body(ours).as_bytes(), &rules).unwrap();
@@ -729,7 +731,7 @@ mod tests {
                 "dropped:options.num_predict",
             ],
         );
-        // In a schema and in a tool's arguments it is data, and the surface's own limits stay.
+        // In a schema and in a tool's arguments it is data. The surface's own limits remain.
         for body in [
             r#"{"max_tokens":7,"max_completion_tokens":7,"n":2,"messages":[]}"#,
             r#"{"extra_body":{"guided_decoding":{"json_schema":{"max_length":5}},"metadata":{"n":1}},"messages":[]}"#,
@@ -745,7 +747,7 @@ mod tests {
             Protocol::Messages,
             r#"{"messages":[{"role":"assistant","content":[{"type":"thinking","thinking":"a","signature":"gw1.x"}, {"type":"text","text":"b"},{"type":"thinking","thinking":"c"}]}]}"#,
             r#"{"messages":[{"role":"assistant","content":[{"type":"text","text":"b"}]}]}"#,
-            // The first is the gateway's own.
+            // The first block is the gateway's own.
             &["dropped:messages[0].content[2]"],
         );
         check(
@@ -893,7 +895,7 @@ mod tests {
         }
     }
 
-    /// A block of an assistant's turn, as some client may write it.
+    /// Generates a block of an assistant's turn, as a client may write it.
     fn blocks() -> impl Strategy<Value = String> {
         let words = vec![
             r#"{"type":"thinking","thinking":"a \"thinking\"","signature":"Eq+/"}"#,

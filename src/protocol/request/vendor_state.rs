@@ -1,11 +1,11 @@
-//! References to objects that live in the operator's account at a vendor: files, containers,
-//! threads, stored responses.
+//! References to objects in the operator's account at a vendor: files, containers, threads, stored
+//! responses.
 //!
-//! The vendor serves such an object to whoever uses the operator's credentials, so one account
-//! could read another account's files. No ownership is recorded, therefore every reference is
-//! refused. This module knows the names of the members and the words of the refusals;
-//! `request/features.rs` decides where a member counts. It must not look into schemas, arguments of
-//! tools or texts: there the same names are data.
+//! The vendor returns such an object to anyone who uses the operator's credentials, so one account
+//! could read another account's files. The gateway records no ownership, so it refuses every
+//! reference. This module knows the names of the members and the texts of the refusals;
+//! `request/features.rs` decides where a member counts. It must not look into schemas, tool
+//! arguments or texts: the same names are data there.
 //!
 //! Read next: `request/features.rs`.
 
@@ -15,7 +15,7 @@ use crate::protocol::Protocol;
 use crate::protocol::failure::{Failure, Kind as FailureKind};
 use crate::protocol::scan::{Broken, Kind, Scan};
 
-/// The longest path of a member that a refusal names, in bytes.
+/// Maximum length in bytes of a member's path in a refusal.
 const PATH_BYTES_MAX: usize = 256;
 
 /// A kind of object in the vendor account.
@@ -24,7 +24,7 @@ pub enum VendorObject {
     File,
     Container,
     Thread,
-    /// An earlier response, named as a whole.
+    /// An earlier response, referenced as a whole.
     Response,
     Conversation,
     PromptTemplate,
@@ -33,26 +33,26 @@ pub enum VendorObject {
     Assistant,
     /// Audio of an earlier answer.
     Audio,
-    /// Content that was put into the vendor's cache beforehand.
+    /// Content that was stored in the vendor's cache before the request.
     CachedContent,
-    /// A request's settings, or a part of it, kept at the vendor.
+    /// Request settings, or a part of them, stored at the vendor.
     Preset,
-    /// An answer that the vendor keeps for whoever asks for it later.
+    /// An answer that the vendor stores for later retrieval.
     DeferredAnswer,
-    /// Blocks of a cache on another computer of the operator's.
+    /// Cache blocks on another of the operator's machines.
     CacheTransfer,
-    /// A file by its address in the vendor's storage.
+    /// A file named by its address in the vendor's storage.
     StoredFile,
 }
 
-/// The first reference of a body, and where its value begins.
+/// The first reference in a body, and the position of its value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct VendorReference {
     pub object: VendorObject,
     at: usize,
 }
 
-/// What members at the top refer to that only some compatible vendors know.
+/// Top-level members with references that only some compatible vendors know.
 const COMPATIBLE: [(&str, VendorObject); 3] = [
     // OpenRouter: docs/features/presets.
     ("preset", VendorObject::Preset),
@@ -63,8 +63,8 @@ const COMPATIBLE: [(&str, VendorObject); 3] = [
 ];
 
 impl VendorObject {
-    /// The object that a member of this name refers to, wherever it stands. Some servers do not
-    /// mind case.
+    /// Returns the object type that a member of this name refers to, at any level. Ignores case,
+    /// because some servers do.
     pub(super) fn by_name(name: &str) -> Option<Self> {
         const NAMES: [(&str, VendorObject); 7] = [
             ("file_id", VendorObject::File),
@@ -75,7 +75,7 @@ impl VendorObject {
             ("vector_store_ids", VendorObject::VectorStore),
             ("skill_id", VendorObject::Skill),
         ];
-        // All end in "d", "s" or "t": most members of a body are done with here.
+        // All names end in "d", "s" or "t". This check rejects most members of a body.
         match name.as_bytes().last() {
             Some(b'd' | b'D' | b's' | b'S') => find(&NAMES, name),
             // Gemini: "OpenAI compatibility", `extra_body.google.cached_content`;
@@ -85,7 +85,7 @@ impl VendorObject {
         }
     }
 
-    /// A value at the top of a body that refers to an object where it is one.
+    /// Returns the object type that a top-level value refers to if it is an object.
     pub(super) fn by_value(protocol: Protocol, name: &str, kind: Kind) -> Option<Self> {
         let is_template = protocol == Protocol::Chat
             && kind == Kind::Object
@@ -93,7 +93,7 @@ impl VendorObject {
         is_template.then_some(Self::PromptTemplate)
     }
 
-    /// The object that a member at the top of a body refers to.
+    /// Returns the object type that a top-level member refers to.
     pub(super) fn by_top_name(protocol: Protocol, name: &str) -> Option<Self> {
         const NAMES: [(&str, VendorObject); 6] = [
             ("thread", VendorObject::Thread),
@@ -103,11 +103,11 @@ impl VendorObject {
             ("conversation_id", VendorObject::Conversation),
             ("assistant_id", VendorObject::Assistant),
         ];
-        // Elsewhere a prompt may be text.
+        // In other protocols a prompt may be text.
         if protocol == Protocol::Responses && name.eq_ignore_ascii_case("prompt") {
             return Some(Self::PromptTemplate);
         }
-        // Written as the protocol does it may be an object that names none: see `container`.
+        // Spelled exactly as in the protocol it may be an object without an id: see `container`.
         if name != "container" && name.eq_ignore_ascii_case("container") {
             return Some(Self::Container);
         }
@@ -174,10 +174,10 @@ fn find(names: &[(&str, VendorObject)], name: &str) -> Option<VendorObject> {
 }
 
 impl VendorReference {
-    /// The refusal, which names the member. `text` is the body that the reference was found in.
+    /// Builds the refusal, which names the member. `text` is the body with the reference.
     pub(super) fn refusal(self, surface: Protocol, text: &str) -> Failure {
         let mut path = String::new();
-        // What was read once can be read again.
+        // The scan cannot fail, because the body was scanned before.
         let _ = locate(&mut Scan::new(text, DEPTH_MAX), self.at, &mut path);
         if self.object == VendorObject::Thread {
             return Failure::of(FailureKind::ThreadUnsupported).with_param(path);
@@ -199,8 +199,8 @@ impl VendorReference {
     }
 }
 
-/// Notes that the address of a file, which begins at `at`, is one that the vendor reads with the
-/// operator's credentials.
+/// Records a reference if the file URL at `at` is one that the vendor reads with the operator's
+/// credentials.
 pub(super) fn note_address(found: &mut Option<VendorReference>, address: &str, at: usize) {
     if is_vendor_storage(address) && found.is_none() {
         *found = Some(VendorReference {
@@ -210,14 +210,14 @@ pub(super) fn note_address(found: &mut Option<VendorReference>, address: &str, a
     }
 }
 
-/// Any other scheme than those of the web names the vendor's own storage (`gs://`, `s3://`) or its
-/// computer (`file://`); Gemini's files have an address of the web, and the vendor needs no key of
-/// the caller's for it.
+/// Returns whether the URL names the vendor's own storage (`gs://`, `s3://`) or its machine
+/// (`file://`): any scheme other than http and https does. Gemini's files have an https URL that
+/// the vendor reads without a key of the caller's.
 fn is_vendor_storage(address: &str) -> bool {
     let Some((scheme, rest)) = address.trim_start().split_once("://") else {
         return false;
     };
-    // Behind a comma the data of a data URL begins.
+    // After a comma the data of a data URL begins.
     if scheme.contains(',') {
         return false;
     }
@@ -234,8 +234,8 @@ fn is_vendor_storage(address: &str) -> bool {
     host.eq_ignore_ascii_case("generativelanguage.googleapis.com")
 }
 
-/// Notes that the next value, which is consumed, refers to `object`. Null, false and an empty list
-/// refer to nothing.
+/// Consumes the next value and records it as a reference to `object`. Null, false and an empty list
+/// are no reference.
 pub(super) fn note(
     found: &mut Option<VendorReference>,
     object: VendorObject,
@@ -252,8 +252,8 @@ pub(super) fn note(
     } else {
         scan.skip()?;
     }
-    // A thread comes before all else: its client then sends the whole conversation, and that may be
-    // in order.
+    // A thread takes precedence: after its refusal the client resends the whole conversation, which
+    // may be valid.
     let is_first =
         found.is_none_or(|first| object == VendorObject::Thread && first.object != object);
     if is_given && is_first {
@@ -262,7 +262,7 @@ pub(super) fn note(
     Ok(())
 }
 
-/// Members whose content is data of the caller's own, wherever they stand.
+/// Returns whether the member holds the caller's own data, at any level.
 pub(super) fn is_data(name: &str) -> bool {
     matches!(
         name,
@@ -282,8 +282,8 @@ pub(super) fn is_data(name: &str) -> bool {
     )
 }
 
-/// Notes the references in a value that is neither a message nor a tool, such as the environment of
-/// a tool.
+/// Records the references in a value that is neither a message nor a tool, such as a tool's
+/// environment.
 pub(super) fn walk(found: &mut Option<VendorReference>, scan: &mut Scan<'_>) -> Result<(), Broken> {
     match scan.kind()? {
         Kind::Array => scan.array(|scan| walk(found, scan)).map(drop),
@@ -292,7 +292,7 @@ pub(super) fn walk(found: &mut Option<VendorReference>, scan: &mut Scan<'_>) -> 
             scan.object(|scan, key| {
                 let name = key.name();
                 match VendorObject::by_name(&name) {
-                    // Skills that the vendor offers to everybody name no object of the account.
+                    // A skill that the vendor offers to everybody is not an object of the account.
                     Some(VendorObject::Skill) => note(&mut skill, VendorObject::Skill, scan),
                     Some(object) => note(found, object, scan),
                     None if is_data(&name) => scan.skip().map(drop),
@@ -311,7 +311,7 @@ pub(super) fn walk(found: &mut Option<VendorReference>, scan: &mut Scan<'_>) -> 
     }
 }
 
-/// A container of a request or of a tool: an id, or an object that may name one.
+/// Reads the container of a request or a tool: an id, or an object that may contain one.
 pub(super) fn container(
     found: &mut Option<VendorReference>,
     scan: &mut Scan<'_>,
@@ -330,8 +330,8 @@ pub(super) fn container(
     }
 }
 
-/// Extends `path` to the value that begins at `wanted`; false, and `path` as it was, where it is
-/// not in the next value.
+/// Appends the path of the value at `wanted` to `path`. Returns false and restores `path` if the
+/// next value does not contain it.
 fn locate(scan: &mut Scan<'_>, wanted: usize, path: &mut String) -> Result<bool, Broken> {
     let kind = scan.kind()?;
     if scan.at() == wanted {
@@ -365,7 +365,7 @@ fn locate(scan: &mut Scan<'_>, wanted: usize, path: &mut String) -> Result<bool,
     Ok(is_found)
 }
 
-/// The id that stands at `at`, as far as a refusal repeats it.
+/// Returns the id at `at`, truncated for use in a refusal.
 fn id_at(text: &str, at: usize) -> String {
     const ID_CHARS_MAX: usize = 64;
     let mut scan = Scan::new(text.get(at..).unwrap_or_default(), DEPTH_MAX);
@@ -388,7 +388,7 @@ mod tests {
     use crate::protocol::request::read;
     use serde_json::{Value, json};
 
-    /// The refusal of a body with these members.
+    /// Returns the refusal of a body with these members.
     fn refusal(protocol: Protocol, members: &str) -> Option<Failure> {
         read(protocol, format!(r#"{{"model":"m",{members}}}"#).as_bytes()).err()
     }
@@ -866,7 +866,7 @@ mod tests {
                     json!({"type": "code_interpreter", "container": {"type": "auto", "file_ids": []}}),
                 ),
             ),
-            // It goes from the conversation before that is sent.
+            // The gateway removes it from the conversation before it sends the request.
             (
                 Responses,
                 item(

@@ -1,15 +1,15 @@
-//! What comes of everything that this protocol tells apart by its `type`: items and parts of a
-//! request, tools, items of an answer and events of a stream, wherever it is translated.
+//! Tables of the outcome of everything that this protocol distinguishes by its `type`, in every
+//! translation: items and parts of a request, tools, items of an answer, and events of a stream.
 //!
-//! It decides nothing: the code does, and the tests below hold the two against each other. Whatever
-//! has no row is new: an item is left out with a warning, a part or a tool refused, and of an
-//! answer passed over.
+//! These tables decide nothing: the code decides, and the tests below check it against the tables.
+//! A type without a row is new: the gateway drops such an item with a warning, refuses such a part
+//! or tool, and skips such an item of an answer.
 //!
 //! Read next: `read_request/items.rs`, `read_request/tools.rs`, `read_stream.rs`.
 
 use crate::protocol::rules::Outcome::{self, Drop, Map, Refuse, Warn};
 
-/// The tables, each by what its rows are kinds of.
+/// The tables, each under the name of its category.
 pub const KINDS: [(&str, &[(&str, Outcome)]); 5] = [
     ("event", EVENTS),
     ("input_item", INPUT_ITEMS),
@@ -18,7 +18,8 @@ pub const KINDS: [(&str, &[(&str, Outcome)]); 5] = [
     ("tool", TOOLS),
 ];
 
-/// What only a vendor can have run is told in words; what nobody keeps cannot be named.
+/// Outcomes of input items. Items that only a vendor can have executed become text. An item
+/// reference is refused, because the gateway stores no items.
 pub const INPUT_ITEMS: &[(&str, Outcome)] = &[
     ("additional_tools", Map),
     ("apply_patch_call", Map),
@@ -53,15 +54,15 @@ pub const INPUT_ITEMS: &[(&str, Outcome)] = &[
     ("web_search_call", Warn),
 ];
 
-/// Of a message of the user.
+/// Outcomes of the parts of a user message.
 pub const INPUT_PARTS: &[(&str, Outcome)] = &[
     ("input_file", Map),
     ("input_image", Map),
     ("input_text", Map),
 ];
 
-/// Those that a client runs go as functions; those that a vendor would run are refused, but for a
-/// search, which agents offer with every request.
+/// Outcomes of tools. Tools that a client runs become functions. Tools that a vendor would run are
+/// refused, except web search, which agents offer with every request.
 pub const TOOLS: &[(&str, Outcome)] = &[
     ("apply_patch", Map),
     ("code_interpreter", Refuse),
@@ -83,8 +84,8 @@ pub const TOOLS: &[(&str, Outcome)] = &[
     ("web_search_preview_2025_03_11", Warn),
 ];
 
-/// Of a vendor's answer, on the other surfaces. Tools that no caller of theirs can offer are never
-/// called.
+/// Outcomes of the items of a vendor's answer, for clients of the other APIs. The model never calls
+/// a tool that no such client can offer.
 pub const OUTPUT_ITEMS: &[(&str, Outcome)] = &[
     ("additional_tools", Drop),
     ("apply_patch_call", Drop),
@@ -116,7 +117,8 @@ pub const OUTPUT_ITEMS: &[(&str, Outcome)] = &[
     ("web_search_call", Drop),
 ];
 
-/// Of a vendor's stream, on the other surfaces: what says something that no other event says first.
+/// Outcomes of a vendor's stream events, for clients of the other APIs. Mapped are the events that
+/// carry information that no other event carries first.
 pub const EVENTS: &[(&str, Outcome)] = &[
     ("error", Map),
     ("response.audio.delta", Drop),
@@ -212,7 +214,7 @@ mod tests {
         json!({"type": "message", "role": "user", "content": content})
     }
 
-    /// The request with what is of this kind must come out as its row says.
+    /// Checks that a request with this type has the outcome of its row.
     fn holds(
         kind: &str,
         outcome: Outcome,
@@ -232,7 +234,7 @@ mod tests {
         }
     }
 
-    /// Items that together can be a past in which one of this kind stands.
+    /// Items that together form a valid history with an item of this type.
     fn past(kind: &str) -> Vec<Value> {
         let pair = |call: Value, output: Value| vec![call, output];
         let of = kind.trim_end_matches("_output").trim_end_matches("_call");
@@ -304,7 +306,7 @@ mod tests {
         }
     }
 
-    /// How much was told.
+    /// Counts the emitted events.
     #[derive(Default)]
     struct Told(usize);
 
@@ -327,7 +329,8 @@ mod tests {
             "arguments": "{}", "input": "x", "output": "x", "action": {"type": "x"}})
     }
 
-    /// Whether this event says anything, behind others that begin a text at 0 and a call at 1.
+    /// Returns whether this event emits anything, after other events that begin a text at index 0
+    /// and a call at index 1 (unless `is_first`).
     fn says(event: &Value, is_first: bool) -> bool {
         let (mut reader, mut told) = (Reader::default(), Told::default());
         let mut call = item("function_call");

@@ -1,14 +1,14 @@
-//! A responses request, read into the form.
+//! Reads a responses request into the IR.
 //!
-//! It judges what the surface judges, in the words that its clients know. What is kept nowhere is
-//! refused here: there are no stored responses, conversations or items, so a request that names one
-//! cannot be understood. What chat can say as well is kept as chat's, so that one rule of each
-//! writer serves both; of the rest each member has its outcome in one table,
-//! `read_request/fields.rs`. Tools of every kind become functions and custom tools with a name in
-//! one piece, and what they were is remembered for the answer.
+//! This reader validates what the responses API defines, with errors in the wording that its
+//! clients know. It refuses a request that names stored data: the gateway stores no responses,
+//! conversations or items, so it cannot resolve the reference. It keeps content that chat also has
+//! in the form of chat, so that one rule of each writer serves both. One table lists the outcome of
+//! every other member: `read_request/fields.rs`. Tools of every type become functions and custom
+//! tools with a qualified name, and the reader records the original tool for the answer.
 //!
-//! It must not lose a session that an agent will repeat for ever: an item of the past that cannot
-//! be read is told in words or left out with a warning, not refused.
+//! It must not refuse an item of the history, because an agent would repeat it for the rest of its
+//! session. An item that the reader cannot represent becomes text, or is dropped with a warning.
 //!
 //! Read next: `read_request/fields.rs`, then `read_request/items.rs`.
 
@@ -35,7 +35,7 @@ mod tools;
 
 pub(in crate::protocol) use tools::SEARCH_MEMBER;
 
-/// Members that the answer repeats.
+/// Request members that the answer repeats.
 const ECHOED: [&str; 14] = [
     "max_output_tokens",
     "max_tool_calls",
@@ -53,13 +53,13 @@ const ECHOED: [&str; 14] = [
     "truncation",
 ];
 
-/// Members that nobody knows are told up to so many: no header holds more.
+/// Maximum number of unknown members to report. The warning header does not hold more.
 const UNKNOWN_MAX: usize = 256;
 
-/// Reads the body. `may_search`: searches by its vendor are sold with the model.
+/// Reads the request body. `may_search`: the model is sold with searches that its vendor runs.
 ///
 /// # Errors
-/// It breaks a rule of the surface, or names what is kept nowhere.
+/// Returns an error if the body breaks a rule of the responses API, or refers to stored data.
 pub fn read<'a>(
     body: Value<'a>,
     may_search: bool,
@@ -115,7 +115,7 @@ pub fn read<'a>(
     Ok(request)
 }
 
-/// What the form has no place for, known or not.
+/// Reads the members that the IR does not represent, known or unknown.
 fn others<'a>(
     body: Value<'a>,
     request: &mut Request<'a>,

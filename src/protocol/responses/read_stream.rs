@@ -1,13 +1,14 @@
-//! A responses vendor's answer, streamed or whole, as events.
+//! Reads a responses vendor's answer, streamed or as one body, into events.
 //!
-//! It must not hold text back: what an event says is told at once, in the event's own tokens. Items
-//! are told apart by their place in the output, for servers in between rewrite ids; where a server
-//! leaves the place out, by what else tells them apart. What was said piece by piece is not said
-//! again when it is repeated whole; what was never said in pieces is said then, and at the latest
-//! when the response is. Unknown events and items are passed over, members of a wrong type count as
-//! absent.
+//! It must not hold back text: it emits the content of an event at once, and borrows it from the
+//! event. It identifies items by their index in the output, because intermediate servers rewrite
+//! ids. If a server omits the index, it uses other properties. It does not emit text again that
+//! arrived in deltas and is repeated whole. It emits text that never arrived in deltas when it
+//! arrives whole, at the latest with the final response. It skips unknown events and items, and
+//! treats members of a wrong type as absent.
 //!
-//! Read next: `responses/read_stream/items.rs`, what an item says; then `messages/write_stream.rs`.
+//! Read next: `responses/read_stream/items.rs` (the content of items), then
+//! `messages/write_stream.rs`.
 
 use crate::protocol::Protocol;
 use crate::protocol::counters;
@@ -23,13 +24,13 @@ mod places;
 use items::Items;
 use places::Places;
 
-/// The deepest nesting of an answer that is read.
+/// Maximum nesting depth of an answer.
 const DEPTH_MAX: u32 = 128;
 
-/// The most of a refusal that is told as the reason.
+/// Maximum number of bytes of a refusal that the stop reason repeats.
 const REFUSAL_BYTES_MAX: usize = 64 * 1024;
 
-/// What the events said so far.
+/// State of the answer after the events read so far.
 #[derive(Debug, Default)]
 pub struct Reader {
     started: bool,
@@ -39,7 +40,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// One event of the vendor's stream. `nodes` is memory to be used again, and given back.
+    /// Reads one event of the vendor's stream. `nodes` is reusable memory that the call returns.
     pub fn event(
         &mut self,
         name: &[u8],
@@ -47,7 +48,7 @@ impl Reader {
         nodes: Nodes,
         to: &mut impl Sink,
     ) -> (Nodes, Result<(), Fault>) {
-        // Of chat; some servers cannot leave it out.
+        // End marker of the chat protocol; some servers always send it.
         if data == b"[DONE]" {
             return (nodes, Ok(()));
         }
@@ -87,7 +88,7 @@ impl Reader {
                 if kind == "failed" || response.is_some_and(has_error) {
                     return Err(Fault::told(response.unwrap_or(event).raw().as_bytes()));
                 }
-                // Where it holds no response, the event alone says that the answer has ended.
+                // If the event contains no response, the event alone marks the end of the answer.
                 return self.end(response, kind, to);
             }
             _ => self.of_item(kind, event, to)?,
@@ -166,7 +167,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Keeps what a refusal says: it is told once more, as the reason.
+    /// Buffers the text of a refusal, which the stop event repeats as the reason.
     fn refused(&mut self, text: Option<Text<'_>>) {
         if self.refusal.len() <= REFUSAL_BYTES_MAX {
             text.iter().for_each(|text| self.refusal.push(text));
@@ -184,8 +185,8 @@ impl Reader {
         }
     }
 
-    /// The response as it ended, or a whole answer. `kind`: the event's word, which is the
-    /// response's status.
+    /// Reads the final response of a stream, or a whole answer. `kind` is the suffix of the event's
+    /// name, which equals the status of the response.
     fn end(
         &mut self,
         response: Option<Value<'_>>,
@@ -221,7 +222,7 @@ impl Reader {
                 explanation: Some(self.refusal.text()),
             },
             Some("content_filter") => Stop::Refusal { explanation: None },
-            // For a reason of its own, or in a call.
+            // Incomplete for another reason, or inside a call.
             _ if kind == "incomplete" || self.items.have_cut_call() => Stop::MaxTokens,
             None if self.items.have_calls() => Stop::ToolUse,
             _ => Stop::EndTurn,
@@ -232,10 +233,10 @@ impl Reader {
     }
 }
 
-/// A whole answer, as the same events.
+/// Reads a whole answer into the same events as a stream.
 ///
 /// # Errors
-/// It is none, or says that it failed.
+/// Returns an error if the body is not a response, or if it reports a failure.
 pub fn whole(body: Value<'_>, to: &mut impl Sink) -> Result<(), Fault> {
     if !body.is_object() {
         return Err(Fault::NotJson);
@@ -250,17 +251,18 @@ pub fn whole(body: Value<'_>, to: &mut impl Sink) -> Result<(), Fault> {
         (Some(status @ ("completed" | "incomplete")), Some(_)) => {
             Reader::default().end(Some(body), status, to)
         }
-        // There is none, it did not end, or does not say so.
+        // The output is missing, or the response is not finished or has no status.
         _ => Err(Fault::Empty),
     }
 }
 
-/// An error object makes any response a failure, whatever its status.
+/// Returns whether the response has an error object, which makes it a failure whatever its status.
 fn has_error(response: Value<'_>) -> bool {
     response.get("error").is_some_and(|error| !error.is_null())
 }
 
-/// What the response says it used, its tier, and the searches that the vendor made.
+/// Reads the usage of the response, its service tier, and the number of searches that the vendor
+/// ran.
 fn usage(response: Value<'_>) -> Option<ChatCounters> {
     let usage = response.get("usage")?;
     let counters = counters::responses(&mut Scan::new(usage.raw(), DEPTH_MAX)).ok()??;
@@ -281,7 +283,7 @@ fn usage(response: Value<'_>) -> Option<ChatCounters> {
             .and_then(Value::string)
             .and_then(|kind| ServerTool::of_call_item(&kind));
         let action = item.get("action").and_then(|action| action.get("type"));
-        // A search that only opened a page, or looked for something in one, is not billed.
+        // A search that only opened a page, or searched within one, is not billed.
         let is_billed =
             tool != Some(ServerTool::WebSearch) || action.is_none_or(|action| action.is("search"));
         if let Some(tool) = tool.filter(|_| is_billed) {
@@ -305,7 +307,7 @@ mod tests {
     use crate::protocol::form::answer::Piece;
     use serde_json::{Value as Any, json};
 
-    /// What was told, in short.
+    /// Records the emitted events in short form.
     #[derive(Default)]
     struct Told(Vec<String>);
 
@@ -451,7 +453,7 @@ mod tests {
         json!({"type": "response.completed", "response": {"output": output, "usage": usage}})
     }
 
-    /// With its slots counted from nought.
+    /// Renumbers the slots from 0.
     fn numbered(told: &[String]) -> Vec<String> {
         let mut slots = Vec::new();
         let mut lines = Vec::new();
@@ -469,7 +471,7 @@ mod tests {
         lines
     }
 
-    // A server that leaves `output_index` out of every event.
+    // A server that omits `output_index` from every event.
 
     #[test]
     fn items_without_a_place_are_known_by_their_ids() {

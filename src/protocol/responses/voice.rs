@@ -1,8 +1,8 @@
-//! What of a stream is said in two places: its writer numbers the events and begins the response,
-//! and signs of life and the last words of a failure come from outside of it, with the next number
-//! and of the same response.
+//! State of a stream that two places share. The stream writer numbers the events and begins the
+//! response. Keep-alive events and the final events of a failure come from outside the writer, and
+//! need the next number and the same response.
 //!
-//! It must not wait for anybody: whoever holds the lock only appends to memory.
+//! It must not wait: the holder of the lock only appends to memory.
 //!
 //! Read next: `responses/write_stream.rs`.
 
@@ -12,22 +12,22 @@ use crate::protocol::rules::names;
 use crate::protocol::text::{Json, Text};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The response that a stream is about. Clones speak of the same one.
+/// Sequencer of the events of one response. Clones share the same response.
 #[derive(Clone, Debug, Default)]
 pub struct Voice {
     response: Arc<Response>,
     spoken: Arc<Mutex<Spoken>>,
 }
 
-/// What is known of the response from its request alone.
+/// Data of the response that the request alone determines.
 #[derive(Debug, Default)]
 struct Response {
-    /// Seconds since 1970.
+    /// Creation time, in seconds since 1970.
     created: u64,
-    /// The same, now.
+    /// Clock that returns the current time in seconds since 1970.
     clock: Option<fn() -> u64>,
     model: String,
-    /// Where an id comes from that the vendor did not give.
+    /// Seed for an id that the vendor did not send.
     seed: String,
     /// Members of the request that the response repeats, as JSON.
     echo: Vec<(&'static str, String)>,
@@ -35,17 +35,17 @@ struct Response {
 
 #[derive(Debug, Default)]
 pub(super) struct Spoken {
-    /// The number of the next event.
+    /// Number of the next event.
     pub sequence: u64,
-    /// The part of all ids that is this response's own; empty before it began.
+    /// The part that all ids of this response share; empty before the response begins.
     id: String,
-    /// It was begun by a sign of life, before the vendor said anything.
+    /// A keep-alive event began the response before the vendor sent anything.
     is_begun_early: bool,
-    /// Items by index, as JSON; `None` for one that is not whole.
+    /// Items by index, as JSON; `None` for an incomplete one.
     pub items: Vec<Option<Vec<u8>>>,
 }
 
-/// Members that every response repeats, with what the protocol's own vendor would do by itself.
+/// Members that every response repeats, with the defaults of the protocol's own vendor.
 const ECHOED: [(&str, &str); 14] = [
     ("parallel_tool_calls", "true"),
     ("tool_choice", "\"auto\""),
@@ -63,7 +63,7 @@ const ECHOED: [(&str, &str); 14] = [
     ("safety_identifier", "null"),
 ];
 
-/// How a response ended, or that it has not.
+/// Status of a response.
 pub(super) enum Status<'s> {
     InProgress,
     Completed,
@@ -71,13 +71,13 @@ pub(super) enum Status<'s> {
 }
 
 impl Voice {
-    /// Of an answer to this request.
+    /// Creates the sequencer for an answer to this request.
     pub fn new(request: &Request<'_>, clock: fn() -> u64, model: &str, seed: &str) -> Self {
         let echo = ECHOED.iter().map(|(name, usual)| {
             let given = request.echo.iter().find(|(echoed, _)| echoed == name);
             let mut json = Json::default();
             json.compact(given.map_or(usual, |(_, value)| value.raw()));
-            // It was read as text, so it is text.
+            // The input was a UTF-8 string, so the output is one too.
             (
                 *name,
                 String::from_utf8(json.into_bytes()).unwrap_or_default(),
@@ -97,7 +97,7 @@ impl Voice {
         }
     }
 
-    /// Of a stream that is passed on, whose vendor numbers its events.
+    /// Creates the sequencer for a passthrough stream, whose vendor numbers the events.
     pub(in crate::protocol) fn of_vendor(model: &str) -> Self {
         let response = Response {
             model: model.to_owned(),
@@ -110,7 +110,7 @@ impl Voice {
         }
     }
 
-    /// What the vendor's stream has said so far: its id and the number that comes next.
+    /// Records the id and the next sequence number of the vendor's stream.
     pub(in crate::protocol) fn heard(&self, id: &str, next_sequence: u64) {
         let mut spoken = self.spoken();
         spoken.sequence = next_sequence;
@@ -122,12 +122,12 @@ impl Voice {
     }
 
     pub(super) fn spoken(&self) -> MutexGuard<'_, Spoken> {
-        // A number and bytes: whole at every moment.
+        // The state is a number and bytes, which a panic cannot leave inconsistent.
         self.spoken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Another attempt at the answer begins. What a client has seen of the response goes on;
-    /// nothing else counts.
+    /// Begins another attempt at the answer. Keeps what the client has already seen of the
+    /// response, and resets everything else.
     pub(super) fn begin_attempt(&self) {
         let mut spoken = self.spoken();
         if !spoken.is_begun_early {
@@ -135,7 +135,7 @@ impl Voice {
         }
     }
 
-    /// The response begins: the events of that, unless they were said.
+    /// Begins the response: writes its first events, unless they were written before.
     pub(super) fn begin(&self, vendors_id: Option<&Text<'_>>, out: &mut Vec<u8>) {
         let mut spoken = self.spoken();
         if !spoken.id.is_empty() {
@@ -165,7 +165,8 @@ impl Voice {
         }
     }
 
-    /// What a client that waits is told: that the response has begun, or that it goes on.
+    /// Returns a keep-alive event for a waiting client. Before the response has begun, it begins
+    /// the response instead.
     pub fn keep_alive(&self) -> Vec<u8> {
         let mut out = Vec::new();
         let is_begun = !self.spoken().id.is_empty();
@@ -178,10 +179,11 @@ impl Voice {
         out
     }
 
-    /// The end of a stream that failed. Of the items only whole ones are told.
+    /// Returns the final events of a stream that failed. The response contains only its complete
+    /// items.
     pub fn failed(&self, failure: &Failure) -> Vec<u8> {
         let mut out = Vec::new();
-        // Some clients read no end without a beginning.
+        // Some clients do not accept an end without a beginning.
         self.begin(None, &mut out);
         let mut spoken = self.spoken();
         let sequence = spoken.sequence;
@@ -190,7 +192,7 @@ impl Voice {
         out
     }
 
-    /// The response as a value. `usage` writes the member of that name.
+    /// Writes the response as a JSON value. `usage` writes the member of that name.
     pub(super) fn write(
         &self,
         spoken: &Spoken,
@@ -229,7 +231,8 @@ impl Voice {
         json.close_object();
     }
 
-    /// All but `completed_at`, `status`, `error`, `incomplete_details` and `usage`.
+    /// Writes all members except `completed_at`, `status`, `error`, `incomplete_details` and
+    /// `usage`.
     fn write_members(&self, spoken: &Spoken, json: &mut Json) {
         let Response {
             created,
@@ -259,8 +262,8 @@ impl Voice {
             .bool(false)
             .key("previous_response_id")
             .null();
-        // Its own vendor repeats both in three events of every stream, tens of kilobytes each;
-        // nobody reads them.
+        // The protocol's own vendor repeats both in three events of every stream, tens of kilobytes
+        // each. No client reads them.
         json.key("instructions")
             .null()
             .key("tools")
@@ -270,7 +273,7 @@ impl Voice {
 }
 
 impl Spoken {
-    /// An event with the next number.
+    /// Writes an event with the next number.
     pub fn event(&mut self, kind: &str, out: &mut Vec<u8>, write: impl FnOnce(&mut Json, &Spoken)) {
         out.extend_from_slice(b"event: ");
         out.extend_from_slice(kind.as_bytes());
@@ -288,7 +291,7 @@ impl Spoken {
         self.sequence = self.sequence.saturating_add(1);
     }
 
-    /// The id of the item at this index.
+    /// Returns the id of the item with this index.
     pub fn item_id(&self, prefix: &str, index: usize) -> String {
         format!("{prefix}_{}_{index}", self.id)
     }

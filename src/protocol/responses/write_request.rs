@@ -1,8 +1,8 @@
-//! A request, written for a responses vendor.
+//! Writes a request for a responses vendor.
 //!
-//! Every member that cannot be said is refused, left out or named in the warnings here: nothing
-//! that the form holds goes missing without an outcome. It must not name anything that its vendor
-//! keeps: every request carries its whole history, and nothing of it is to be stored.
+//! It refuses, drops or warns about every member that it cannot send: nothing in the IR disappears
+//! without an outcome. It must not refer to data that the vendor stores: every request contains its
+//! whole history and asks the vendor to store nothing.
 //!
 //! Read next: `responses/write_request/items.rs` (the conversation),
 //! `responses/write_request/extras.rs`, `chat/write_request/tools.rs` (for both protocols of the
@@ -28,14 +28,14 @@ use extras::Extras;
 
 pub use reasoning::{PART_GAP, summary};
 
-/// The smallest output limit that the vendor takes.
+/// Minimum output limit that the vendor accepts.
 const OUTPUT_TOKENS_MIN: u64 = 16;
 
 /// Writes the request.
 ///
 /// # Errors
-/// It asks for what the model cannot do and must not be done without, or calls and results do not
-/// pair.
+/// Returns an error if the request needs a feature that the model lacks and that cannot be dropped,
+/// or if calls and results do not pair.
 pub fn write(
     request: &mut Request<'_>,
     model: &ResponsesModel,
@@ -97,7 +97,8 @@ pub fn write(
     writer.tier(request);
     if request.stream {
         writer.json.key("stream").bool(true);
-        // Its own vendor pads its events, against listeners that we have not.
+        // The protocol's own vendor pads its events against eavesdroppers, which the gateway does
+        // not need.
         if given.target.official {
             writer
                 .json
@@ -125,7 +126,7 @@ pub fn write(
     })
 }
 
-/// What is needed everywhere on the way.
+/// State shared by all steps of the writing.
 struct Writer<'w> {
     surface: Protocol,
     model: &'w ResponsesModel,
@@ -133,7 +134,7 @@ struct Writer<'w> {
     words: Words<'w>,
     json: Json,
     carries_thinking: bool,
-    /// The calls of the last assistant turn in order, as they were sent: their results take the
+    /// Calls of the last assistant turn in the order in which they were sent. Their results use the
     /// same ids.
     calls: Vec<items::Sent>,
     calls_made: u64,
@@ -166,7 +167,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// How hard to think, and whether it is to be told.
+    /// Writes the effort, and whether the answer includes the reasoning.
     fn reasoning(&mut self, request: &Request<'_>) {
         let thinker = Thinker {
             reasons: self.model.reasoning,
@@ -198,7 +199,7 @@ impl Writer<'_> {
         self.json.close_object();
     }
 
-    /// The form of the answer's text.
+    /// Writes the response format of the answer's text.
     fn text(&mut self, request: &Request<'_>, extras: &Extras<'_>) {
         let is_free = matches!(request.format, Format::Free);
         if is_free && extras.verbosity.is_none() {
@@ -212,7 +213,7 @@ impl Writer<'_> {
         self.json.close_object();
     }
 
-    /// Writes `tools` and what belongs to them.
+    /// Writes `tools` and the related members.
     fn tools(&mut self, request: &Request<'_>) -> Result<(), Refused> {
         let sent = tools::sent(request, self.given.target.public_model, self.words.warnings)?;
         if sent.is_empty() {

@@ -1,16 +1,16 @@
-//! An answer as a responses stream, or as one body: the same items, told as they come or at the
+//! Writes an answer as a responses stream or as one body: the same items, as they arrive or at the
 //! end.
 //!
-//! It must not break the rules that clients of this protocol crash on: items are numbered without a
-//! gap in the order in which they were added, an item is whole when it is done and the same in the
-//! last event, one event ends the stream. An agent runs a call the moment it is told as done, so a
-//! call that the output limit cut off never is, and it is never mended: a shell command that was
-//! cut may well be another command.
+//! It must not break the rules whose violation crashes clients of this protocol: item indexes have
+//! no gap and follow the order of addition, an item is complete when it is done and identical in
+//! the last event, and exactly one event ends the stream. An agent runs a call as soon as the call
+//! is done. Therefore a call that the output limit cut off is never reported as done, and never
+//! repaired: a truncated shell command may be a different command.
 //!
-//! Calls may be open beside one another; of texts and reasoning one at a time. What an item holds
-//! is kept until the end, because the last event tells it all again, bounded.
+//! Several calls may be open at once, but only one text or reasoning item. The content of all items
+//! is kept until the end, within a limit, because the last event repeats it.
 //!
-//! Read next: `responses/write_stream/course.rs`, then `responses/voice.rs`.
+//! Read next: `responses/write_stream/answer_builder.rs`, then `responses/event_sequencer.rs`.
 
 use crate::protocol::form::answer::{Event, Recall, Sink};
 use course::Course;
@@ -23,16 +23,16 @@ mod item;
 #[allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 mod tests;
 
-/// The most that is kept of a stream, in bytes.
+/// Maximum number of bytes kept for a stream.
 const STREAM_BYTES_MAX: usize = 8 << 20;
 
-/// The most that is kept of a whole answer, in bytes.
+/// Maximum number of bytes kept for one body.
 const WHOLE_BYTES_MAX: usize = 64 << 20;
 
-/// The most memory that the output buffer keeps when it is empty.
+/// Maximum capacity that the output buffer keeps while it is empty.
 const IDLE_BYTES_MAX: usize = 16 << 10;
 
-/// Writes an answer as events.
+/// Writer of an answer as events.
 #[derive(Debug)]
 pub struct Stream(Course);
 
@@ -41,7 +41,7 @@ impl Stream {
         Stream(Course::new(recall, true, STREAM_BYTES_MAX))
     }
 
-    /// Moves what was written so far.
+    /// Moves the output written so far to `out`.
     pub fn take(&mut self, out: &mut Vec<u8>) {
         out.append(&mut self.0.out);
         if self.0.out.capacity() > IDLE_BYTES_MAX {
@@ -49,7 +49,7 @@ impl Stream {
         }
     }
 
-    /// More than is kept: the stream cannot go on.
+    /// Returns whether the content exceeded the limit. The stream cannot continue then.
     pub fn overflowed(&self) -> bool {
         self.0.overflowed()
     }
@@ -61,7 +61,7 @@ impl Sink for Stream {
     }
 }
 
-/// Folds an answer into one body.
+/// Writer of an answer as one body.
 #[derive(Debug)]
 pub struct Whole(Course);
 
@@ -70,12 +70,12 @@ impl Whole {
         Whole(Course::new(recall, false, WHOLE_BYTES_MAX))
     }
 
-    /// The answer, once it is complete.
+    /// Returns the body once the answer is complete.
     pub fn body(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.0.out)
     }
 
-    /// The answer is larger than is kept.
+    /// Returns whether the answer is larger than the limit.
     pub fn overflowed(&self) -> bool {
         self.0.overflowed()
     }

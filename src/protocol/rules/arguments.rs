@@ -1,25 +1,25 @@
-//! A call's arguments between a JSON object (messages) and JSON in a string (chat), losing nothing
-//! where they are broken.
+//! Converts a call's arguments between a JSON object (messages) and JSON in a string (chat).
+//! Malformed arguments are preserved.
 //!
-//! It must not guess, and must not repair: arguments that cannot be read are wrapped, so that the
-//! tool sees its fault instead of running on something else. A shell command that was cut off may
-//! well be another command.
+//! It must not guess or repair: it wraps arguments that cannot be parsed, so that the tool sees the
+//! error instead of running with other arguments. A shell command that was cut off may be another
+//! valid command.
 //!
-//! Read next: `rules/schema.rs`.
+//! Read next: `schema.rs` in this folder.
 
 use crate::protocol::scan::{Kind, Scan};
 use crate::protocol::text::{Json, Text, compact};
 use crate::protocol::tree::Value;
 
-/// The only member of arguments that could not be read.
+/// The only member of arguments that could not be parsed.
 const INVALID: &str = "_invalid_arguments";
 
-/// The deepest nesting of arguments; deeper ones count as broken. Below a request's own limit by
-/// what stands around them.
+/// Maximum nesting depth of arguments; deeper ones count as malformed. It is below a request's own
+/// limit by the levels around the arguments.
 const DEPTH_MAX: u32 = 56;
 
-/// Writes the arguments as the value `input`: the object itself, `{}` for nothing, else
-/// `{"_invalid_arguments": "…"}`; true where that had to be done. [`write_arguments`] undoes it.
+/// Writes the arguments as the value of `input`: the object itself, `{}` if they are empty, else
+/// `{"_invalid_arguments": "…"}`. Returns true in the last case. [`write_arguments`] reverses it.
 pub fn write_input(arguments: &Text<'_>, json: &mut Json) -> bool {
     let value = arguments.value();
     let value = value.trim_ascii();
@@ -36,9 +36,9 @@ pub fn write_input(arguments: &Text<'_>, json: &mut Json) -> bool {
     is_broken
 }
 
-/// Writes the arguments of a call that was cut off as the value `input`: the object itself where it
-/// is whole, else `{"_invalid_arguments": "…"}`, also for nothing. So no client takes them for all
-/// of it.
+/// Writes the arguments of a call that was cut off as the value of `input`: the object itself if it
+/// is complete, else `{"_invalid_arguments": "…"}`, also if they are empty. A client therefore
+/// cannot take them for complete arguments.
 pub fn write_cut_input(arguments: &Text<'_>, json: &mut Json) {
     if is_object(arguments.value().trim_ascii()) {
         write_input(arguments, json);
@@ -50,15 +50,15 @@ pub fn write_cut_input(arguments: &Text<'_>, json: &mut Json) {
     }
 }
 
-/// Writes `input` as the value `arguments`: a string of compact JSON, or what `_invalid_arguments`
-/// alone holds.
+/// Writes `input` as the value of `arguments`: a string of compact JSON, or the text of
+/// `_invalid_arguments` if that is its only member.
 pub fn write_arguments(input: Value<'_>, json: &mut Json) {
     let mut members = input.members();
     if let (Some((key, value)), None) = (members.next(), members.next())
         && key.is(INVALID)
         && let Some(raw) = value.text()
     {
-        // Servers that read a history's arguments as JSON refuse an empty text.
+        // Servers that parse the arguments of the history as JSON refuse an empty text.
         if raw.is_empty() {
             json.str("{}")
         } else {
@@ -76,8 +76,8 @@ pub fn write_arguments(input: Value<'_>, json: &mut Json) {
     json.str(&spelled_out(inner));
 }
 
-/// A JSON text with its letters beyond ASCII as themselves, as vendors write them: a history in
-/// another spelling than the model's own answer would miss the vendor's cache.
+/// Replaces escapes of characters beyond ASCII with the characters, as vendors write them: a
+/// history that is spelled differently from the model's own answer would miss the vendor's cache.
 fn spelled_out(json: String) -> String {
     if !json.contains("\\u") {
         return json;
@@ -98,8 +98,8 @@ fn spelled_out(json: String) -> String {
     out
 }
 
-/// The letter beyond ASCII that the escape at the start stands for, and the escape's length. None
-/// for the others, and for half a pair, which has no letter.
+/// Returns the character beyond ASCII of the escape at the start, and the escape's length. Returns
+/// no character for other escapes, and for half a surrogate pair.
 fn escaped_letter(escape: &str) -> (Option<char>, usize) {
     let Some(unit) = code_unit(escape) else {
         return (None, 2);
@@ -119,12 +119,12 @@ fn escaped_letter(escape: &str) -> (Option<char>, usize) {
     )
 }
 
-/// The number in `\uXXXX`.
+/// Parses the number in `\uXXXX`.
 fn code_unit(escape: &str) -> Option<u16> {
     u16::from_str_radix(escape.strip_prefix("\\u")?.get(..4)?, 16).ok()
 }
 
-/// Holds one JSON object and nothing else.
+/// Returns whether the text is one JSON object and nothing else.
 fn is_object(text: &str) -> bool {
     Scan::new(text, DEPTH_MAX).kind() == Ok(Kind::Object) && is_json(text)
 }

@@ -1,21 +1,22 @@
-//! Custom tools of the responses surface, for vendors that know only functions: an object around
-//! one string.
+//! Converts custom tools of the responses surface for vendors that accept only functions: an object
+//! around one string.
 //!
-//! It must be exact both ways: what is put into the string comes out of it letter by letter.
+//! It must be exact in both directions: the text from the object equals the original, character by
+//! character.
 //!
-//! Read next: `responses/write_stream/item.rs`, which takes it out again.
+//! Read next: `responses/write_stream/item.rs`, which unwraps it.
 
 use crate::protocol::text::{Json, Text};
 use crate::protocol::tree::Value;
 
-/// What the function is called with.
+/// Parameter schema of the function.
 pub const SCHEMA: &str = r#"{"type":"object","properties":{"input":{"type":"string"}},"required":["input"],"additionalProperties":false}"#;
 
-/// What is said behind the tool's own description.
+/// Returns the note that is appended to the tool's own description.
 pub fn note(format: Option<Value<'_>>) -> String {
     let mut note = "Put the raw text into \"input\".".to_owned();
     let grammar = format.filter(|format| format.get("type").is_some_and(|kind| kind.is("grammar")));
-    // Chat has it one level deeper.
+    // Chat nests it one level deeper.
     let grammar = grammar.map(|format| format.get("grammar").unwrap_or(format));
     if let Some(grammar) = grammar {
         let text = |name| {
@@ -33,7 +34,7 @@ pub fn note(format: Option<Value<'_>>) -> String {
     note
 }
 
-/// The member `description`: the tool's own words, and the note behind them.
+/// Writes the member `description`: the tool's own text, followed by the note.
 pub fn describe(words: Option<&Text<'_>>, format: Option<Value<'_>>, json: &mut Json) {
     let note = Text::made(note(format));
     let words = words.filter(|words| !words.is_blank());
@@ -42,7 +43,7 @@ pub fn describe(words: Option<&Text<'_>>, format: Option<Value<'_>>, json: &mut 
         .joined(words.into_iter().chain(&gap).chain([&note]));
 }
 
-/// The member `format` as chat has it: a grammar stands in an object of its own there.
+/// Writes the member `format` for chat, where a grammar is in an object of its own.
 pub fn write_chat_format(format: Value<'_>, json: &mut Json) {
     json.key("format");
     if !format.get("type").is_some_and(|kind| kind.is("grammar")) || format.get("grammar").is_some()
@@ -64,8 +65,7 @@ pub fn write_chat_format(format: Value<'_>, json: &mut Json) {
     json.close_object().close_object();
 }
 
-/// The member `format` as responses has it: what is in a grammar's own object stands beside its
-/// type.
+/// Writes the member `format` for responses, where the grammar's members are beside its type.
 pub fn write_responses_format(format: Value<'_>, json: &mut Json) {
     let Some(grammar) = format.get("grammar") else {
         json.key("format").raw(format.raw());
@@ -80,7 +80,7 @@ pub fn write_responses_format(format: Value<'_>, json: &mut Json) {
     json.close_object();
 }
 
-/// The arguments of a call, as a string.
+/// Writes the arguments of a call, as a string.
 pub fn write_arguments(input: &Text<'_>, json: &mut Json) {
     let mut inner = Json::default();
     inner.open_object().key("input").text(input).close_object();

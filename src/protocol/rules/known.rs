@@ -1,15 +1,14 @@
-//! Which of a model's capabilities are known, and not merely assumed: what a request that keeps its
-//! protocol is repaired by.
+//! Which of a model's capabilities are known, not assumed. Repair of a passthrough request uses
+//! only known ones.
 //!
-//! [`Accepts`] has a value for every key, because translation must decide; where nobody said what
-//! the model takes, that value is a guess on the safe side. A guess must never change a request
-//! that the model could have answered. Must not hold a capability's value. Read next:
+//! [`ModelCapabilities`] has a value for every key, because translation must decide. If no source
+//! states what the model accepts, that value is a safe guess. A guess must never change a request
+//! that the model could have answered. This file must not hold a capability's value. Read next:
 //! `request/repair.rs`.
 
 use super::Accepts;
 
-/// The capabilities that were written in the config, or that the shipped catalog has for this
-/// model.
+/// Capabilities set in the config, or in the shipped catalog for this model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct KnownCapabilities {
     pub sampling: bool,
@@ -32,7 +31,7 @@ pub struct KnownCapabilities {
 }
 
 impl KnownCapabilities {
-    /// Nothing is repaired: `repair: false`, or nobody said anything about the model.
+    /// Nothing is repaired: `repair: false`, or no source describes the model.
     pub const NONE: KnownCapabilities = KnownCapabilities {
         sampling: false,
         thinking_types: false,
@@ -52,7 +51,7 @@ impl KnownCapabilities {
         tool_call_ids: false,
     };
 
-    /// The shipped catalog says all there is to say.
+    /// The shipped catalog describes the model completely.
     pub const ALL: KnownCapabilities = KnownCapabilities {
         sampling: true,
         thinking_types: true,
@@ -73,19 +72,18 @@ impl KnownCapabilities {
     };
 }
 
-/// What a request that keeps its protocol is repaired by, and the limits that its repair must keep
-/// to.
+/// Input of the repair of a passthrough request: capabilities, and the limits that it must respect.
 #[derive(Clone, Copy, Debug)]
 pub struct RepairRules<'a> {
     pub accepts: &'a Accepts,
     pub known: KnownCapabilities,
-    /// Of the model, in tokens.
+    /// Maximum output of the model, in tokens.
     pub max_output_tokens: u64,
-    /// The limit that the account can pay, where it is below the caller's own.
+    /// The output limit that the account can pay, if it is below the caller's own.
     pub output_limit: Option<u64>,
-    /// The caller's own thinking budget, lowered with it.
+    /// The caller's own thinking budget, lowered with the output limit.
     pub thinking_budget: Option<u64>,
-    /// A preview flag of the request lets the thinking budget exceed the output limit.
+    /// Whether a preview flag of the request allows a thinking budget above the output limit.
     pub is_interleaved: bool,
 }
 

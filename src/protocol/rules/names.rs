@@ -1,9 +1,10 @@
-//! Ids and names that must fit the other protocol: call ids, tool names, message ids, end users.
+//! Ids and names that must be valid in the other protocol: call ids, tool names, message ids, end
+//! users.
 //!
-//! It must not keep state between requests: the same request gives the same names, or caches and
+//! It must not keep state between requests: the same request must get the same names, or caches and
 //! retries break.
 //!
-//! Read next: `rules/arguments.rs`.
+//! Read next: `arguments.rs` in this folder.
 
 use crate::protocol::form::answer::Recall;
 use crate::protocol::form::{Action, Warnings};
@@ -13,28 +14,29 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt::{Display, Write as _};
 
-/// The longest call id that a messages vendor is sent.
+/// Maximum length of a call id for a messages vendor.
 const CALL_ID_LETTERS_MAX: usize = 64;
 
-/// The longest call id that a chat vendor takes.
+/// Maximum length of a call id for a chat vendor.
 const CHAT_CALL_ID_LETTERS_MAX: usize = 40;
 
-/// The longest call id that a responses vendor takes.
+/// Maximum length of a call id for a responses vendor.
 const RESPONSES_CALL_ID_LETTERS_MAX: usize = 64;
 
-/// The longest tool name that every path of both protocols takes.
+/// Maximum length of a tool name that is valid in all protocols.
 const TOOL_NAME_LETTERS_MAX: usize = 64;
 
-/// Call ids towards a messages vendor: `[a-zA-Z0-9_-]+`, at most 64, unique in the request.
+/// Generates call ids for a messages vendor: `[a-zA-Z0-9_-]+`, at most 64 characters, unique in the
+/// request.
 #[derive(Debug, Default)]
 pub struct CallIds {
     calls: u64,
-    /// Each id that was given out, and how often its like was wanted.
+    /// Ids used so far, and how often each was requested.
     given: HashMap<String, u64>,
 }
 
 impl CallIds {
-    /// The id of the next call of the history, in order. Its result takes the same.
+    /// Returns the id of the next call in the history. The call's result uses the same id.
     pub fn next(&mut self, id: Option<&Text<'_>>) -> String {
         let index = self.calls;
         self.calls = self.calls.saturating_add(1);
@@ -46,8 +48,7 @@ impl CallIds {
             self.given.insert(wanted.clone(), 1);
             return wanted;
         };
-        // What was made for one id may be what another is called; counting on ends at the first
-        // that is free.
+        // A generated id may equal another call's own id. Counting up stops at the first free one.
         let mut occurrence = before.saturating_add(1);
         let mut unique = numbered(&wanted, occurrence);
         while self.given.contains_key(&unique) {
@@ -69,7 +70,7 @@ fn numbered(id: &str, occurrence: u64) -> String {
     }
 }
 
-/// A call id towards a messages vendor: the id itself if it fits.
+/// Returns a call id for a messages vendor: the id itself if it is valid.
 pub fn safe_call_id(id: Cow<'_, str>) -> Cow<'_, str> {
     if is_plain(&id) && id.len() <= CALL_ID_LETTERS_MAX {
         id
@@ -78,13 +79,13 @@ pub fn safe_call_id(id: Cow<'_, str>) -> Cow<'_, str> {
     }
 }
 
-/// A call id towards a chat vendor: at most 40 characters.
+/// Returns a call id for a chat vendor: at most 40 characters.
 pub fn short_call_id(id: Cow<'_, str>) -> Cow<'_, str> {
     shortened_call_id(id, CHAT_CALL_ID_LETTERS_MAX)
 }
 
-/// A call id towards a vendor that takes nine letters or digits and nothing else: the id itself if
-/// it is such.
+/// Returns a call id for a vendor that accepts only nine letters or digits: the id itself if it is
+/// valid.
 pub fn nine_letter_call_id(id: Cow<'_, str>) -> Cow<'_, str> {
     if is_nine(&id) {
         id
@@ -93,14 +94,14 @@ pub fn nine_letter_call_id(id: Cow<'_, str>) -> Cow<'_, str> {
     }
 }
 
-/// Exactly nine letters or digits.
+/// Returns whether the id has exactly nine letters or digits.
 pub fn is_nine(id: &str) -> bool {
     id.len() == NINE && id.bytes().all(|byte| byte.is_ascii_alphanumeric())
 }
 
 const NINE: usize = 9;
 
-/// A call id towards a responses vendor: at most 64 characters.
+/// Returns a call id for a responses vendor: at most 64 characters.
 pub fn responses_call_id(id: Cow<'_, str>) -> Cow<'_, str> {
     shortened_call_id(id, RESPONSES_CALL_ID_LETTERS_MAX)
 }
@@ -113,8 +114,8 @@ fn shortened_call_id(id: Cow<'_, str>, letters_max: usize) -> Cow<'_, str> {
     Cow::Owned(format!("call_{hash}"))
 }
 
-/// Tool names as the vendor gets them: `[a-zA-Z0-9_-]{1,64}`. Each name that must be changed is
-/// told once and is remembered in the recall, so that the answer gives the caller's own back.
+/// Returns a tool name that the vendor accepts: `[a-zA-Z0-9_-]{1,64}`. Each changed name adds one
+/// warning and is stored in the response context, so that the answer uses the caller's own name.
 pub fn tool_name<'a>(
     name: Cow<'a, str>,
     at: impl Display,
@@ -135,8 +136,8 @@ pub fn tool_name<'a>(
     Cow::Owned(alias)
 }
 
-/// Who is behind a request, for the vendor: hex SHA-256 of the account, and of the end user if the
-/// caller named one.
+/// Returns the end user's identifier for the vendor: hex SHA-256 of the account id, and of the end
+/// user if the caller named one.
 pub fn end_user(account_id: &str, end_user: Option<&str>) -> String {
     match end_user {
         Some(end_user) => hash_hex(&format!("{account_id}:{end_user}")),
@@ -144,7 +145,8 @@ pub fn end_user(account_id: &str, end_user: Option<&str>) -> String {
     }
 }
 
-/// What tells a vendor's cache the account's requests of one kind from all others: 32 hex digits.
+/// Returns the key that separates the account's requests of one kind in a vendor's cache: 32 hex
+/// digits.
 pub fn cache_key(account_id: &str, common: &str) -> String {
     end_user(account_id, Some(common))
         .chars()
@@ -152,12 +154,12 @@ pub fn cache_key(account_id: &str, common: &str) -> String {
         .collect()
 }
 
-/// `msg_X` and `resp_X` → `chatcmpl-X`; anything else gets an id made from the recall's seed.
+/// Converts `msg_X` and `resp_X` to `chatcmpl-X`; any other id is replaced by one made from `seed`.
 pub fn chat_answer_id(id: Option<&Text<'_>>, seed: &str) -> String {
     answer_id(id, "msg_", "chatcmpl-", seed)
 }
 
-/// `chatcmpl-X` and `resp_X` → `msg_X`; anything else gets an id made from the recall's seed.
+/// Converts `chatcmpl-X` and `resp_X` to `msg_X`; any other id is replaced by one made from `seed`.
 pub fn messages_answer_id(id: Option<&Text<'_>>, seed: &str) -> String {
     answer_id(id, "chatcmpl-", "msg_", seed)
 }
@@ -176,7 +178,7 @@ fn answer_id(id: Option<&Text<'_>>, theirs: &str, ours: &str, seed: &str) -> Str
     }
 }
 
-/// `prefix` and 24 base62 letters, the same for the same seed and number.
+/// Returns `prefix` and 24 base62 characters, equal for equal seed and number.
 pub fn made_id(prefix: &str, seed: &str, number: u64) -> String {
     const LETTERS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
     let hash = Sha256::digest(format!("{seed}:{number}"));
@@ -189,7 +191,7 @@ pub fn made_id(prefix: &str, seed: &str, number: u64) -> String {
     id
 }
 
-/// Only letters, digits, `_` and `-`, and at least one.
+/// Returns whether the name has only letters, digits, `_` and `-`, and is not empty.
 pub fn is_plain(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(is_plain_byte)
 }
@@ -198,7 +200,8 @@ fn is_plain_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-')
 }
 
-/// What is plain of the name, `letters` at most, and of its hash as much as tells it from its like.
+/// Returns the valid characters of the name, at most `letters`, and a part of its hash that
+/// distinguishes it from similar names.
 fn cut_with_hash(name: &str, letters: usize) -> String {
     let plain = |letter: char| {
         if u8::try_from(letter).is_ok_and(is_plain_byte) {

@@ -1,11 +1,9 @@
-//! Calls and their results, brought together: both vendors want the results directly behind the
-//! calls.
+//! Pairs calls with their results: both vendors require the results directly after the calls.
 //!
-//! It must not make up a result, nor leave one out: a model would take an invented one for what a
-//! tool said. It does not touch what is no call and no result, but for the places.
+//! It must not invent or omit a result: a model would take an invented one for a tool's output. It
+//! changes other blocks only in their position.
 //!
-//! Read next: `messages/write_request.rs` and `chat/write_request.rs`, which rely on the order made
-//! here.
+//! Read next: `messages/write_request.rs` and `chat/write_request.rs`, which rely on this order.
 
 use crate::protocol::Protocol;
 use crate::protocol::failure::Failure;
@@ -16,13 +14,13 @@ use crate::protocol::text::Text;
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-/// Moves the results of each assistant turn's calls, found anywhere up to the next assistant turn,
-/// to the front of the user turn directly behind it (made if there is none), in the order of the
-/// calls; each takes its call's id. Consecutive assistant turns of which an earlier one holds calls
-/// are merged, text before the calls.
+/// Moves the results of each assistant turn's calls, from anywhere up to the next assistant turn,
+/// to the front of the user turn directly after it (inserted if there is none), in the order of the
+/// calls. Each result gets its call's id. Consecutive assistant turns are merged from the first one
+/// with calls on, text before the calls.
 ///
 /// # Errors
-/// A call without a result, a result without a call; in the words of the surface.
+/// Returns a failure of the surface if a call has no result or a result has no call.
 pub fn pair(request: &mut Request<'_>, warnings: &mut Warnings) -> Result<(), Refused> {
     let surface = request.surface;
     let turns = std::mem::take(&mut request.turns);
@@ -53,7 +51,7 @@ pub fn pair(request: &mut Request<'_>, warnings: &mut Warnings) -> Result<(), Re
 
 struct Pairing<'a> {
     surface: Protocol,
-    /// What is done, and behind it what followed the last assistant turn so far, without its
+    /// The finished turns, followed by the turns since the last assistant turn, without its
     /// results.
     turns: Vec<Turn<'a>>,
     open: Open<'a>,
@@ -62,7 +60,7 @@ struct Pairing<'a> {
 /// The calls of the last assistant turn.
 #[derive(Default)]
 struct Open<'a> {
-    /// Where that turn stands.
+    /// Index of that turn.
     turn: usize,
     calls: Vec<Asked<'a>>,
     by_id: HashMap<Cow<'a, str>, Waiting>,
@@ -76,7 +74,7 @@ struct Asked<'a> {
     result: Option<Block<'a>>,
 }
 
-/// The calls of one id: one, but for callers that use an id twice.
+/// The calls with one id: one call, unless the caller uses an id twice.
 #[derive(Default)]
 struct Waiting {
     calls: Vec<usize>,
@@ -84,9 +82,9 @@ struct Waiting {
 }
 
 impl<'a> Pairing<'a> {
-    /// Turns in a row: from the first one with calls on they become one.
+    /// Adds consecutive assistant turns: from the first one with calls on, they become one turn.
     fn assistant(&mut self, run: Vec<Turn<'a>>) {
-        // Results must follow their calls, so nothing of the model's own may come between.
+        // Results must directly follow their calls, so no assistant turn may come between.
         let calling = run.iter().position(holds_calls).unwrap_or(run.len());
         let mut run = run.into_iter();
         self.turns.extend(run.by_ref().take(calling));
@@ -104,7 +102,7 @@ impl<'a> Pairing<'a> {
         for result in results {
             self.bind(result, turn.at, warnings)?;
         }
-        // The turn directly behind the calls is where the results go.
+        // The results go into the turn directly after the calls.
         if !held_only_results || self.turns.len() == self.open.turn.saturating_add(1) {
             self.turns.push(turn);
         }
@@ -126,7 +124,7 @@ impl<'a> Pairing<'a> {
         Ok(())
     }
 
-    /// The span of the last assistant turn is over: its results go where they belong.
+    /// Ends the span of the last assistant turn: inserts its results after it.
     fn close(&mut self) -> Result<(), Refused> {
         let Open { turn, calls, .. } = std::mem::take(&mut self.open);
         if calls.iter().any(|call| call.result.is_none()) {
@@ -213,7 +211,7 @@ impl<'a> Pairing<'a> {
 }
 
 impl<'a> Open<'a> {
-    /// The calls of a turn, all open. `index`: where it stands.
+    /// Creates the open calls of a turn. `index`: index of the turn.
     fn of(turn: &Turn<'a>, index: usize) -> Self {
         let mut open = Open {
             turn: index,
@@ -243,8 +241,8 @@ impl<'a> Open<'a> {
         open
     }
 
-    /// Which call it answers: the first open one of its id, or the last one that was answered. A
-    /// result that names a function answers the closest open call of it.
+    /// Returns the call that a result answers: the first open one with its id, else the last
+    /// answered one. A result that names a function answers the closest open call of it.
     fn call_of(&mut self, outcome: &Outcome<'a>) -> Option<usize> {
         let is_answered = |index: &usize| {
             self.calls
@@ -269,7 +267,7 @@ impl<'a> Open<'a> {
 }
 
 impl Asked<'_> {
-    /// What a refusal calls it: a function call of old has no id.
+    /// Returns the call's name in an error message: a legacy function call has no id.
     fn told_id(&self) -> Cow<'_, str> {
         self.id
             .as_ref()
@@ -279,12 +277,12 @@ impl Asked<'_> {
     }
 }
 
-/// The responses surface names the whole input, not a place in it.
+/// The error of the responses surface names the whole input, not a path in it.
 fn input_refused(message: &str) -> Refused {
     Box::new(Failure::invalid(Protocol::Responses, "input", message))
 }
 
-/// Nothing is the empty id.
+/// Returns the id's value; a missing id counts as empty.
 fn id_value<'a>(id: Option<&Text<'a>>) -> Cow<'a, str> {
     id.cloned().map(Text::into_value).unwrap_or_default()
 }
@@ -297,8 +295,8 @@ fn is_call(block: &Block<'_>) -> bool {
     matches!(block.kind, BlockKind::Call(_))
 }
 
-/// One turn of several: what comes before the first call of each goes before the first call of the
-/// first.
+/// Merges several turns: the blocks before the first call of each move before the first call of the
+/// merged turn.
 fn merged<'a>(mut first: Turn<'a>, later: impl Iterator<Item = Turn<'a>>) -> Turn<'a> {
     let mut calls = split_at_calls(&mut first);
     for mut turn in later {
@@ -310,7 +308,7 @@ fn merged<'a>(mut first: Turn<'a>, later: impl Iterator<Item = Turn<'a>>) -> Tur
     first
 }
 
-/// Takes the first call and what is behind it.
+/// Removes and returns the first call and everything after it.
 fn split_at_calls<'a>(turn: &mut Turn<'a>) -> Vec<Block<'a>> {
     let calls = turn
         .blocks
@@ -411,7 +409,7 @@ mod tests {
         }
     }
 
-    /// What came of the turns, one line each, and the warnings.
+    /// Returns the resulting turns, one line each, and the warnings.
     fn paired(
         turns: Vec<(Side, Vec<BlockKind<'static>>)>,
     ) -> Result<(Vec<String>, Vec<String>), Failure> {

@@ -1,10 +1,10 @@
-//! Tool and answer schemas, made to fit what the target takes.
+//! Adapts tool and answer schemas to what the target accepts.
 //!
-//! It must not copy what it need not change: a schema that fits is sent as it was written. It knows
-//! which keywords hold schemas, so that a property, a default or an example that is called like a
-//! keyword stays.
+//! It must not copy what it need not change: a schema that fits is sent as written. It knows which
+//! keywords hold schemas, so that it leaves a property, a default or an example with a keyword's
+//! name unchanged.
 //!
-//! Read next: `schema/flat.rs` (combinators at the top level), `schema/strict.rs`.
+//! Read next: `schema/flatten.rs` (combinators at the top level), `schema/strict.rs`.
 
 use crate::protocol::request::DEPTH_MAX;
 use crate::protocol::text::{Json, Text};
@@ -20,32 +20,32 @@ mod tests;
 
 pub use strict::{is_strict_for_chat, restricted};
 
-/// A schema for the target.
+/// A schema adapted to the target.
 #[derive(Debug)]
 pub struct Cleaned<'a> {
     pub json: Cow<'a, str>,
-    /// A line to append to the tool's description: what a removed combinator said.
+    /// A line to append to the tool's description: the content of a removed combinator.
     pub note: Option<String>,
-    /// It says something else than before: to be warned about.
+    /// Whether the meaning changed, which needs a warning.
     pub rewritten: bool,
 }
 
-/// The top level is no object schema.
+/// Error: the top level is not an object schema.
 #[derive(Debug)]
 pub struct NotAnObject;
 
-/// For a messages vendor. `None`: no parameters.
+/// Adapts a schema for a messages vendor. `None`: no parameters.
 ///
 /// # Errors
-/// The top level has another type.
+/// Returns an error if the top level has another type.
 pub fn for_messages(schema: Option<Value<'_>>) -> Result<Cleaned<'_>, NotAnObject> {
     cleaned(schema, Vendor::Messages)
 }
 
-/// For a chat vendor.
+/// Adapts a schema for a chat vendor. `None`: no parameters.
 ///
 /// # Errors
-/// The top level has another type.
+/// Returns an error if the top level has another type.
 pub fn for_chat(schema: Option<Value<'_>>) -> Result<Cleaned<'_>, NotAnObject> {
     cleaned(schema, Vendor::Chat)
 }
@@ -53,7 +53,7 @@ pub fn for_chat(schema: Option<Value<'_>>) -> Result<Cleaned<'_>, NotAnObject> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Vendor {
     Messages,
-    /// Wants `properties` and `items` where the type has them.
+    /// Requires `properties` for objects and `items` for arrays.
     Chat,
 }
 
@@ -91,7 +91,7 @@ fn cleaned(schema: Option<Value<'_>>, vendor: Vendor) -> Result<Cleaned<'_>, Not
     })
 }
 
-/// A top level without combinators.
+/// Adapts a top level without combinators.
 fn top(schema: Value<'_>, vendor: Vendor) -> Cow<'_, str> {
     let is_named = schema.get("type").is_some_and(|kind| kind.is("object"));
     if is_named && !must_change(schema, vendor) {
@@ -111,19 +111,19 @@ fn text_of(json: Json) -> String {
     String::from_utf8(json.into_bytes()).unwrap_or_default()
 }
 
-/// The type, or one of the types, is this one.
+/// Returns whether the type, or one of the types, is `wanted`.
 fn has_type(schema: Value<'_>, wanted: &str) -> bool {
     schema
         .get("type")
         .is_some_and(|kind| kind.is(wanted) || kind.items().any(|kind| kind.is(wanted)))
 }
 
-/// Objects fit it, for all that its type says.
+/// Returns whether the schema's type allows objects.
 fn is_object_schema(schema: Value<'_>) -> bool {
     schema.is_object() && (schema.get("type").is_none() || has_type(schema, "object"))
 }
 
-/// What stands in a keyword's value.
+/// Content of a keyword's value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Holds {
     /// A schema, or an array of them.
@@ -166,7 +166,7 @@ fn is_removed(keyword: &str, value: Value<'_>, vendor: Vendor) -> bool {
     }
 }
 
-/// Keywords that the vendor wants beside the type.
+/// Returns the keywords that the vendor requires for the type and that the schema lacks.
 fn lacking(schema: Value<'_>, vendor: Vendor) -> impl Iterator<Item = &'static str> {
     let pairs = [("object", "properties"), ("array", "items")]
         .into_iter()
@@ -226,7 +226,7 @@ fn write_members(
     }
 }
 
-/// A keyword's value, each schema in it as `write` has it.
+/// Writes a keyword's value, with each schema in it written by `write`.
 fn write_value(
     keyword: &str,
     value: Value<'_>,
@@ -254,20 +254,19 @@ fn write_value(
     }
 }
 
-/// Not taken at the top level by either vendor.
+/// Keywords that neither vendor accepts at the top level.
 const COMBINATORS: [&str; 3] = ["allOf", "anyOf", "oneOf"];
 
-/// Which value it is, among those of one tree.
+/// Returns the identity of a value among those of one document.
 fn place(value: Value<'_>) -> usize {
     value.raw().as_ptr().addr()
 }
 
-/// What the references in a schema name.
+/// Targets of the references in a schema.
 struct References<'a> {
     root: Value<'a>,
     by_name: HashMap<(&'static str, Cow<'a, str>), Value<'a>>,
-    /// What a schema refers to, by its place: a wide one is looked through once, however often it
-    /// is named.
+    /// Results by schema identity: a large schema is searched once, however often it is referenced.
     known: HashMap<usize, Option<Value<'a>>>,
 }
 
@@ -301,7 +300,7 @@ impl<'a> References<'a> {
             })
     }
 
-    /// The schema itself, or what it refers to.
+    /// Returns the schema itself, or the schema that it refers to.
     fn followed(&mut self, mut schema: Value<'a>) -> Value<'a> {
         const HOPS_MAX: u32 = 8;
         for _ in 0..HOPS_MAX {

@@ -1,9 +1,9 @@
-//! What a chat chunk or a whole chat answer says, read in one skipping pass.
+//! Reads a chat chunk or a whole chat answer in one skipping pass.
 //!
-//! It must not copy text: it counts. Unknown members are skipped, members of a wrong type count as
+//! It must not copy text: it counts. It skips unknown members and treats members of a wrong type as
 //! absent.
 //!
-//! Read next: `same/messages.rs`, its twin.
+//! Read next: `messages.rs`, its counterpart for messages.
 
 use super::DEPTH_MAX;
 use crate::protocol::answer::StopReason;
@@ -11,7 +11,7 @@ use crate::protocol::counters;
 use crate::protocol::scan::{Broken, Kind, Scan, Span, Text};
 use crate::usage::{ChatCounters, ServiceTier, Usage, VendorCounters};
 
-/// The longest id of an answer that is remembered, in bytes.
+/// Maximum length in bytes of an answer's id that is stored.
 const ID_BYTES_MAX: usize = 256;
 
 /// One chunk, or a whole answer: they differ only in `delta` and `message`.
@@ -21,18 +21,17 @@ pub(super) struct Chunk {
     created: u64,
     pub model: Option<Span>,
     pub usage: Option<ChatCounters>,
-    /// Where the usage stands, whatever it is.
+    /// Span of the usage, of any type.
     pub usage_at: Option<Span>,
     pub tier: Option<ServiceTier>,
-    /// The member `"usage":null` with the comma that goes with it.
+    /// Span of the member `"usage":null`, with the comma that belongs to it.
     pub null_usage: Option<Span>,
     pub is_error: bool,
     pub generated_bytes: u64,
-    /// Of spoken sound, as it is written.
+    /// Base64 bytes of audio output.
     sound_bytes: u64,
     pub has_reasoning: bool,
-    /// A delta has a member that says something: anything but the role, and texts that are not
-    /// empty.
+    /// Whether a delta has content: anything except the role and empty texts.
     has_delta: bool,
     choices: Vec<Choice>,
 }
@@ -45,64 +44,65 @@ struct Choice {
 }
 
 impl Chunk {
-    /// What it counts, if it counts anything.
+    /// Returns the counters, if there are any.
     pub fn counters(&self) -> Option<ChatCounters> {
         self.usage.filter(ChatCounters::is_usage)
     }
 
-    /// It says no more than that the answer begins: a role, an empty text, or what was found in the
-    /// prompt.
+    /// Returns whether the chunk only opens the answer: a role, an empty text, or findings about
+    /// the prompt.
     pub fn is_opening(&self) -> bool {
         let is_finished = self.choices.iter().any(|choice| choice.is_finished);
         !self.has_delta && !is_finished
     }
 
-    /// A whole answer: it has choices, and each has its finish reason.
+    /// Returns whether there are choices. A whole answer has choices, and each has its finish
+    /// reason.
     pub fn has_choices(&self) -> bool {
         !self.choices.is_empty()
     }
 
-    /// See [`Chunk::has_choices`].
+    /// Returns whether each choice has its finish reason; see [`ChatChunk::has_choices`].
     pub fn is_finished(&self) -> bool {
         self.choices.iter().all(|choice| choice.is_finished)
     }
 
-    /// Something stands in the place of the usage that is neither null nor counts anything.
+    /// Returns whether the usage is neither null nor counts anything.
     pub fn has_empty_usage(&self) -> bool {
         self.usage_at.is_some() && self.null_usage.is_none() && self.counters().is_none()
     }
 
-    /// The chunk that a vendor sends because usage was asked for.
+    /// Returns whether a vendor sends the chunk only because the request asked for usage.
     pub fn is_usage_only(&self) -> bool {
         self.usage.is_some() && self.choices.is_empty()
     }
 }
 
-/// What the chunks of a stream said so far.
+/// State of a stream after the chunks so far.
 #[derive(Default, Debug)]
 pub(super) struct Seen {
-    /// As a JSON string, with its quotes.
+    /// The id as a JSON string, with its quotes.
     id_json: String,
     created: u64,
     usage: Option<ChatCounters>,
-    /// Said with every chunk.
+    /// The tier, which every chunk repeats.
     tier: Option<ServiceTier>,
     sound_bytes: u64,
     /// Bit sets by choice index. The surface allows 128 choices.
     begun: u128,
     finished: u128,
-    /// How many choices were asked for; 0: not said.
+    /// Number of choices that the client asked for; 0: not set.
     choices: u64,
     goes_on_behind_stop: bool,
 }
 
 impl Seen {
-    /// The client asked for this many choices.
+    /// Sets the number of choices that the client asked for.
     pub fn expect_choices(&mut self, choices: u64) {
         self.choices = choices;
     }
 
-    /// `text` is the chunk's.
+    /// Adds a chunk; `text` is its JSON.
     pub fn chunk(&mut self, chunk: &Chunk, text: &str) {
         if self.id_json.is_empty()
             && let Some(id) = chunk
@@ -137,7 +137,7 @@ impl Seen {
         })
     }
 
-    /// What is known before the usage is told: the tier, and what was spoken.
+    /// Returns the usage known before the vendor reports it: the tier and the audio output.
     pub fn so_far(&self) -> Option<Usage> {
         let known = self.tier.is_some() || self.sound_bytes > 0;
         let audio_output = self.sound_bytes.div_ceil(SOUND_BYTES_PER_TOKEN);
@@ -160,13 +160,13 @@ impl Seen {
         self.created
     }
 
-    /// The choices that were begun and have no finish reason.
+    /// Returns the choices that have begun and have no finish reason.
     pub fn unfinished(&self) -> impl Iterator<Item = u64> {
         let unfinished = self.begun & !self.finished;
         (0..128_u64).filter(move |index| (unfinished >> index) & 1 == 1)
     }
 
-    /// For which of the choices a finish reason has come.
+    /// Returns how many of the choices have a finish reason.
     pub fn stop_reason(&self) -> StopReason {
         if self.begun == 0 || self.begun != self.finished {
             StopReason::Missing
@@ -177,7 +177,7 @@ impl Seen {
         }
     }
 
-    /// A choice said more behind its finish reason.
+    /// Returns whether a choice had content after its finish reason.
     pub fn goes_on_behind_stop(&self) -> bool {
         self.goes_on_behind_stop
     }
@@ -227,8 +227,8 @@ pub(super) fn read(text: &str) -> Option<Chunk> {
     Some(chunk)
 }
 
-/// Finds the span to cut out so that the object stays JSON: up to the next member, or, if there is
-/// none, from the end of the one before.
+/// Finds the span to remove so that the object stays valid JSON: up to the next member, or from the
+/// end of the previous member if it is the last.
 #[derive(Default)]
 struct NullUsage {
     span: Option<Span>,
@@ -245,7 +245,7 @@ impl NullUsage {
     }
 
     fn found(&mut self, key: &Text<'_>, value: Span) {
-        // A second one is left alone: one cut keeps the object whole.
+        // A second one is left: one removal keeps the object valid.
         if self.span.is_none() {
             self.span = Some(Span {
                 start: key.span.start,
@@ -282,7 +282,8 @@ fn choice(scan: &mut Scan<'_>, chunk: &mut Chunk) -> Result<(), Broken> {
                 let reason = scan.text_or_skip()?;
                 // Some vendors send an empty one with every chunk.
                 choice.is_finished |= reason.is_some_and(|reason| !reason.raw.is_empty());
-                // Not a reason to stop but a failure, said by vendors that gather others.
+                // This reports a failure, not a reason to stop. Vendors that aggregate other
+                // vendors send it.
                 is_error |= reason.is_some_and(|reason| reason.raw == "error");
             }
             "delta" | "message" => said = delta(scan)?,
@@ -299,7 +300,7 @@ fn choice(scan: &mut Scan<'_>, chunk: &mut Chunk) -> Result<(), Broken> {
         .saturating_add(said.reasoning);
     chunk.sound_bytes = chunk.sound_bytes.saturating_add(said.sound);
     if said.sound > 0 {
-        // Generated it is, though no text.
+        // It was generated, although it is not text.
         chunk.generated_bytes = chunk.generated_bytes.max(1);
     }
     chunk.has_reasoning |= said.reasoning > 0;
@@ -307,22 +308,23 @@ fn choice(scan: &mut Scan<'_>, chunk: &mut Chunk) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Bytes of sound, in base64, that stand for one token: a stream's sound is 16-bit samples at 24
-/// kHz, 64 000 such bytes a second, and a token is a twentieth of a second. Source: the chat
-/// vendor's guides to audio, read 2026-11.
+/// Base64 bytes of audio per token. A stream's audio has 16-bit samples at 24 kHz, which are 64 000
+/// such bytes a second, and a token is a twentieth of a second. Source: the chat vendor's guides to
+/// audio, read 2026-11.
 const SOUND_BYTES_PER_TOKEN: u64 = 3_200;
 
-/// Bytes generated in a delta or message, beside reasoning and sound, and of them.
+/// Bytes generated in a delta or message: text and arguments, reasoning, audio.
 #[derive(Default)]
 struct Said {
     bytes: u64,
     reasoning: u64,
     sound: u64,
-    /// A call, or a member that is not known here.
+    /// Whether there is a call or an unknown member.
     has_other: bool,
 }
 
-/// Vendors that say their reasoning under two names say it twice.
+/// Counts a delta or message. Vendors that use two names for reasoning repeat the same text under
+/// both.
 fn delta(scan: &mut Scan<'_>) -> Result<Said, Broken> {
     let (mut bytes, mut reasoning, mut sound) = (0_u64, 0_u64, 0_u64);
     let mut has_other = false;
@@ -361,7 +363,7 @@ fn delta(scan: &mut Scan<'_>) -> Result<Said, Broken> {
                 })?;
             }
             _ => {
-                // A null, or an empty text or list.
+                // Null, or an empty text or list.
                 let span = scan.skip()?;
                 has_other |= span.end.saturating_sub(span.start) > "null".len();
             }
@@ -376,7 +378,7 @@ fn delta(scan: &mut Scan<'_>) -> Result<Said, Broken> {
     })
 }
 
-/// A string, or the parts that some vendors stream instead.
+/// Counts a string, or the parts that some vendors stream instead.
 fn content(scan: &mut Scan<'_>) -> Result<u64, Broken> {
     if scan.kind()? != Kind::Array {
         return text(scan);
@@ -407,7 +409,7 @@ fn arguments(scan: &mut Scan<'_>) -> Result<u64, Broken> {
     Ok(bytes)
 }
 
-/// The bytes of a string; anything else has none.
+/// Returns the UTF-8 bytes of a string; 0 for any other value.
 fn text(scan: &mut Scan<'_>) -> Result<u64, Broken> {
     Ok(scan.text_or_skip()?.map_or(0, |text| text.decoded_bytes()))
 }

@@ -1,9 +1,9 @@
-//! The end of a stream that the gateway writes itself, in the protocol's own words: the vendor went
-//! on past the output limit, or gave a stop reason and no last event.
+//! Writes the end of a stream in the vendor's place: the vendor continued past the output limit, or
+//! sent a stop reason and no last event.
 //!
-//! It must not decide that a stream ends, nor what it used.
+//! It must not decide that a stream ends, nor its usage.
 //!
-//! Read next: `same/chat.rs` and `same/messages.rs`, which remember what an end needs.
+//! Read next: `chat.rs` and `messages.rs` in this folder, which keep the state that an end needs.
 
 use super::{chat, messages, responses};
 use crate::protocol::chat::write_stream::write_usage as write_chat_usage;
@@ -12,8 +12,8 @@ use crate::protocol::responses::write_stream::ending::write as write_responses_u
 use crate::protocol::text::Json;
 use crate::usage::Usage;
 
-/// A finish chunk for every choice that goes on, the usage unless it is hidden, and the terminal
-/// event.
+/// Writes a finish chunk for every unfinished choice, the usage unless it is hidden, and the
+/// terminal event.
 pub(super) fn chat(seen: &chat::Seen, model_json: &str, usage: Option<&Usage>, out: &mut Vec<u8>) {
     for index in seen.unfinished() {
         let finish = |json: &mut Json| {
@@ -37,7 +37,7 @@ pub(super) fn chat(seen: &chat::Seen, model_json: &str, usage: Option<&Usage>, o
     out.extend_from_slice(b"data: [DONE]\n\n");
 }
 
-/// The chunk that has the usage alone.
+/// Writes the chunk with only the usage.
 pub(super) fn chat_usage(seen: &chat::Seen, model_json: &str, usage: &Usage, out: &mut Vec<u8>) {
     chat_chunk(seen, model_json, &|_| {}, Some(usage), out);
 }
@@ -72,7 +72,7 @@ fn chat_chunk(
     out.extend_from_slice(b"\n\n");
 }
 
-/// The end of the open block, the stop reason with the usage, and the terminal event.
+/// Writes the end of the open block, the stop reason with the usage, and the terminal event.
 pub(super) fn messages(seen: &messages::Seen, usage: &Usage, out: &mut Vec<u8>) {
     close_block(seen, out);
     frame("message_delta", out, |json| {
@@ -88,7 +88,7 @@ pub(super) fn messages(seen: &messages::Seen, usage: &Usage, out: &mut Vec<u8>) 
     frame("message_stop", out, |_| {});
 }
 
-/// The terminal event, behind a stop reason of the vendor's.
+/// Writes the terminal event, after the vendor's stop reason.
 pub(super) fn messages_last(seen: &messages::Seen, out: &mut Vec<u8>) {
     close_block(seen, out);
     frame("message_stop", out, |_| {});
@@ -102,7 +102,7 @@ fn close_block(seen: &messages::Seen, out: &mut Vec<u8>) {
     }
 }
 
-/// The terminal event. What had begun stays open: its client shows it as cut.
+/// Writes the terminal event. Open items stay open: the client shows them as cut off.
 pub(super) fn responses(
     seen: &responses::Seen,
     model_json: &str,

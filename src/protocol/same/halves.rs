@@ -1,7 +1,8 @@
-//! Splits of a letter over two events of a stream that is passed on: the first half moves from the
-//! end of one text to the beginning of the next.
+//! Joins surrogate pairs that are split over two events of a passthrough stream: it moves the first
+//! half from the end of one text to the beginning of the next.
 //!
-//! It must not look at an event without half a pair in it, nor at anything but the texts of deltas.
+//! It must not parse an event without half a pair in it, nor change anything but the texts of
+//! deltas.
 //!
 //! Read next: `protocol/surrogates.rs`.
 
@@ -12,13 +13,13 @@ use crate::protocol::surrogates::{Halves, trailing_half};
 use crate::protocol::tree::{Nodes, Tree, Value};
 use memchr::memmem;
 
-/// The halves of a stream that wait for their text to go on; a text is named by where it stands in
-/// its event.
+/// The halves of a stream that wait for the rest of their text. The key is the text's path in its
+/// event.
 #[derive(Debug, Default)]
 pub(super) struct SplitLetters(Halves<String>);
 
 impl SplitLetters {
-    /// The edits of an event, `data` being its JSON. Most have none.
+    /// Returns the edits of an event whose JSON is `data`. Most events have none.
     pub fn edits(&mut self, protocol: Protocol, data: &str) -> Vec<(Span, String)> {
         let has_half = || {
             [r"\ud", r"\uD"]
@@ -58,7 +59,7 @@ impl SplitLetters {
     }
 }
 
-/// What a choice, a block or a call is numbered, or its place.
+/// Returns the number of a choice, a block or a call: its `index`, or else its position.
 fn number(value: Value<'_>, at: usize) -> u64 {
     value
         .get("index")
@@ -97,7 +98,7 @@ impl Walk<'_> {
             .get(1..quoted.len().saturating_sub(1))
             .unwrap_or_default();
         if inside.is_empty() {
-            // A member that a vendor sends with every chunk.
+            // A member that a vendor repeats in every chunk.
             return;
         }
         if let Some(half) = self.halves.take(&path) {
@@ -121,8 +122,8 @@ mod tests {
     use super::*;
     use serde_json::Value as Any;
 
-    /// The texts at `pointer` of the events that a client reads; each event must be JSON that any
-    /// reader takes.
+    /// Returns the texts at `pointer` of the events that a client reads. Each event must be JSON
+    /// that every parser accepts.
     fn texts(protocol: Protocol, events: &[&str], pointer: &str) -> Vec<String> {
         let (mut pass, mut out) = (StreamPass::new(protocol, "m", false, 1 << 20), Vec::new());
         for event in events {

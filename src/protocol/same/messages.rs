@@ -1,9 +1,9 @@
-//! What an event of a messages stream or a whole messages answer says, read in one skipping pass.
+//! Reads an event of a messages stream or a whole messages answer in one skipping pass.
 //!
-//! It must not copy text: it counts. Unknown members are skipped, members of a wrong type count as
+//! It must not copy text: it counts. It skips unknown members and treats members of a wrong type as
 //! absent.
 //!
-//! Read next: `same/whole.rs`.
+//! Read next: `body.rs`.
 
 use super::DEPTH_MAX;
 use crate::protocol::counters;
@@ -11,36 +11,36 @@ use crate::protocol::scan::{Broken, Kind, Scan, Span};
 use crate::usage::{MessagesCounters, MessagesUsage, PerTool, ServerTool};
 use std::borrow::Cow;
 
-/// One event, or a whole answer, whose members are those of `message_start.message`.
+/// One event, or a whole answer, which has the members of `message_start.message`.
 #[derive(Default, Debug)]
 pub(super) struct EventSeen<'a> {
     /// The member `type`.
     pub kind: Option<Cow<'a, str>>,
     pub model: Option<Span>,
     pub has_error: bool,
-    /// Of the block that the event is about.
+    /// Index of the event's block.
     pub index: u64,
     pub generated_bytes: u64,
     pub usage: Option<MessagesCounters>,
-    /// Where the usage stands, whatever it is.
+    /// Span of the usage, of any type.
     pub usage_at: Option<Span>,
-    /// Some of it was thinking: shown, summarised, or by its signature alone.
+    /// Whether there is thinking: visible, summarised, or only its signature.
     pub has_thinking: bool,
     pub has_stop_reason: bool,
-    /// A whole answer: its content is a list.
+    /// Whether the content is a list, as in a whole answer.
     pub has_content: bool,
     is_refusal: bool,
-    /// Something was generated that is not text: a tool call, hidden thinking, a search.
+    /// Whether there is output other than text: a tool call, redacted thinking, a search.
     has_other_output: bool,
-    /// Uses of server tools whose results it has.
+    /// Uses of server tools that have a result.
     tool_uses: PerTool<u64>,
 }
 
-/// What the events of a stream said so far.
+/// State of a stream after the events so far.
 #[derive(Default, Debug)]
 pub(super) struct Seen {
     pub usage: MessagesUsage,
-    /// The block that was begun and not ended: the protocol has one at a time.
+    /// The block that has begun and not ended. The protocol has one at a time.
     open_block: Option<u64>,
     has_stop_reason: bool,
     is_refusal: bool,
@@ -72,7 +72,7 @@ impl Seen {
         self.open_block
     }
 
-    /// The model gave its reason to stop.
+    /// Returns whether the stop reason has come.
     pub fn has_stopped(&self) -> bool {
         self.has_stop_reason
     }
@@ -138,7 +138,7 @@ impl EventSeen<'_> {
     fn delta_member(&mut self, name: &str, scan: &mut Scan<'_>) -> Result<(), Broken> {
         match name {
             "text" | "thinking" | "partial_json" => self.text(scan)?,
-            // Thinking that is not shown leaves its signature only.
+            // Hidden thinking leaves only its signature.
             "signature" => {
                 self.has_other_output = true;
                 scan.skip()?;
@@ -205,7 +205,7 @@ impl EventSeen<'_> {
         self.generated_bytes = self.generated_bytes.saturating_add(bytes);
     }
 
-    /// What a whole answer used, and whether it is a refusal that costs nothing.
+    /// Returns the final state of a whole answer, from which its usage and a free refusal are read.
     pub fn settled(&self) -> Seen {
         let mut seen = Seen::default();
         seen.event(self, false, true);

@@ -1,9 +1,9 @@
-//! What an event of a responses stream or a whole response says, read in one skipping pass.
+//! Reads an event of a responses stream or a whole response in one skipping pass.
 //!
-//! It must not copy text: it counts. Unknown members are skipped, members of a wrong type count as
+//! It must not copy text: it counts. It skips unknown members and treats members of a wrong type as
 //! absent.
 //!
-//! Read next: `same/whole.rs`.
+//! Read next: `body.rs`.
 
 use super::DEPTH_MAX;
 use crate::protocol::counters;
@@ -11,7 +11,7 @@ use crate::protocol::scan::{Broken, Kind, Scan, Span};
 use crate::usage::{ChatCounters, PerTool, ServerTool, ServiceTier, Usage, VendorCounters};
 use std::borrow::Cow;
 
-/// The longest id of a response that is remembered, in bytes.
+/// Maximum length in bytes of a response's id that is stored.
 const ID_BYTES_MAX: usize = 256;
 
 /// One event, or a whole response.
@@ -21,15 +21,15 @@ pub(super) struct EventSeen<'a> {
     pub kind: Option<Cow<'a, str>>,
     sequence: Option<u64>,
     pub delta_bytes: u64,
-    /// It is about reasoning.
+    /// Whether the event concerns reasoning.
     pub has_reasoning: bool,
-    /// The item in it is a call of a server tool.
+    /// The server tool, if the event's item is a call of one.
     tool_call: Option<ServerTool>,
-    /// The response in it, or all of it.
+    /// The response in the event, or the whole body.
     pub response: Response,
 }
 
-/// A response, as far as it stands.
+/// A response, possibly incomplete.
 #[derive(Default, Debug)]
 pub(super) struct Response {
     pub is_given: bool,
@@ -38,25 +38,25 @@ pub(super) struct Response {
     pub model: Option<Span>,
     pub has_error: bool,
     is_failed: bool,
-    /// Its status says that it ended: `completed` or `incomplete`.
+    /// Whether its status is final: `completed` or `incomplete`.
     pub has_ended: bool,
-    /// Its output is a list.
+    /// Whether its output is a list.
     pub has_output: bool,
     usage: Option<ChatCounters>,
-    /// Where the usage stands, whatever it is.
+    /// Span of the usage, of any type.
     pub usage_at: Option<Span>,
-    /// Where its closing brace stands.
+    /// Position of the closing brace.
     pub closing_brace: usize,
     pub tier: Option<ServiceTier>,
     uses_reported: PerTool<Option<u64>>,
     /// Calls of server tools in its output.
     tool_calls: PerTool<u64>,
-    /// Of the texts and arguments in its output.
+    /// UTF-8 bytes of the texts and arguments in its output.
     pub output_bytes: u64,
 }
 
 impl Response {
-    /// What it counts, if it counts anything.
+    /// Returns the counters, if there are any.
     pub fn counters(&self) -> Option<ChatCounters> {
         let counters = self.usage.filter(ChatCounters::is_usage)?;
         let tool_uses = self.uses_reported.or(&self.tool_calls);
@@ -67,27 +67,27 @@ impl Response {
         })
     }
 
-    /// It is an error and no answer.
+    /// Returns whether it is an error, not an answer.
     pub fn is_failure(&self) -> bool {
         self.is_failed || self.has_error
     }
 }
 
-/// What the events of a stream said so far.
+/// State of a stream after the events so far.
 #[derive(Default, Debug)]
 pub(super) struct Seen {
-    /// As a JSON string, with its quotes.
+    /// The id as a JSON string, with its quotes.
     id_json: String,
     created: u64,
     next_sequence: u64,
     usage: Option<ChatCounters>,
     tier: Option<ServiceTier>,
-    /// Calls of server tools that were finished.
+    /// Number of finished calls of server tools.
     tool_calls: PerTool<u64>,
 }
 
 impl Seen {
-    /// `text` is the event's.
+    /// Adds an event; `text` is its JSON.
     pub fn event(&mut self, event: &EventSeen<'_>, text: &str) {
         let counted = self.next_sequence.saturating_add(1);
         self.next_sequence = event
@@ -119,7 +119,8 @@ impl Seen {
         self.usage.map(VendorCounters::Chat)
     }
 
-    /// What is known before the usage is told: the tier, and the uses of server tools.
+    /// Returns the usage known before the vendor reports it: the tier, and the uses of server
+    /// tools.
     pub fn so_far(&self) -> Option<Usage> {
         let is_known = self.tier.is_some() || !self.tool_calls.is_zero();
         is_known.then(|| {
@@ -143,7 +144,7 @@ impl Seen {
         self.created
     }
 
-    /// The number of the event that would come next.
+    /// Returns the sequence number of the next event.
     pub fn next_sequence(&self) -> u64 {
         self.next_sequence
     }
@@ -237,12 +238,12 @@ fn response(scan: &mut Scan<'_>, response: &mut Response) -> Result<(), Broken> 
     Ok(())
 }
 
-/// What an item of the output is, as far as it is billed.
+/// The billing-relevant facts of an output item.
 #[derive(Default)]
 struct Item {
     is_reasoning: bool,
     tool: Option<ServerTool>,
-    /// A search that only opened a page, or looked for something in one, is not billed.
+    /// Whether a search only opened a page or searched within one. That is not billed.
     has_other_action: bool,
 }
 
@@ -297,7 +298,7 @@ fn searches(scan: &mut Scan<'_>) -> Result<Option<u64>, Broken> {
     Ok(searches)
 }
 
-/// An item, and the bytes of what was generated, wherever it stands in it.
+/// Reads an item and adds the bytes of all generated text in it, at any level.
 fn output(scan: &mut Scan<'_>, bytes: &mut u64) -> Result<Item, Broken> {
     let mut item = Item::default();
     match scan.kind()? {

@@ -1,10 +1,10 @@
-//! Where the opening of a stream ends, by whose events a client would notice that another attempt
-//! was made.
+//! Tests where the opening of a stream ends. Only a client that has received later events would
+//! notice another attempt.
 
 use super::StreamPass;
 use crate::protocol::Protocol;
 
-/// Whether anything but an opening was in these events.
+/// Returns whether the events hold anything but an opening.
 fn has_content(protocol: Protocol, events: &[&str]) -> bool {
     let (mut pass, mut out) = (
         StreamPass::new(protocol, "public", true, 1 << 20),
@@ -102,7 +102,8 @@ fn a_responses_stream_opens_with_word_that_the_request_was_taken() {
     ));
 }
 
-/// What the client reads of a stream with these events, and whether the answer is complete.
+/// Returns the text that the client reads from a stream with these events, and whether the answer
+/// is complete.
 fn passed(protocol: Protocol, hide_usage: bool, events: &[&str]) -> (String, bool) {
     let (mut pass, mut out) = (
         StreamPass::new(protocol, "public", hide_usage, 1 << 20),
@@ -137,7 +138,7 @@ fn a_chat_stream_reports_the_usage_that_was_asked_for_before_it_ends() {
                 .contains("500"),
             "{empty}"
         );
-        // One that counts comes after it.
+        // A usage with counts comes after it.
         let counts = r#"{"id":"c","choices":[],"usage":{"prompt_tokens":5,"completion_tokens":2,"total_tokens":7}}"#;
         assert_eq!(usages(&[&early, counts, "[DONE]"], false), 1, "{empty}");
     }

@@ -1,7 +1,7 @@
-//! The usage object that a client reads where the vendor's own one is not what is billed.
+//! Writes the usage object for a client if the vendor's own one does not state what is billed.
 //!
 //! It must not decide what is billed: `usage/metering.rs` does. A usage object that states what is
-//! billed stays as it is.
+//! billed stays unchanged.
 
 use crate::protocol::Protocol;
 use crate::protocol::chat::write_stream::write_usage as write_chat_usage;
@@ -14,12 +14,12 @@ use crate::usage::{
     MeteredUsage, MeteringTerms, Usage, UsageBounds, UsageVerdict, VendorCounters, meter,
 };
 
-/// What the answer used, as far as it is counted. Nothing is estimated.
+/// Returns the usage counted so far, without any estimate.
 pub(super) fn counted(counters: &VendorCounters, bounds: &UsageBounds) -> MeteredUsage {
     meter(counters, bounds, &Usage::default())
 }
 
-/// What the whole answer used; estimated where the vendor does not count.
+/// Returns the usage of the whole answer, estimated where the vendor does not count.
 pub(super) fn billed(
     counters: &VendorCounters,
     terms: &MeteringTerms,
@@ -33,8 +33,8 @@ pub(super) fn billed(
     )
 }
 
-/// The usage object to put in the place of `raw`, which has these `counters`; `None` where the
-/// client reads from it what is billed. `before`: the usage that the client has read.
+/// Returns the usage object that replaces `raw`, which has these `counters`; `None` if `raw`
+/// already states what is billed. `before`: the usage that the client received before.
 pub(super) fn restated(
     protocol: Protocol,
     counters: &VendorCounters,
@@ -54,7 +54,7 @@ pub(super) fn restated(
     }
 }
 
-/// A usage object of the protocol.
+/// Returns a usage object of the protocol.
 pub(super) fn written(protocol: Protocol, usage: &Usage) -> String {
     let mut json = Json::default();
     match protocol {
@@ -65,8 +65,9 @@ pub(super) fn written(protocol: Protocol, usage: &Usage) -> String {
     String::from_utf8(json.into_bytes()).unwrap_or_default()
 }
 
-/// The edit that puts a usage object into an object of the protocol: `at` is where the member's
-/// value stands, and `end` the object's closing brace, for an object without the member.
+/// Returns the edit that puts a usage object into an object of the protocol. `at`: span of the
+/// member's value, if the object has the member. `end`: position of the object's closing brace, for
+/// an object without it.
 pub(super) fn placed(text: &str, at: Option<Span>, end: usize, usage: String) -> (Span, String) {
     if let Some(at) = at {
         return (at, usage);
@@ -83,17 +84,17 @@ pub(super) fn placed(text: &str, at: Option<Span>, end: usize, usage: String) ->
     )
 }
 
-/// The closing brace of an object that `text` is.
+/// Returns the position of the closing brace if `text` is an object.
 pub(super) fn closing_brace(text: &str) -> usize {
     text.trim_end().len().saturating_sub(1)
 }
 
-/// What a usage object says that is right but for standard members that are missing: the sum, and
-/// the cached part of the prompt, which some vendors call by names of their own.
+/// Findings about a correct usage object that may lack standard members: the total, and the cached
+/// part of the prompt, for which some vendors use other names.
 #[derive(Default)]
 struct Members {
     null_total: Option<Span>,
-    /// The object of the prompt's parts, or what stands in its place.
+    /// Span of the object with the prompt's parts, or of another value in its place.
     parts: Option<Span>,
     parts_are_object: bool,
     parts_are_empty: bool,
@@ -101,7 +102,7 @@ struct Members {
     null_cached: Option<Span>,
 }
 
-/// `raw` with the standard members that it lacks; `None` where it lacks none.
+/// Returns `raw` with the standard members that it lacks; `None` if it lacks none.
 fn completed(protocol: Protocol, usage: &Usage, raw: &str) -> Option<String> {
     let parts_name = match protocol {
         Protocol::Chat => "prompt_tokens_details",
@@ -109,7 +110,7 @@ fn completed(protocol: Protocol, usage: &Usage, raw: &str) -> Option<String> {
         Protocol::Messages => return None,
     };
     if !raw.starts_with('{') {
-        // Given twice: clients read the last.
+        // Duplicated member: clients read the last one.
         return Some(written(protocol, usage));
     }
     let members = members(raw, parts_name).ok()?;

@@ -1,9 +1,9 @@
-//! A whole JSON answer that came with a 2xx status.
+//! Passthrough of a whole JSON answer that came with a 2xx status.
 //!
-//! It must not touch anything but the model's name. When an answer is complete,
-//! `answer/completion.rs` says.
+//! It must not change anything but the model's name and the usage. `vendor_response/completion.rs`
+//! decides when an answer is complete.
 //!
-//! Read next: `protocol/failure.rs`, what becomes of an answer that is none.
+//! Read next: `protocol/failure.rs`, for bodies that are not answers.
 
 use super::chat::Chunk;
 use super::usage::{billed, closing_brace, placed, restated, written};
@@ -15,11 +15,12 @@ use crate::protocol::splice::{self, Splice};
 use crate::usage::{ChatCounters, MeteredUsage, MeteringTerms, ServiceTier, Usage, VendorCounters};
 use bytes::Bytes;
 
-/// Reads a whole answer, renames its model, and restates its usage where that is not what `terms`
-/// let it mean.
+/// Reads a whole answer, renames its model, and rewrites its usage if it differs from what is
+/// billed by `terms`.
 ///
 /// # Errors
-/// It is none, it is an error, or its stop reason is missing.
+/// Returns an [`UpstreamError`] if the body is not an answer, is an error, or lacks its stop
+/// reason.
 pub fn whole(
     protocol: Protocol,
     public_model: &str,
@@ -49,7 +50,7 @@ pub fn whole(
             restated(protocol, &counters, &usage, &Usage::default(), raw)
         }
         None if refused_free => None,
-        // What is billed instead.
+        // The estimate that is billed instead.
         None => Some(written(
             protocol,
             &terms.estimator.usage(learned, generated_bytes),
@@ -72,21 +73,21 @@ pub fn whole(
 /// Reads a token count, which has no stop reason, and renames its model.
 ///
 /// # Errors
-/// It is an error, or no JSON.
+/// Returns an [`UpstreamError`] if the body is an error or not JSON.
 pub fn count(protocol: Protocol, public_model: &str, body: Bytes) -> Result<Bytes, Fault> {
     let (seen, _) = read(protocol, &body)?;
     Ok(edited(body, seen.model, public_model, None))
 }
 
-/// What an answer used although it is not complete: the operator pays for it.
+/// Returns the usage of an incomplete answer, because the operator pays the vendor for it.
 pub fn usage_in(protocol: Protocol, body: &[u8], terms: &MeteringTerms) -> Option<Usage> {
     Some(read(protocol, body).ok()?.0.usage(terms)?.usage)
 }
 
-/// What a whole body says.
+/// Findings about a whole body.
 struct Seen {
     model: Option<Span>,
-    /// Where the usage stands, whatever it is.
+    /// Span of the usage, of any type.
     usage_at: Option<Span>,
     counters: Option<VendorCounters>,
     tier: Option<ServiceTier>,
@@ -100,7 +101,7 @@ impl Seen {
     }
 }
 
-/// A body that is no error, and whether it is a complete answer.
+/// Reads a body. Fails if it is an error; the inner result says whether it is a complete answer.
 fn read(protocol: Protocol, body: &[u8]) -> Result<(Seen, Result<(), Fault>), Fault> {
     let text = std::str::from_utf8(body).map_err(|_| Fault::NotJson)?;
     let (seen, is_error, (is_answer, has_stopped)) = match protocol {
@@ -188,7 +189,7 @@ fn read(protocol: Protocol, body: &[u8]) -> Result<(Seen, Result<(), Fault>), Fa
     ))
 }
 
-/// The body with its model renamed and its usage restated.
+/// Renames the model and rewrites the usage in a body.
 fn edited(
     body: Bytes,
     model: Option<Span>,

@@ -1,20 +1,20 @@
-//! Where a plain run inside a JSON string ends: at a quote, a backslash or a control character.
+//! Finds the end of a plain run inside a JSON string: a quote, a backslash or a control character.
 //!
-//! The one fast search of the protocols' bodies: whoever reads or writes strings asks here, and
-//! none looks at them byte by byte. Must not know what a string is, nor where it begins.
+//! This is the one fast search for all code that reads or writes JSON strings; nothing searches
+//! byte by byte. It must not know what a string is, nor where it begins.
 
-/// Bytes that are judged at one time.
+/// Number of bytes compared at once.
 const BLOCK: usize = 64;
 
-/// The ends of plain runs in a text, asked for from front to back. Texts of code have one every few
-/// dozen bytes: all of a block are found at once, and told one by one.
+/// Finds the ends of plain runs in a text, front to back. Source code in a prompt has one every few
+/// dozen bytes, so the search finds all ends of a block at once and returns them one by one.
 #[derive(Clone, Copy)]
 pub(crate) struct Ends<'a> {
     bytes: &'a [u8],
-    /// The block that was judged last is `start..end`: at first none.
+    /// The last searched block is `start..end`; empty at first.
     start: usize,
     end: usize,
-    /// Its ends, the lowest bit being its first byte.
+    /// Bit mask of the ends in the block; the lowest bit is its first byte.
     hits: u64,
 }
 
@@ -28,17 +28,17 @@ impl<'a> Ends<'a> {
         }
     }
 
-    /// The first end at or after `at`, which never goes back; the text's own where no other is
-    /// left.
+    /// Returns the first end at or after `at`, or the end of the text if there is none. `at` must
+    /// not decrease.
     #[inline]
     pub fn after(&mut self, at: usize) -> usize {
         if at >= self.end {
             return self.judge(at);
         }
-        // Whoever asks from before the last answer may stand before its block: in between is no
-        // end.
+        // A caller that starts before the last result may be before its block. There is no end in
+        // between.
         let at = at.max(self.start);
-        // Within a block, whose places fit a byte.
+        // An offset within a block fits in a byte.
         let [place, ..] = at.wrapping_sub(self.start).to_le_bytes();
         let left = self.hits.wrapping_shr(place.into());
         if left == 0 {
@@ -47,7 +47,7 @@ impl<'a> Ends<'a> {
         at.wrapping_add(left.trailing_zeros() as usize)
     }
 
-    /// Looks for the first block from `at` on that holds an end.
+    /// Searches for the first block from `at` on that contains an end.
     fn judge(&mut self, mut at: usize) -> usize {
         while let Some(block) = self.bytes.get(at..).and_then(|rest| rest.first_chunk()) {
             let hits = hits(block);
@@ -59,13 +59,13 @@ impl<'a> Ends<'a> {
         self.judge_last(at)
     }
 
-    /// Of what is left, less than a block.
+    /// Searches the rest of the text, which is shorter than a block.
     fn judge_last(&mut self, at: usize) -> usize {
         let length = self.bytes.len();
         let hits = match self.bytes.last_chunk() {
             Some(block) => hits(block),
             None => {
-                // What is put behind the text is no end.
+                // The padding after the text contains no end.
                 let mut block = [b' '; BLOCK];
                 if let Some(front) = block.get_mut(..length) {
                     front.copy_from_slice(self.bytes);
@@ -92,8 +92,9 @@ impl<'a> Ends<'a> {
     }
 }
 
-/// Of a block the bytes that end a plain run, the lowest bit for the first. No branch in the first
-/// half: so the compiler judges sixteen bytes or more with one instruction.
+/// Returns a bit mask of the bytes that end a plain run; the lowest bit is the first byte. The
+/// first half has no branch, so that the compiler compares sixteen bytes or more with one
+/// instruction.
 #[inline]
 fn hits(block: &[u8; BLOCK]) -> u64 {
     let mut marks = [0_u8; BLOCK];
@@ -103,8 +104,8 @@ fn hits(block: &[u8; BLOCK]) -> u64 {
     if marks.iter().fold(0, |any, mark| any | mark) == 0 {
         return 0;
     }
-    // Of eight bytes that are all ones or all zeros, one bit each is kept; the product adds those
-    // up in its highest byte.
+    // Each of eight bytes is all ones or all zeros. Keep one bit of each; the multiplication
+    // collects them in the highest byte.
     marks
         .as_chunks::<8>()
         .0
@@ -117,7 +118,7 @@ fn hits(block: &[u8; BLOCK]) -> u64 {
 }
 
 fn ends_plain(byte: u8) -> bool {
-    // One `|` each, for no branch may be in it.
+    // Uses `|` instead of `||`, because the loop must have no branch.
     (byte == b'"') | (byte == b'\\') | (byte < 0x20)
 }
 
@@ -126,7 +127,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// All ends from `from` on, found in the fast way and byte by byte.
+    /// Returns all ends from `from` on, found by the block search and byte by byte.
     fn both(bytes: &[u8], from: usize) -> (Vec<usize>, Vec<usize>) {
         let (mut ends, mut fast, mut at) = (Ends::of(bytes), Vec::new(), from);
         loop {
@@ -149,7 +150,7 @@ mod tests {
     fn a_single_end_is_found_wherever_it_stands() {
         for length in 0..200 {
             for start in [0, 3, 8, 64] {
-                // Nothing but plain bytes, the highest and lowest of them among those.
+                // Only plain bytes, including the lowest and highest.
                 let plain: Vec<u8> = (0..length)
                     .map(|index| [b' ', b'a', 0x7f, 0x80, 0xff, b'!'][index % 6])
                     .collect();
@@ -187,7 +188,7 @@ mod tests {
         ) {
             let (fast, slow) = both(&bytes, 0);
             prop_assert_eq!(fast, slow);
-            // From places of the asker's choice, which it jumps to without having asked.
+            // Starts from arbitrary positions that the search did not return.
             let (mut ends, mut at) = (Ends::of(&bytes), 0);
             for step in steps {
                 at += step;

@@ -1,5 +1,5 @@
-//! The filtered rows as a CSV file: read a page at a time while it is sent, so that its size is
-//! nobody's memory.
+//! The filtered rows as a CSV file. It is read page by page while it is sent, so that memory use
+//! does not depend on its size.
 
 use super::{Asked, outcome_name};
 use crate::billing::activity::{Filter, Place};
@@ -24,10 +24,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use tokio::task::JoinHandle;
 
-/// Rows of one file; what is left over is told in its last line.
+/// Maximum number of rows in a file. If there are more, the last line says so.
 pub const ROWS_MAX: u32 = 100_000;
 
-/// Rows that are read at a time.
+/// Rows per read.
 const CHUNK_ROWS: u32 = 500;
 
 const HEAD: &str = "time,request_id,model,surface,key,outcome,estimated,input,cache_read,cache_write_5m,cache_write_1h,\
@@ -64,7 +64,7 @@ pub async fn download(
 }
 
 struct File {
-    /// Counted among the account's streams.
+    /// Counts as one of the account's streams.
     _place: live::Place,
     billing: Billing,
     account: String,
@@ -87,7 +87,7 @@ impl File {
             self.account.clone(),
             self.filter.clone(),
         );
-        // One more than the file may have tells that it was cut.
+        // One more row than the file may have, to know whether it was cut.
         let most = CHUNK_ROWS.min(self.left.saturating_add(1));
         tokio::task::spawn_blocking(move || billing.activity(&account, &filter, before, most))
     }
@@ -135,7 +135,8 @@ impl Stream for File {
                     {
                         Ok(receipts) => receipts,
                         Err(error) => {
-                            // The connection is cut: a file that lacks rows must not look whole.
+                            // The connection is cut, so that an incomplete file does not look
+                            // complete.
                             log::error!("sidecar: write an account's responses as a file: {error}");
                             self.next = Next::Ended;
                             return Poll::Ready(Some(Err(error)));
@@ -197,7 +198,7 @@ fn line(text: &mut String, receipt: &Receipt) {
     text.push_str("\r\n");
 }
 
-/// A cell of words. What a spreadsheet would take for a formula becomes a text.
+/// Writes a text cell. It escapes a text that a spreadsheet would take for a formula.
 fn quoted(text: &mut String, word: &str) {
     text.push('"');
     if word.starts_with(['=', '+', '-', '@', '\t', '\r']) {

@@ -1,4 +1,4 @@
-//! One response's receipt: what was used, at which price, what it came to, and why.
+//! The receipt of one response: usage, prices, cost, and the reason for the cost.
 
 use super::{Row, row};
 use crate::billing::Receipt;
@@ -17,14 +17,14 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use std::sync::Arc;
 
-/// One class on a receipt; its credits are exact.
+/// A row of a receipt, for one class of usage; its credits are exact.
 struct Line {
     class: &'static str,
-    /// Of which pass that shortened the conversation, from 1 on.
+    /// Number of the compaction pass, from 1 on, if the row is for a pass.
     pass: Option<usize>,
     count: String,
     price: String,
-    /// The price is of a thousand uses, not of a million tokens.
+    /// The price is per thousand uses, not per million tokens.
     per_thousand: bool,
     credits: String,
 }
@@ -34,32 +34,32 @@ struct Line {
 struct ReceiptPage {
     frame: Frame,
     row: Row,
-    /// Why it cost what it cost.
+    /// Reason for the cost.
     why: &'static str,
     lines: Vec<Line>,
-    /// The sum in one line, where all is tokens at their own price.
+    /// The calculation in one line, if all rows are tokens at their base price.
     formula: Option<String>,
-    /// The lines' sum before it is rounded.
+    /// Sum of the rows before rounding.
     exact: String,
     reasoning: u64,
-    /// A counter of the vendor's was more than the request can use.
+    /// The vendor reported more usage than the request can have caused.
     implausible: bool,
-    /// The answer came after passes that shortened the conversation.
+    /// The request ran compaction passes before the response.
     has_passes: bool,
-    /// What the cache saved.
+    /// Savings through the cache.
     saved: Option<String>,
     took: Option<String>,
-    /// Until the first token, where the answer was streamed.
+    /// Time to the first token, if the response was streamed.
     first_token: Option<String>,
     conversation: Option<String>,
     vendor: String,
     price_version: String,
-    /// The long-context tier in force.
+    /// Threshold of the long-context tier that applied.
     above_input_tokens: Option<String>,
-    /// The service tier, region or speed that was billed: its key, its name and its multiple.
+    /// The billed service tier, region or speed: key, name and factor.
     factors: Vec<(&'static str, String, String)>,
     balance_after: String,
-    /// The part that the account could not pay.
+    /// The part of the cost that the account could not pay.
     writeoff: Option<String>,
 }
 
@@ -148,7 +148,7 @@ fn factors(usage: &Usage, price: &Price) -> Vec<(&'static str, String, String)> 
     billed.collect()
 }
 
-/// `840 ms`, `12.3 s`.
+/// Formats a duration as `840 ms` or `12.3 s`.
 fn took(ms: u64) -> String {
     match ms {
         0..1_000 => format!("{ms} ms"),
@@ -156,7 +156,7 @@ fn took(ms: u64) -> String {
     }
 }
 
-/// In plain words, why a response cost what it cost.
+/// Explains in plain words why a response cost what it cost.
 fn why(outcome: Outcome, estimated: bool) -> &'static str {
     match (outcome, estimated) {
         (Outcome::Completed, false) => {
@@ -248,7 +248,7 @@ mod tests {
         let text = receipt_page(Frame::public("Activity"), &receipt)
             .render()
             .unwrap();
-        // 3·500 + 1234·50 + 17·2500 = 105 700 credits per million tokens' worth: 0.1057 credits.
+        // 3·500 + 1234·50 + 17·2500 = 105 700; divided by 1 000 000 tokens: 0.1057 credits.
         for part in [
             "0.0015",
             "0.0617",

@@ -1,19 +1,19 @@
-//! The failures that a caller can meet, and what to do about each. Statuses come from the failures
-//! themselves.
+//! The table of errors that a client can receive, and what to do about each. The statuses come from
+//! the failure definitions.
 
 use crate::protocol::Protocol;
 use crate::protocol::failure::{Failure, Kind};
 
 /// A row of the table.
 pub struct Row {
-    /// By surface, where the two differ: `503, messages 529`.
+    /// Status, by surface if they differ: `503, messages 529`.
     pub status: String,
     pub code: &'static str,
     pub when: &'static str,
     pub action: &'static str,
 }
 
-/// What is no code: failures that the shape of an error's type tells alone.
+/// For failures without a code, which only the form of the error type distinguishes.
 const NO_CODE: &str = "none";
 
 const ROWS: &[(Kind, &str, &str, &str)] = &[

@@ -1,6 +1,6 @@
-//! What a model cannot be told: through a surface that is not its vendor's by the translation's own
-//! tables, so that the page cannot promise what the translation does not keep; through its own by
-//! what it is known to refuse.
+//! Lists the parameters that a model does not support, by surface. For a translated surface the
+//! list comes from the translation tables, so the page cannot promise anything that translation
+//! does not do. For the vendor's own protocol it comes from what the model is known to refuse.
 
 use crate::protocol::Protocol;
 use crate::protocol::rules::known::KnownCapabilities;
@@ -11,16 +11,17 @@ use crate::protocol::rules::{
 use crate::protocol::translate;
 use serde::Serialize;
 
-/// Members of a request that share a fate.
+/// Request members with the same limitation.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct Loss {
     pub members: Vec<&'static str>,
     pub what: &'static str,
 }
 
-/// Of requests of this surface, which are translated for a model that accepts this.
+/// Limitations for requests of this surface that are translated for a model with these
+/// capabilities.
 pub fn losses(surface: Protocol, accepts: &Accepts) -> Vec<Loss> {
-    // What the tables say of every model, and this one takes all the same.
+    // `taken`: a member that the tables list for every model, but that this model does accept.
     let (own, taken) = match accepts {
         Accepts::Messages(model) => {
             let may_search = model.server_tools.iter().any(|tool| tool == "web_search");
@@ -45,7 +46,7 @@ pub fn losses(surface: Protocol, accepts: &Accepts) -> Vec<Loss> {
         .collect();
     let of = |outcome: Outcome| {
         let rows = translate::fields(surface).iter();
-        // Those at the top: what stands deeper would fill the page.
+        // Only top-level members: nested ones would fill the page.
         let top = rows.filter(|(path, of)| *of == outcome && !path.contains(['.', '[']));
         top.map(|(path, _)| *path)
             .filter(|path| !told.contains(path))
@@ -67,8 +68,8 @@ pub fn losses(surface: Protocol, accepts: &Accepts) -> Vec<Loss> {
         .collect()
 }
 
-/// Of requests of the model's own protocol: what the model is known to refuse is left out of them,
-/// or said otherwise.
+/// Limitations for requests of the model's own protocol: members that the model is known to refuse,
+/// and that the gateway removes or rewrites.
 pub fn repaired(accepts: &Accepts, known: &KnownCapabilities) -> Vec<Loss> {
     const SAMPLING: &str =
         "left out unless they ask for the default: the model samples its own way";
@@ -153,7 +154,7 @@ fn of_responses_model(model: &ResponsesModel, surface: Protocol) -> Vec<Loss> {
             ]
         }
         Protocol::Messages => vec!["stop_sequences", "top_k"],
-        // Its own, for a server that knows only a part of it.
+        // The model's own surface, if its server supports only part of it.
         Protocol::Responses => Vec::new(),
     };
     let mut losses = vec![Loss { members, what }];
@@ -210,7 +211,7 @@ fn of_messages_model(model: &MessagesModel, surface: Protocol) -> Vec<Loss> {
 fn of_chat_model(model: &ChatModel, surface: Protocol) -> Vec<Loss> {
     let loss =
         |lost: bool, members: Vec<&'static str>, what| lost.then_some(Loss { members, what });
-    // What only this surface says.
+    // Members that only this surface has.
     let is_messages = surface == Protocol::Messages;
     let thinking = || vec![if is_messages { "thinking" } else { "reasoning" }];
     [
@@ -341,7 +342,7 @@ mod tests {
             let own = match &accepts {
                 Accepts::Messages(_) => Some(Protocol::Messages),
                 Accepts::Chat(_) => Some(Protocol::Chat),
-                // Translated where its server knows only a part of it.
+                // Translated, if its server supports only part of the protocol.
                 Accepts::Responses(_) => None,
             };
             let all = [Protocol::Chat, Protocol::Messages, Protocol::Responses];

@@ -1,5 +1,5 @@
-//! A key's settings as the forms have them: what is offered, what was typed, and what is set, in
-//! words.
+//! A key's settings in forms: the options offered, the values typed, and a description of the
+//! settings in force.
 //!
 //! Must not decide what a setting does.
 
@@ -10,15 +10,15 @@ use crate::account::KeySettings;
 use crate::billing::bounds::{Period, SpendLimit};
 use crate::money::Micro;
 
-/// Before a model's id, in the name of its box.
+/// Prefix of a model id in the name of its checkbox.
 const MODEL: &str = "model:";
 
-/// In whose place an expiry stays as it is.
+/// Form value that leaves the expiry unchanged.
 const KEEP: &str = "keep";
 
 const DAY_MS: i64 = 86_400_000;
 
-/// Days after which a key may expire.
+/// Options for the time until a key expires, in days.
 const EXPIRIES: [(&str, &str); 6] = [
     ("", "never"),
     ("1", "after 1 day"),
@@ -28,11 +28,11 @@ const EXPIRIES: [(&str, &str); 6] = [
     ("365", "after 365 days"),
 ];
 
-/// What was typed.
+/// The values typed into the form.
 #[derive(Default)]
 pub struct Typed {
     expires_days: String,
-    /// Where there is one, what stands for leaving it.
+    /// Current expiry, if there is one; the form then offers to keep it.
     expires_at_ms: Option<i64>,
     credits: String,
     period: String,
@@ -65,10 +65,11 @@ impl Typed {
         self.expires_days == KEEP
     }
 
-    /// `bound_to`: models of the key as it is, which the catalog may have no more.
+    /// Parses the form. `bound_to`: models of the current key, which may no longer be in the
+    /// catalog.
     ///
     /// # Errors
-    /// What is wrong, for whoever typed it.
+    /// Returns what is wrong, as a text for the user.
     pub fn settings(
         &self,
         app: &App,
@@ -119,20 +120,20 @@ impl Typed {
     }
 }
 
-/// One choice of several.
+/// An option of a select field.
 pub struct Choice {
     pub value: String,
     pub text: String,
     pub chosen: bool,
 }
 
-/// What the form offers, with what was typed.
+/// The options of the form, with the values typed.
 pub struct Choices {
     pub expiries: Vec<Choice>,
     pub credits: String,
     pub periods: Vec<Choice>,
     pub models: Vec<Choice>,
-    /// Something is set: the part of the form is shown open.
+    /// Some setting is in force, so the form section is initially open.
     pub is_set: bool,
 }
 
@@ -172,8 +173,8 @@ impl Choices {
             .iter()
             .map(|one| model(&one.id))
             .collect();
-        // Left out, they would not be sent again, and a key bound to nothing else would be bound to
-        // nothing.
+        // Models that are no longer in the catalog keep their boxes. Otherwise the form would not
+        // send them, and a key that is restricted to them alone would lose its restriction list.
         let gone = typed.models.iter().filter(|id| !is_offered(id));
         let gone: Vec<_> = gone
             .map(|id| choice(id, format!("{id} (no longer offered)"), true))
@@ -190,7 +191,7 @@ impl Choices {
     }
 }
 
-/// What is set for a key, with what it has spent in its limit's period.
+/// Describes the settings of a key, with its spend in the period of its limit.
 pub fn in_words(settings: &KeySettings, spent: Option<Micro>) -> Vec<String> {
     let expires = settings
         .expires_at_ms

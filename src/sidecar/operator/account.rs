@@ -1,8 +1,8 @@
-//! One account, as an operator sees it: what it has, its keys and latest entries; posting to it,
-//! and closing its doors.
+//! One account on the operator pages: its balance, keys and latest entries, postings to it, and
+//! suspension.
 //!
-//! Both ask for the administrator's password once in ten minutes. What is allowed is the ledger's
-//! to say.
+//! Postings and suspension require the administrator's password once in ten minutes. The ledger
+//! decides what is allowed.
 
 use super::super::App;
 use super::super::account::{Unconfirmed, confirm_again};
@@ -25,7 +25,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
 use std::sync::Arc;
 
-/// Entries that are shown.
+/// Maximum number of entries shown.
 const ENTRIES: u32 = 20;
 
 struct KeyRow {
@@ -42,7 +42,7 @@ struct EntryRow {
     reference: String,
     change: String,
     balance_after: String,
-    /// Who posted it and why, where an operator did.
+    /// Actor and reason, if an operator posted the entry.
     told: String,
 }
 
@@ -53,7 +53,7 @@ struct AccountPage {
     here: &'static str,
     csrf: String,
     account: Row,
-    /// The visitor may act.
+    /// The user is an administrator and may make changes.
     acts: bool,
     is_active: bool,
     is_deleted: bool,
@@ -63,13 +63,13 @@ struct AccountPage {
     trial: String,
     keys: Vec<KeyRow>,
     entries: Vec<EntryRow>,
-    /// The password must be typed again for a posting.
+    /// A posting requires the password again.
     asks_password: bool,
     done: Option<String>,
     fault: Option<String>,
-    /// Why the account's doors are as they were.
+    /// Why suspending or resuming the account failed.
     door_fault: Option<&'static str>,
-    /// What was sent, so that it need not be typed again.
+    /// Values of the submitted form, so that the user need not type them again.
     sent: Sent,
     reference_max: usize,
     reason_max: usize,
@@ -144,7 +144,7 @@ fn page(app: &App, visitor: &Visitor, account: Account) -> Result<AccountPage, P
     })
 }
 
-/// By its id alone: an e-mail has no place in an address.
+/// Finds an account by its id only: an e-mail must not be in a URL.
 fn find(app: &App, id: &str) -> Result<Account, Problem> {
     app.accounts
         .find(id)?
@@ -161,7 +161,7 @@ pub async fn show(
     Ok(html(StatusCode::OK, &page(&app, &visitor, account)?))
 }
 
-/// What is to be posted, once it is known to be well-formed.
+/// A posting from a well-formed form.
 struct Order {
     kind: Kind,
     amount: Micro,

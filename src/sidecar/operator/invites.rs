@@ -1,4 +1,4 @@
-//! Invitations: making codes, which are shown once, and what became of those that were made.
+//! Invitations: creates codes, which are shown once, and lists the state of existing ones.
 
 use super::super::App;
 use super::super::page::{Frame, html, when};
@@ -18,12 +18,12 @@ use std::sync::Arc;
 
 const DAY_MS: i64 = 86_400_000;
 
-/// Invitations of one page.
+/// Invitations per page.
 const ROWS: u32 = 50;
 
 #[derive(Deserialize)]
 pub struct Asked {
-    /// The id of the last invitation of the page before.
+    /// Id of the last invitation on the previous page.
     before: Option<String>,
 }
 
@@ -42,9 +42,9 @@ struct InvitesPage {
     frame: Frame,
     here: &'static str,
     csrf: String,
-    /// The visitor may act.
+    /// The user is an administrator and may make changes.
     acts: bool,
-    /// Sign-up asks for a code.
+    /// Sign-up requires a code.
     in_force: bool,
     rows: Vec<Row>,
     older: Option<String>,
@@ -108,12 +108,12 @@ pub async fn show(
     ))
 }
 
-/// Answers with the page itself: the codes are nowhere to be read from again.
+/// Responds with the page itself instead of a redirect: the codes cannot be read again later.
 pub async fn create(
     State(app): State<Arc<App>>,
     OperatorForm { form, by }: OperatorForm,
 ) -> Result<Response, Problem> {
-    // What is no number is none that is allowed.
+    // A value that is not a number becomes 0, which is out of range.
     let count = form.field("count").trim().parse().unwrap_or(0);
     let days = form.field("days").trim().parse::<i64>().unwrap_or(0);
     let accounts = app.accounts.clone();

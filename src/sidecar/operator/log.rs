@@ -1,4 +1,4 @@
-//! The audit log, as a page: who did what in an administrator's name, the newest first.
+//! The audit log as a page: the administrators' actions, newest first.
 
 use super::super::App;
 use super::super::page::{Frame, html, when};
@@ -13,7 +13,7 @@ use axum::response::Response;
 use serde::Deserialize;
 use std::sync::Arc;
 
-/// Lines of one page.
+/// Lines per page.
 const ROWS: u32 = 50;
 
 #[derive(Deserialize)]

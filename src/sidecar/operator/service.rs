@@ -1,5 +1,5 @@
-//! What the gateway does: models and prices in force, endpoints and how they are, what is held, and
-//! the last audit of the ledger, which is run on demand and never on a thread that serves.
+//! The state of the gateway: models and prices in force, endpoints and their health, holds, and the
+//! last ledger audit. An audit runs on demand, never on a thread that serves requests.
 
 use super::super::App;
 use super::super::page::{Frame, grouped, html, when};
@@ -19,13 +19,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// Findings that are shown.
+/// Maximum number of findings shown.
 const FINDINGS: usize = 20;
 
-/// Debits of implausible usage that are shown.
+/// Maximum number of debits with implausible usage shown.
 const MAX_IMPLAUSIBLE_ROWS: u32 = 20;
 
-/// The last audit of the ledger, and whether one is running.
+/// The last ledger audit, and whether one is running.
 #[derive(Default)]
 pub struct Audits {
     state: Mutex<AuditState>,
@@ -54,7 +54,7 @@ impl Audits {
             .clone()
     }
 
-    /// False where one is running already.
+    /// Marks an audit as started; false if one is already running.
     fn begin(&self, now_ms: i64) -> bool {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let is_free = state.running_since_ms.is_none();
@@ -88,12 +88,12 @@ struct EndpointRow {
     vendor: String,
     address: String,
     weight: u32,
-    /// Requests that run there; `None` where this process does not know.
+    /// Number of running requests; `None` if this process does not know.
     running: Option<String>,
     health: String,
 }
 
-/// A debit whose vendor counted more than the request can use.
+/// A debit for which the vendor reported more usage than the request can have caused.
 struct ImplausibleRow {
     at: String,
     request_id: String,
@@ -132,7 +132,7 @@ struct ServicePage {
     frame: Frame,
     here: &'static str,
     csrf: String,
-    /// The visitor may act.
+    /// The user is an administrator and may make changes.
     acts: bool,
     models: Vec<ModelRow>,
     endpoints: Vec<EndpointRow>,
@@ -160,7 +160,7 @@ fn endpoint(vendor: &str, endpoint: &Endpoint, states: &[EndpointState]) -> Endp
     }
 }
 
-/// Whether an endpoint gets requests, and why not.
+/// Describes whether an endpoint receives requests, and if not, why.
 fn health(state: &EndpointState) -> String {
     let mut words = Vec::new();
     match state.breaker {
@@ -269,7 +269,7 @@ pub async fn show(
     Ok(html(StatusCode::OK, &page))
 }
 
-/// Begins an audit on a thread of its own, unless one is running; the page says when it is done.
+/// Starts an audit on a separate thread, unless one is running; the page shows when it is done.
 pub async fn verify(
     State(app): State<Arc<App>>,
     OperatorForm { by, .. }: OperatorForm,

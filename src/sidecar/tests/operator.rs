@@ -1,4 +1,5 @@
-//! The operator's view: what an administrator does is done once, asked for again, and told of.
+//! Tests the operator pages: an administrator's action happens once, requires the password, and is
+//! audited.
 
 use super::*;
 use crate::account::{By, Status};
@@ -7,11 +8,11 @@ struct Root {
     world: World,
     cookie: String,
     csrf: String,
-    /// Of an account to act upon.
+    /// Account that the tests change.
     account: String,
 }
 
-/// An administrator who has just signed in, and somebody else's account.
+/// An administrator who has just signed in, and another account.
 async fn root() -> Root {
     let world = world(&[]).await;
     let (admin, other) = (Some(PASSWORD), None);
@@ -63,7 +64,7 @@ impl Root {
             .to_string()
     }
 
-    /// The audit log, the oldest first: what was done.
+    /// The actions in the audit log, oldest first.
     fn acts(&self) -> Vec<String> {
         self.world
             .accounts
@@ -75,7 +76,7 @@ impl Root {
             .collect()
     }
 
-    /// Signed in for longer than a typed password stands for its holder.
+    /// A session whose password confirmation has expired.
     fn later(self) -> Self {
         let admin = self
             .world
@@ -269,7 +270,7 @@ async fn money_doors_and_an_administrators_key_ask_for_the_password_again() {
     assert!(root.acts().is_empty(), "what was not begun is not told of");
     assert_eq!(post(PASSWORD).await.status, 201);
     assert_eq!(root.balance(), "5");
-    // For ten minutes from now.
+    // The confirmation lasts ten minutes from now.
     assert_eq!(
         root.post(&root.path("post"), "kind=grant&credits=5&ref=s")
             .await
@@ -283,7 +284,7 @@ async fn money_doors_and_an_administrators_key_ask_for_the_password_again() {
 #[tokio::test]
 async fn nobody_suspends_themselves() {
     let root = root().await;
-    // With whom it is not the last one.
+    // A second administrator, so that the first is not the last one.
     let new = NewAccount {
         email: "b@example.com",
         password: Some(PASSWORD),
@@ -409,7 +410,7 @@ async fn invitations_are_shown_once() {
 #[tokio::test]
 async fn invitations_come_in_pages_of_fifty_the_newest_first() {
     let root = root().await;
-    // Of one moment as many as make two pages, and an older one.
+    // Two pages of invitations from the same moment, and an older one.
     let by = By {
         actor: "uid 0".into(),
         address: "command line".into(),
@@ -579,7 +580,7 @@ async fn a_viewer_sees_the_operators_view_and_is_offered_no_act() {
     assert!(grant.body.contains("You may look at this, and not act"));
     assert_eq!(root.balance(), "0");
     assert_eq!(root.acts(), ["invite.create"], "and nothing is told of");
-    // With a key of theirs, over the private interface, they are nobody.
+    // Suspended, the viewer has no access over the private interface either.
     root.world
         .accounts
         .set_status(&viewer.id, Status::Suspended)

@@ -1,10 +1,11 @@
-//! The pages of one's own: account, sessions, password, export, end, keys; and who may sign up.
+//! Tests the account holder's pages: account, sessions, password, export, deletion, keys; and the
+//! sign-up modes.
 
 use super::*;
 use crate::account::{By, KeyStatus, Status};
 use serde_json::Value;
 
-/// The parts of a page that stand between two marks, in order.
+/// The texts between two marks of a page, in order.
 fn between<'a>(text: &'a str, start: &str, end: &str) -> Vec<&'a str> {
     text.split(start)
         .skip(1)
@@ -172,7 +173,7 @@ async fn a_copy_of_ones_data_has_all_entries_and_no_secret() {
         .accounts
         .create_key(&account.id, "laptop", now_ms())
         .unwrap();
-    // More than are read at one time.
+    // More entries than one read returns.
     for index in 0..450 {
         world
             .billing
@@ -293,7 +294,7 @@ async fn a_deleted_account_is_gone_but_for_its_entries() {
         "another account stays"
     );
 
-    // The e-mail is free, for another account, which is told that it has no second trial.
+    // The e-mail is free for another account, which is informed that it gets no second trial.
     let again = world.post("/dashboard/sign-up", "", &credentials).await;
     assert_eq!(
         (again.status, again.headers["location"].as_str()),
@@ -412,8 +413,8 @@ async fn an_invitation_opens_one_account() {
     );
     let first = world.accounts.list().unwrap();
     assert_eq!(first.len(), 1);
-    // Who has no good code learns nothing of who has an account; a good code that fails otherwise
-    // stays good.
+    // Without a valid code, sign-up does not reveal which accounts exist. A valid code stays valid
+    // if the sign-up fails for another reason.
     assert_eq!(
         world
             .post("/dashboard/sign-up", "", &body(&first[0].email, "invite-0"))
@@ -493,7 +494,7 @@ async fn after_five_wrong_passwords_the_right_one_waits_too() {
             401
         );
     }
-    // Also from the next address of the same customer.
+    // Also from the next address of the same network.
     assert_eq!(from("2001:db8::2", "a@example.com", PASSWORD).await, 429);
     assert_eq!(
         from("2001:db8::2", "b@example.com", PASSWORD).await,

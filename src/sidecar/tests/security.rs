@@ -1,11 +1,11 @@
-//! Who gets what: every route for every role, every id of another account, and what another site's
-//! page can do.
+//! Access control: every route for every role, every id of another account, and requests by another
+//! site's page.
 
 use super::*;
 use crate::account::{Status, csrf_token};
 
-/// What a route answers to nobody, an account holder, a suspended one, a viewer, and an
-/// administrator. A form is sent with its token and nothing else.
+/// Statuses of a route for an anonymous client, an account holder, a suspended account holder, a
+/// viewer and an administrator. A form is sent with its token and nothing else.
 const MATRIX: &[(&str, &str, [u16; 5])] = &[
     ("GET", "/", [303; 5]),
     ("GET", "/docs", [200; 5]),
@@ -135,7 +135,7 @@ const MATRIX: &[(&str, &str, [u16; 5])] = &[
     ("GET", "/dashboard/operator/log", [303, 404, 404, 200, 200]),
 ];
 
-/// The routes of the router, read from where they are written down: (method, path).
+/// The routes as written in the router's source: (method, path).
 fn routes() -> Vec<(&'static str, String)> {
     let source = include_str!("../../sidecar.rs")
         .split("fn routes(")
@@ -160,7 +160,7 @@ fn filled(path: &str, id: &str) -> String {
         .replace("{file}", id)
 }
 
-/// Accounts of every role; sessions are made as they are needed.
+/// Accounts of every role; sessions are created when they are needed.
 struct People {
     world: World,
     holder: String,
@@ -204,7 +204,7 @@ async fn people(change: &[(&str, &str)]) -> People {
 }
 
 impl People {
-    /// A fresh session's token; empty for nobody.
+    /// Token of a fresh session; empty for the anonymous client.
     fn token(&self, account: &str) -> String {
         if account.is_empty() {
             String::new()
@@ -217,7 +217,7 @@ impl People {
         }
     }
 
-    /// Asks with headers of one's own; of a stream, no more than its beginning.
+    /// Sends a request with custom headers; of a stream, it reads only the beginning.
     async fn ask(
         &self,
         method: &str,
@@ -255,7 +255,7 @@ impl People {
         }
     }
 
-    /// All that a form could have changed.
+    /// All state that a form could have changed.
     fn state(&self) -> String {
         let accounts = self.world.accounts.list().unwrap();
         let keys: Vec<_> = accounts
@@ -430,7 +430,7 @@ async fn no_id_of_another_account_opens_anything() {
             .is_some()
     );
 
-    // The same ids do open their owner's doors, so that the 404s above say something.
+    // The owner can open the same ids, so the 404s above are meaningful.
     let get = async |path: &str, token: &str| people.ask("GET", path, token, &[], "").await.status;
     assert_eq!(
         get(&format!("/dashboard/keys/{}", key.key_id), &own).await,
@@ -459,8 +459,8 @@ async fn no_id_of_another_account_opens_anything() {
         people.ask("POST", &end, &other, &[], &body).await.status,
         303
     );
-    // An administrator has no business with another's keys and sessions by way of the holder's
-    // pages either.
+    // An administrator cannot reach another account's keys and sessions through the account
+    // holder's pages either.
     let (token, path) = (
         people.token(admin),
         format!("/dashboard/keys/{}", key.key_id),
@@ -542,7 +542,7 @@ async fn no_form_is_taken_from_another_site_or_without_its_own_token() {
             .is_some(),
         "signed out by another site"
     );
-    // With its own token from our own page, one of them does what it says.
+    // With its own token from our own page, one of these requests succeeds.
     let good = format!("csrf={own}&{fields}");
     let made = people.ask(
         "POST",
@@ -646,18 +646,18 @@ async fn a_stranger_cannot_tell_who_has_an_account_by_signing_in() {
         "{answers:#?}"
     );
     assert_eq!(answers[0].0, 401);
-    // Without a hash for the unknown one, the two are a hundredfold apart.
+    // Without a hash for the unknown account, the times would differ by a factor of a hundred.
     assert!(fastest[1] * 5 > fastest[0], "{fastest:?}");
 }
 
-/// How much longer the middle one of many wrong tries takes for somebody who has an account. Told,
-/// and bounded where there are enough tries to tell it from the machine's moods.
+/// Reports how much the median time of wrong attempts differs if the account exists. With enough
+/// attempts to exclude noise of the machine, it also checks a bound.
 #[tokio::test]
 async fn the_time_of_a_wrong_password_does_not_tell_who_has_an_account() {
     let is_long = std::env::var_os("GATEWAY_LONG").is_some_and(|value| value == "1");
     let tries = if is_long { 200 } else { 10 };
     let world = world(&[]).await;
-    // One address and one e-mail may try five times at once.
+    // One address and one e-mail may make five attempts at once.
     for index in 0..tries / 5 {
         let email = format!("a{index}@example.com");
         let new = NewAccount {
@@ -670,7 +670,7 @@ async fn the_time_of_a_wrong_password_does_not_tell_who_has_an_account() {
     }
     let mut took = [Vec::new(), Vec::new()];
     for index in 0..tries {
-        // By turns, so that whatever else the machine does falls on both.
+        // Alternate, so that other load on the machine affects both.
         for (who, name) in ["a", "x"].into_iter().enumerate() {
             let body = format!("email={name}{}@example.com&password=wrong", index / 5);
             let place = format!("10.{who}.{}.1", index / 5);

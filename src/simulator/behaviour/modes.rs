@@ -1,8 +1,8 @@
-//! The keys of a marker that choose one of several ways, and the word for each way.
+//! The keys of a marker that select one of several modes, and the word for each mode.
 //!
-//! It must not know what a way means on the wire.
+//! It must not know the wire form of a mode.
 
-/// Where usage is reported, and whether it is true.
+/// Position and correctness of the usage report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UsageMode {
     #[default]
@@ -78,14 +78,14 @@ pub const GARBAGE: [(&str, Garbage); 5] = [
     ("length", Garbage::Length),
 ];
 
-/// Whether the model refuses, and when.
+/// Whether and when the model refuses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Refusal {
     #[default]
     No,
-    /// Before it has said anything.
+    /// Before any output.
     Instead,
-    /// After its output.
+    /// After the output.
     After,
 }
 
@@ -95,7 +95,7 @@ pub const REFUSAL: [(&str, Refusal); 3] = [
     ("after", Refusal::After),
 ];
 
-/// Where the chat vendor's reasoning stands.
+/// The field that holds the chat vendor's reasoning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Spelling {
     #[default]
@@ -112,7 +112,7 @@ pub const SPELLING: [(&str, Spelling); 4] = [
     ("all", Spelling::All),
 ];
 
-/// How calls of tools are written.
+/// The form of tool calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Calls {
     #[default]
@@ -139,13 +139,13 @@ pub const CALLS: [(&str, Calls); 9] = [
     ("legacy", Calls::Legacy),
 ];
 
-/// An answer of the chat vendor that is not shaped as usual.
+/// A malformed answer of the chat vendor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// The content is an array of parts.
+    /// Content as an array of parts.
     Array,
     NoChoices,
-    /// An error object with status 200.
+    /// Error object with status 200.
     Error,
 }
 
@@ -155,7 +155,7 @@ pub const SHAPE: [(&str, Shape); 3] = [
     ("error", Shape::Error),
 ];
 
-/// What stands before every event of a stream, and is none itself.
+/// Keep-alive before every event of a stream; it does not count as an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeepAlive {
     Comment,
@@ -171,19 +171,19 @@ pub const KEEP_ALIVE: [(&str, KeepAlive); 4] = [
     ("blank", KeepAlive::Blank),
 ];
 
-/// Where the responses vendor's stream shows its items.
+/// The events in which the responses vendor's stream shows its items.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Items {
-    /// Begun, piece by piece, ended, and all of them in the terminal event.
+    /// Start event, pieces, end event, and all items in the terminal event.
     #[default]
     Usual,
-    /// Begun and ended, but without pieces.
+    /// Start and end events, but no pieces.
     Whole,
-    /// Only ended, in no event before.
+    /// End events only.
     Done,
-    /// In the terminal event only.
+    /// The terminal event only.
     Last,
-    /// As usual, but the terminal event lists none.
+    /// The usual events, but no items in the terminal event.
     Unlisted,
 }
 
@@ -195,17 +195,17 @@ pub const ITEMS: [(&str, Items); 5] = [
     ("unlisted", Items::Unlisted),
 ];
 
-/// How the responses vendor's stream says that it failed.
+/// The form of a failure in the responses vendor's stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ErrorForm {
-    /// An `error` event with its members at the top.
+    /// `error` event with its members at the top level.
     #[default]
     Flat,
-    /// An `error` event with an object in it.
+    /// `error` event with a nested object.
     Nested,
     /// `response.failed`.
     Failed,
-    /// An `error` event, then `response.failed`.
+    /// `error` event, then `response.failed`.
     Both,
 }
 

@@ -1,6 +1,6 @@
-//! The deltas of a stream and the message of a JSON answer, as the chat vendor words them.
+//! Encodes the deltas of a stream and the message of a JSON answer as the chat vendor does.
 //!
-//! It must not decide which deltas there are, nor in which order they come.
+//! It must not decide which deltas there are, or their order.
 
 use std::ops::Range;
 
@@ -58,7 +58,7 @@ impl Reply {
         format!(r#"{{"role":"assistant","content":{content}{calls},"refusal":null}}"#)
     }
 
-    /// A piece of text, of thinking or of a refusal.
+    /// A piece of a text, of thinking or of a refusal.
     pub(super) fn piece(&self, part: usize, range: Range<usize>) -> String {
         let piece = quote(&self.answer.parts[part].output()[range]);
         match &self.answer.parts[part] {
@@ -71,7 +71,7 @@ impl Reply {
         }
     }
 
-    /// Reasoning that only the vendor can read.
+    /// Reasoning that only the vendor can decode.
     pub(super) fn opaque(&self, part: usize) -> String {
         format!(r#"{{"reasoning_details":[{}]}}"#, self.opaque_detail(part))
     }
@@ -92,7 +92,7 @@ impl Reply {
         all.join(",")
     }
 
-    /// An entry of `tool_calls` in a stream: the one that opens the call, or a later one.
+    /// An entry of `tool_calls` in a stream: the first of its call, or a later one.
     pub(super) fn entry(
         &self,
         choice: usize,
@@ -119,7 +119,7 @@ impl Reply {
         )
     }
 
-    /// The name and the arguments of a call, or a range of them.
+    /// Name and arguments of a call, or a range of the arguments.
     pub(super) fn function(&self, call: usize, names: bool, args: Option<Range<usize>>) -> String {
         let Some(call) = self.answer.calls().nth(call) else {
             return "{}".to_owned();
@@ -149,7 +149,7 @@ impl Reply {
         }
     }
 
-    /// The reasoning of a JSON answer, as fields that follow others.
+    /// Reasoning of a JSON answer, as fields to append to others.
     fn reasoning(&self) -> String {
         let parts = self.answer.parts.iter().enumerate();
         let details: Vec<String> = parts

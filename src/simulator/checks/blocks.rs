@@ -1,6 +1,6 @@
-//! The messages vendor's checks of one block of a turn.
+//! The messages vendor's checks of a single block of a turn.
 //!
-//! It must not know the blocks around it (`turns.rs`, `pairing.rs`).
+//! It must not know the neighbouring blocks (`turns.rs`, `pairing.rs`).
 
 use serde_json::Value;
 
@@ -42,7 +42,7 @@ const RESULT_BLOCKS: [&str; 6] = [
     "browser_state",
 ];
 
-/// What the first bytes of an image say it is.
+/// Magic bytes of image formats.
 const MAGIC: [(&[u8], &str); 4] = [
     (b"\xff\xd8\xff", "image/jpeg"),
     (b"\x89PNG\r\n\x1a\n", "image/png"),

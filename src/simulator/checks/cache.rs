@@ -1,6 +1,6 @@
-//! The messages vendor's checks of cache marks: how many there are, and what they say.
+//! The messages vendor's checks of cache breakpoints: their number and their contents.
 //!
-//! It must not decide where a mark may stand: a block that bears none has no such field
+//! It must not decide which blocks may have one: blocks that may not have no such field
 //! (`blocks.rs`).
 
 use serde_json::Value;

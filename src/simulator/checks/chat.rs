@@ -1,7 +1,7 @@
-//! The chat vendor's checks of a whole request: its fields, limits, and what reasoning models
-//! refuse.
+//! The chat vendor's checks of a whole request: its fields, its limits, and parameters that
+//! reasoning models refuse.
 //!
-//! It must not look into messages (`chat_turns.rs`) or tools (`chat_tools.rs`).
+//! It must not examine messages (`chat_turns.rs`) or tools (`chat_tools.rs`).
 
 use serde_json::Value;
 
@@ -48,7 +48,7 @@ const FIELDS: [&str; 37] = [
     "verbosity",
     "web_search_options",
 ];
-/// Longest of the strings by which a caller names its users and its caches.
+/// Maximum length of the strings by which a caller identifies its users and its caches.
 const LABEL_MAX: usize = 64;
 const STOPS_MAX: usize = 4;
 
@@ -124,7 +124,7 @@ pub fn empty_array(path: &str) -> Problem {
     Problem::of_param(text, path, Some("empty_array"))
 }
 
-/// Refuses members of `value` that are not among the known ones.
+/// Rejects members of `value` that are not in the list of known ones.
 pub fn only(path: &str, value: &Value, known: &[&str]) -> Result<(), Problem> {
     match unknown(value, known) {
         Some(name) => Err(unknown_parameter(&format!("{path}.{name}"))),
@@ -132,7 +132,7 @@ pub fn only(path: &str, value: &Value, known: &[&str]) -> Result<(), Problem> {
     }
 }
 
-/// Refuses a name that the vendor cannot call.
+/// Rejects an invalid function name.
 pub fn check_name(path: &str, name: &Value) -> Result<(), Problem> {
     let Some(name) = name.as_str() else {
         return Err(missing(path));
@@ -266,7 +266,7 @@ fn ranges(call: &Call<'_>) -> Result<(), Problem> {
     Ok(())
 }
 
-/// What reasoning models do not take.
+/// Rejects parameters that reasoning models do not accept.
 fn reasoning(call: &Call<'_>) -> Result<(), Problem> {
     let number = |name: &str| call.given(name).and_then(Value::as_f64);
     if number("temperature").is_some_and(|temperature| temperature != 1.0) {

@@ -1,13 +1,13 @@
-//! The chat vendor's checks of a JSON schema, and of one that the output is held to.
+//! The chat vendor's checks of JSON schemas, including strict schemas for structured output.
 //!
-//! It must not know whose schema it is: `of` says it, as the vendor names it.
+//! It must not know the use of the schema: `of` is its name in the vendor's error messages.
 
 use serde_json::Value;
 
 use super::list;
 use crate::simulator::errors::Problem;
 
-/// Keywords that a strict schema may not have.
+/// Keywords that a strict schema must not contain.
 const NOT_STRICT: [&str; 10] = [
     "allOf",
     "oneOf",
@@ -27,7 +27,7 @@ struct Check<'a> {
     strict: bool,
 }
 
-/// The schema must be one, of an object, whose members are told.
+/// Checks that the schema is valid, is an object schema, and defines its members.
 pub fn check(of: &str, param: &str, schema: &Value) -> Result<(), Problem> {
     Check {
         of,
@@ -37,7 +37,7 @@ pub fn check(of: &str, param: &str, schema: &Value) -> Result<(), Problem> {
     .top(schema)
 }
 
-/// It must also leave nothing open.
+/// Checks also that the schema is strict.
 pub fn check_strict(of: &str, param: &str, schema: &Value) -> Result<(), Problem> {
     Check {
         of,
@@ -158,7 +158,7 @@ fn is_of(schema: &Value, kind: &str) -> bool {
     schema["type"] == kind || list(&schema["type"]).iter().any(|listed| listed == kind)
 }
 
-/// The context as the vendor writes it: a tuple.
+/// Formats the context as the vendor does: as a tuple.
 fn place(context: &[String]) -> String {
     match context {
         [] => "()".to_owned(),

@@ -1,6 +1,6 @@
-//! The chat vendor's checks of tools and of the choice among them.
+//! The chat vendor's checks of tools and of `tool_choice`.
 //!
-//! It must not look at calls and results (`chat_turns.rs`).
+//! It must not examine calls and results (`chat_turns.rs`).
 
 use serde_json::Value;
 
@@ -59,7 +59,7 @@ pub fn check(call: &Call<'_>, model: ChatModel) -> Result<(), Problem> {
 fn check_tool(path: &str, tool: &Value) -> Result<(), Problem> {
     match tool["type"].as_str() {
         Some("function") => {
-            // Some agents that work with the vendor repeat the name here.
+            // Some agents that work with the vendor repeat the name at this level.
             only(path, tool, &["type", "function", "name"])?;
             match given(tool, "function") {
                 Some(function) => check_function(

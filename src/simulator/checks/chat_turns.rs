@@ -1,6 +1,6 @@
 //! The chat vendor's checks of messages: their fields, their parts, and that results follow calls.
 //!
-//! It must not look at the request around them (`chat.rs`).
+//! It must not examine the rest of the request (`chat.rs`).
 
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ use crate::simulator::errors::Problem;
 use crate::simulator::signature::decode;
 
 const ID_MAX: usize = 40;
-/// The last two are what SDKs and agents that work with the vendor send back with its answer.
+/// SDKs and agents that work with the vendor send the last two back with its answer.
 const ANSWER_FIELDS: [&str; 10] = [
     "role",
     "content",
@@ -75,7 +75,7 @@ fn answer(
     Ok(())
 }
 
-/// Refuses what stands at `index` if calls wait for their results there.
+/// Rejects the message at `index` if calls still need their results there.
 fn unanswered(index: usize, open: &[&str]) -> Result<(), Problem> {
     if open.is_empty() {
         return Ok(());

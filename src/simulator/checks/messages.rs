@@ -1,6 +1,6 @@
 //! The messages vendor's checks of a whole request: its fields, limits and sampling.
 //!
-//! It must not look into turns (`turns.rs`) or tools (`messages_tools.rs`).
+//! It must not examine turns (`turns.rs`) or tools (`messages_tools.rs`).
 
 use serde_json::Value;
 
@@ -73,7 +73,7 @@ pub fn extra_input(path: &str) -> Problem {
     refused(format!("{path}: Extra inputs are not permitted"))
 }
 
-/// Refuses members of `value` that are not among the known ones.
+/// Rejects members of `value` that are not in the list of known ones.
 pub fn only(path: &str, value: &Value, known: &[&str]) -> Result<(), Problem> {
     match unknown(value, known) {
         Some(name) => Err(extra_input(&format!("{path}.{name}"))),

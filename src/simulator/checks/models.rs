@@ -1,8 +1,8 @@
-//! What the simulated vendors' models accept, by the generation in their names.
+//! Capabilities of the simulated vendors' models, by the generation in their names.
 //!
-//! It must not refuse anything for a model whose name says no generation.
+//! It must not restrict a model whose name has no generation.
 
-/// Major and minor number of the model's generation; none if its name has none.
+/// Major and minor number of the model's generation; `None` if its name has none.
 pub fn generation(model: &str) -> Option<(u32, u32)> {
     let name = model
         .strip_prefix("claude-")
@@ -12,13 +12,13 @@ pub fn generation(model: &str) -> Option<(u32, u32)> {
     Some((major, numbers.next().unwrap_or(0)))
 }
 
-/// A number of a generation; eight digits are a date.
+/// A number of a generation; eight digits are a date instead.
 fn small(word: &str) -> Option<u32> {
     let digits = word.trim_end_matches(|character: char| character.is_ascii_alphabetic());
     digits.parse().ok().filter(|_| digits.len() <= 2)
 }
 
-/// Output tokens that the model can produce at most.
+/// Maximum number of output tokens of the model.
 pub fn output_max(model: &str) -> Option<u64> {
     match generation(model)? {
         _ if model.starts_with("claude-") => Some(64_000),
@@ -27,7 +27,7 @@ pub fn output_max(model: &str) -> Option<u64> {
     }
 }
 
-/// How a model of the messages vendor thinks, is steered and is sampled.
+/// Thinking, effort and sampling of a model of the messages vendor.
 #[derive(Clone, Copy, Debug)]
 pub struct MessagesModel {
     generation: Option<(u32, u32)>,
@@ -50,7 +50,7 @@ impl MessagesModel {
         self.generation.is_some_and(|own| own < generation)
     }
 
-    /// Temperature or top_p, but not both.
+    /// The model accepts temperature or top_p, but not both.
     pub fn samples_by_one(&self) -> bool {
         self.is_from((4, 1)) && self.is_before((4, 7))
     }
@@ -67,7 +67,7 @@ impl MessagesModel {
         self.is_before((4, 8))
     }
 
-    /// Whether this value of `thinking.type` is refused.
+    /// Whether the model refuses this value of `thinking.type`.
     pub fn refuses_thinking(&self, kind: &str) -> bool {
         match kind {
             "enabled" => self.is_from((4, 7)),
@@ -77,7 +77,7 @@ impl MessagesModel {
         }
     }
 
-    /// Efforts that the model takes; none if it takes any.
+    /// Efforts that the model accepts; `None` if it accepts all.
     pub fn efforts(&self) -> Option<&'static [&'static str]> {
         self.generation?;
         Some(match () {
@@ -89,7 +89,7 @@ impl MessagesModel {
     }
 }
 
-/// How a model of the chat vendor reasons.
+/// Reasoning of a model of the chat vendor.
 #[derive(Clone, Copy, Debug)]
 pub struct ChatModel {
     generation: Option<(u32, u32)>,
@@ -106,7 +106,7 @@ impl ChatModel {
         self.generation.is_some_and(|own| own >= (5, 0))
     }
 
-    /// Known, and known not to reason.
+    /// The model is known, and does not reason.
     pub fn never_reasons(&self) -> bool {
         self.generation.is_some() && !self.reasons()
     }
@@ -120,7 +120,8 @@ impl ChatModel {
         self.reasons() && !known.contains(&effort)
     }
 
-    /// Function tools only with effort `none`; the newest reason unless they are told not to.
+    /// The model accepts function tools only with effort `none`. The newest models reason by
+    /// default.
     pub fn refuses_tools(&self, effort: Option<&str>) -> bool {
         let from = |generation| self.generation.is_some_and(|own| own >= generation);
         match effort {

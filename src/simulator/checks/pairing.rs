@@ -1,7 +1,7 @@
-//! The messages vendor's checks that calls and results match: each call's result at the start of
-//! the very next message, and no other result anywhere.
+//! The messages vendor's checks that calls and results match: each call's result is at the start of
+//! the next message, and no other result is anywhere.
 //!
-//! It must not look at what a call or a result says (`blocks.rs`).
+//! It must not examine the contents of calls and results (`blocks.rs`).
 
 use std::collections::HashSet;
 
@@ -23,7 +23,7 @@ pub fn check(call: &Call<'_>, messages: &[Value]) -> Result<(), Problem> {
         }
     }
     let mut open: Vec<&str> = Vec::new();
-    // What a thread has kept is not in the request.
+    // The request does not contain what a thread has stored.
     let continues = call.body["thread"]["type"] == "continue";
     for (turn, message) in messages.iter().enumerate() {
         let leading = list(&message["content"])

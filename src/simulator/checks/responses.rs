@@ -1,7 +1,7 @@
-//! The responses vendor's checks of a whole request: its fields, limits, and what reasoning models
-//! refuse.
+//! The responses vendor's checks of a whole request: its fields, its limits, and parameters that
+//! reasoning models refuse.
 //!
-//! It must not look into items (`responses_items.rs`) or tools (`responses_tools.rs`).
+//! It must not examine items (`responses_items.rs`) or tools (`responses_tools.rs`).
 
 use serde_json::Value;
 

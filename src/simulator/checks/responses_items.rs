@@ -1,6 +1,6 @@
-//! The responses vendor's checks of input items, one by one: their fields and their parts.
+//! The responses vendor's checks of single input items: their fields and their parts.
 //!
-//! It must not look at the items around one (`responses_pairing.rs`).
+//! It must not examine the neighbouring items (`responses_pairing.rs`).
 
 use serde_json::Value;
 
@@ -12,8 +12,7 @@ use crate::simulator::signature::{Sealed, decode, is_ours};
 const CALL_ID_MAX: usize = 64;
 const IMAGE_TYPES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 const INPUTS: [&str; 3] = ["input_text", "input_image", "input_file"];
-/// Kinds of items that are taken as they come: what the vendor itself, or a client of its own,
-/// made.
+/// Types of items that are accepted unchecked: the vendor itself or its own client made them.
 const OTHERS: [&str; 16] = [
     "additional_tools",
     "agent_message",
@@ -291,7 +290,7 @@ fn call_id(path: &str, item: &Value) -> Result<(), Problem> {
     }
 }
 
-/// An id that this vendor cannot have given.
+/// Rejects an id that this vendor cannot have assigned.
 fn made_by_vendor(path: &str, item: &Value, prefix: &str) -> Result<(), Problem> {
     match item["id"].as_str() {
         Some(id) if !id.starts_with(prefix) => {

@@ -1,7 +1,7 @@
-//! The responses vendor's checks of how items belong together: calls and outputs, reasoning and
-//! what it led to.
+//! The responses vendor's checks that items match: calls with outputs, and reasoning with the items
+//! that follow it.
 //!
-//! It must not look at what is in an item (`responses_items.rs`).
+//! It must not examine the contents of items (`responses_items.rs`).
 
 use serde_json::Value;
 
@@ -56,7 +56,7 @@ fn outputs(items: &[Value]) -> Result<(), Problem> {
     }
 }
 
-/// Reasoning is worth something only before what it led to.
+/// Checks that reasoning is followed by the item that it led to.
 fn followed(reasoning: &Value, rest: &[Value]) -> Result<(), Problem> {
     let next = rest.iter().find(|item| item["type"] != "reasoning");
     let leads = next.is_some_and(|item| {
@@ -71,7 +71,8 @@ fn followed(reasoning: &Value, rest: &[Value]) -> Result<(), Problem> {
     )))
 }
 
-/// An item of the vendor's own that followed reasoning wants it back, if it is named.
+/// Checks that an item which followed reasoning, if it has the vendor's id, comes with that
+/// reasoning.
 fn thought_about(item: &Value, before: &[Value]) -> Result<(), Problem> {
     let Some(id) = item["id"].as_str().filter(|id| id.ends_with('r')) else {
         return Ok(());

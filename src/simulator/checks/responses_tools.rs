@@ -1,6 +1,6 @@
-//! The responses vendor's checks of tools and of the choice among them.
+//! The responses vendor's checks of tools and of `tool_choice`.
 //!
-//! It must not look at calls and results (`responses_pairing.rs`).
+//! It must not examine calls and results (`responses_pairing.rs`).
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use super::chat::{check_name, invalid, missing, only};
 use super::{Call, chat_schema, given, list};
 use crate::simulator::errors::Problem;
 
-/// Tools that the vendor, or the client by a form of its own, runs.
+/// Types of tools that the vendor runs, or that the client runs through a type of their own.
 const OTHERS: [&str; 12] = [
     "web_search",
     "web_search_preview",
@@ -96,7 +96,7 @@ fn check_tool(path: &str, tool: &Value) -> Result<(), Problem> {
 }
 
 fn check_function(path: &str, tool: &Value) -> Result<(), Problem> {
-    // The chat form, one level deeper, shows as this.
+    // This detects the chat form of a tool, which is one level deeper.
     check_name(&format!("{path}.name"), &tool["name"])?;
     only(path, tool, &FUNCTION_FIELDS)?;
     let Some(schema) = given(tool, "parameters") else {

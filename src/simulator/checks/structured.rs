@@ -1,6 +1,6 @@
-//! The messages vendor's checks of a schema that the output is held to.
+//! The messages vendor's checks of a schema for structured output.
 //!
-//! It must not check that the schema is one (`messages_tools.rs`).
+//! It must not check that the schema is valid (`messages_tools.rs`).
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use super::list;
 use super::messages::refused;
 use crate::simulator::errors::Problem;
 
-/// Keywords that no grammar is made of.
+/// Keywords that structured output does not support.
 const REFUSED: [&str; 14] = [
     "minimum",
     "maximum",

@@ -1,4 +1,4 @@
-//! What each vendor refuses, by one change to a request that it takes.
+//! Tests the vendors' checks: each case changes one thing in a request that the vendor accepts.
 
 mod chat;
 mod messages;
@@ -10,7 +10,7 @@ use super::Call;
 use crate::simulator::behaviour::Behaviour;
 use crate::simulator::errors::Vendor;
 
-/// What the vendor has against the request; nothing if it is empty.
+/// The vendor's error for the request; empty if it accepts the request.
 fn verdict(vendor: Vendor, body: &Value, marker: &str) -> String {
     let behaviour = Behaviour::read(&format!("[[sim {marker}]]")).unwrap();
     let model = body["model"].as_str().unwrap();
@@ -26,7 +26,7 @@ fn verdict(vendor: Vendor, body: &Value, marker: &str) -> String {
         .unwrap_or_default()
 }
 
-/// `base` with the members of `change`; null takes one away.
+/// `base` with the members of `change`; null removes a member.
 fn changed(base: &Value, change: &Value) -> Value {
     let mut body = base.clone();
     for (name, value) in change.as_object().unwrap() {
@@ -38,7 +38,7 @@ fn changed(base: &Value, change: &Value) -> Value {
     body
 }
 
-/// Each change alone must draw these words, or none if there are none.
+/// Checks that each change alone causes this error, or none if the text is empty.
 #[track_caller]
 fn check_all(vendor: Vendor, base: &Value, cases: &[(Value, &str)]) {
     for (change, words) in cases {

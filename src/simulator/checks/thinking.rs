@@ -1,6 +1,6 @@
-//! The messages vendor's checks of how the model is to think.
+//! The messages vendor's checks of the parameters for thinking.
 //!
-//! It must not look at thinking that has been done (`blocks.rs`, `turns.rs`).
+//! It must not examine thinking in the history (`blocks.rs`, `turns.rs`).
 
 use serde_json::Value;
 
@@ -60,7 +60,7 @@ pub fn check(call: &Call<'_>, model: MessagesModel) -> Result<(), Problem> {
     }
 }
 
-/// Whether the request wants manual thinking.
+/// Whether the request asks for manual thinking.
 pub fn is_manual(call: &Call<'_>) -> bool {
     call.body["thinking"]["type"] == "enabled"
 }
@@ -88,7 +88,7 @@ fn budget(call: &Call<'_>, thinking: &Value) -> Result<(), Problem> {
     Ok(())
 }
 
-/// What may not stand beside thinking.
+/// Rejects sampling parameters that are not allowed together with thinking.
 fn beside(call: &Call<'_>) -> Result<(), Problem> {
     let number = |name: &str| call.given(name).and_then(Value::as_f64);
     if number("temperature").is_some_and(|temperature| temperature != 1.0) {

@@ -1,6 +1,6 @@
-//! The messages vendor's checks of turns: their roles, their order, and how the last one ends.
+//! The messages vendor's checks of turns: their roles, their order, and the end of the last one.
 //!
-//! It must not look into blocks (`blocks.rs`), nor match calls with results (`pairing.rs`).
+//! It must not examine blocks (`blocks.rs`) or match calls with results (`pairing.rs`).
 
 use serde_json::Value;
 
@@ -84,7 +84,7 @@ fn check_turn(
     }
 }
 
-/// Refuses a text block without text. `place` is as the vendor names it.
+/// Rejects a text block without text. `place` is the vendor's name for its position.
 pub fn check_text(place: &str, block: &Value) -> Result<(), Problem> {
     let Some(text) = block["text"].as_str() else {
         return Err(refused(format!(
@@ -123,7 +123,7 @@ fn is_thinking(block: &Value) -> bool {
     block["type"] == "thinking" || block["type"] == "redacted_thinking"
 }
 
-/// Manual thinking wants the turn that it goes on with to start with what was thought.
+/// With manual thinking, the turn that the model continues must start with its thinking.
 fn check_manual(messages: &[Value]) -> Result<(), Problem> {
     let is_result = |message: &Value| {
         list(&message["content"])

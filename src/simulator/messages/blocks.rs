@@ -1,6 +1,7 @@
-//! The blocks of a message, as the messages vendor words them: whole, and at the start of a stream.
+//! Encodes the blocks of a message as the messages vendor does: complete, and at the start of a
+//! stream.
 //!
-//! It must not decide which blocks there are (`answer.rs`), nor in which order they come.
+//! It must not decide which blocks there are (`answer.rs`), or their order.
 
 use crate::simulator::behaviour::Calls;
 use crate::simulator::json::quote;
@@ -29,7 +30,7 @@ impl Reply {
         }
     }
 
-    /// The same before its deltas.
+    /// A block before its deltas.
     pub(super) fn empty_block(&self, index: usize) -> String {
         match (self.blocks[index], self.part(index)) {
             (Block::Part(_), Part::Thinking(_)) => self.thinking("", ""),
@@ -46,7 +47,7 @@ impl Reply {
         }
     }
 
-    /// The output of a block as far as it is shown.
+    /// The visible part of a block's output.
     pub(super) fn shown(&self, index: usize) -> &str {
         match self.part(index) {
             Part::Thinking(thought) if thought.omitted => "",
@@ -141,7 +142,7 @@ impl Reply {
         format!(r#""srvtoolu_{}{part:02}""#, self.serial)
     }
 
-    /// How many calls stand before the block.
+    /// Number of calls before the block.
     fn number(&self, index: usize) -> usize {
         (0..index)
             .filter(|before| matches!(self.part(*before), Part::Call(_)))

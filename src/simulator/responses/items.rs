@@ -1,7 +1,7 @@
-//! The items of a response, as the vendor words them: whole, at their beginning, and the events in
+//! Encodes the items of a response as the vendor does: complete, at their start, and the events in
 //! between.
 //!
-//! It must not decide which items there are (`answer.rs`), nor in which order their events come.
+//! It must not decide which items there are (`answer.rs`), or the order of their events.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use crate::simulator::signature::{Sealed, sign};
 use super::{Reply, Step};
 
 impl Reply {
-    /// An item as it stands at its end.
+    /// An item in its final state.
     pub(super) fn item(&self, item: usize) -> String {
         let (id, status) = (self.id(item), self.item_status(item));
         match &self.answer.parts[item] {
@@ -39,7 +39,7 @@ impl Reply {
         }
     }
 
-    /// An item before anything of it was told.
+    /// An item before any of its content.
     fn empty_item(&self, item: usize) -> String {
         let id = self.id(item);
         match &self.answer.parts[item] {
@@ -53,7 +53,7 @@ impl Reply {
         }
     }
 
-    /// One of the events between.
+    /// An event of an item.
     pub(super) fn item_event(&self, step: &Step, index: usize) -> Option<(String, String)> {
         let (name, item, fields) = match step {
             Step::Added(item) => {
@@ -259,7 +259,7 @@ impl Reply {
         )
     }
 
-    /// With what it came to, or as it begins.
+    /// A reasoning item: complete, or as it starts.
     fn reasoning(&self, item: usize, is_whole: bool) -> String {
         let count = if is_whole {
             self.summary(item).len()
@@ -287,7 +287,7 @@ impl Reply {
         )
     }
 
-    /// The parts of what is shown of a thought: a blank line is between them.
+    /// The parts of a summary, which a blank line separates.
     pub(super) fn summary(&self, item: usize) -> Vec<Range<usize>> {
         let Part::Thinking(thought) = &self.answer.parts[item] else {
             return Vec::new();
@@ -320,8 +320,8 @@ impl Reply {
         if is_cut { "incomplete" } else { "completed" }
     }
 
-    /// An item that was thought about before it was said has an `r` at its end: the vendor wants
-    /// both back, or neither.
+    /// The id of an item. If reasoning precedes the item, the id ends with an `r`: the vendor
+    /// expects both back, or neither.
     fn id(&self, item: usize) -> String {
         let parts = &self.answer.parts;
         let is_thought = |part: &Part| matches!(part, Part::Thinking(_) | Part::Redacted);

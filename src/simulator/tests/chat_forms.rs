@@ -1,4 +1,4 @@
-//! What the chat vendor says at a marker's wish, for translators to bear.
+//! Tests the forms of the chat vendor that markers select, which translators must handle.
 
 use serde_json::{Value, json};
 

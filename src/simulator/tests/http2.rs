@@ -1,6 +1,6 @@
-//! The simulator over TLS and HTTP/2: the same answers, broken in the ways that HTTP/2 has.
+//! Tests the simulator over TLS and HTTP/2: the same answers, with the faults that HTTP/2 allows.
 //!
-//! It must not repeat what the tests of HTTP/1.1 say about the answers.
+//! It must not repeat what the HTTP/1.1 tests check.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::simulator::{Fault, Options, Tls};
 
 const STREAMS_MAX: u32 = 7;
 
-/// A simulator that speaks TLS, and the authority of its certificate.
+/// A simulator with TLS, and the authority of its certificate.
 struct World {
     simulator: Simulator,
     dir: TempDir,
@@ -51,7 +51,8 @@ impl World {
 
     async fn handshake(&self, alpn: &[u8]) -> TlsStream<TcpStream> {
         let stream = self.simulator.connect().await;
-        // The files are made before the first connection is taken; a client may be faster.
+        // The files are created before the first connection is accepted, but a client may be
+        // faster.
         let authority = loop {
             if let Ok(authority) = CertificateDer::from_pem_file(self.dir.path().join("ca.pem")) {
                 break authority;
@@ -71,11 +72,11 @@ impl World {
             .unwrap()
     }
 
-    /// A connection; it ends with the second value.
+    /// Opens a connection; dropping the second value ends it.
     async fn connect(&self) -> (SendRequest<Bytes>, JoinSet<Result<(), h2::Error>>) {
         let stream = self.handshake(b"h2").await;
         let mut builder = h2::client::Builder::new();
-        // What is larger than this must be sent in turns.
+        // Larger data must be sent in several steps.
         builder
             .initial_window_size(65_535)
             .max_header_list_size(64 * 1024);
@@ -90,7 +91,7 @@ impl World {
     }
 }
 
-/// An answer as far as it came.
+/// An answer, as far as it was received.
 struct Answer {
     status: u16,
     body: Vec<u8>,
@@ -229,7 +230,7 @@ async fn an_answer_breaks_off_behind_all_that_was_sent_and_the_others_go_on() {
         ("cut=3", 3, Some(Reason::INTERNAL_ERROR)),
         ("cut=3 end=clean", 3, None),
         ("garbage=chunk", 1, Some(Reason::PROTOCOL_ERROR)),
-        // Ended, but shorter than its content-length: our own library finds that.
+        // Ended, but shorter than its content-length: the client library detects that.
         ("garbage=length", 12, Some(Reason::PROTOCOL_ERROR)),
     ] {
         let answer = ask(&mut client, true, &format!("[[sim events=9 {marker}]]")).await;
@@ -252,7 +253,7 @@ async fn an_answer_breaks_off_behind_all_that_was_sent_and_the_others_go_on() {
     assert!(!half.body.is_empty() && half.reason() == Some(Reason::INTERNAL_ERROR));
     assert_eq!(ask(&mut client, false, "hello").await.status, 200);
     assert_eq!(world.stats().await["connections_by_http"]["2"], 1);
-    // Such a header is too much for our own library, which says so and closes.
+    // This header is too large for the client library, which reports it and closes the connection.
     let too_large = chat(
         &mut client,
         None,
@@ -304,11 +305,12 @@ async fn a_client_that_resets_its_stream_or_closes_is_gone() {
             body(true, &format!("[[sim {marker}]]")).to_string(),
         );
         while world.stats().await["in_flight"] != 1 {}
-        // The library resets what nobody waits for.
+        // The library resets a stream when its answer is dropped.
         drop(answer);
         while world.stats().await["client_gone"] != gone {}
     }
-    // One that does not read is gone too, once it leaves: nothing of its answer can be sent.
+    // A client that does not read also counts as disconnected once it leaves: no more of its answer
+    // can be sent.
     let answer = chat(
         &mut client,
         None,
@@ -322,7 +324,7 @@ async fn a_client_that_resets_its_stream_or_closes_is_gone() {
     assert_eq!(world.stats().await["in_flight"], 0);
 }
 
-/// Frames by hand: our own library would not send them.
+/// Frames are written by hand: the client library would not send them.
 #[tokio::test]
 async fn what_every_server_of_http2_refuses_is_refused() {
     let world = World::start(None).await;
@@ -333,7 +335,7 @@ async fn what_every_server_of_http2_refuses_is_refused() {
         body(false, "hello").to_string(),
     );
     assert_eq!(read(other).await.status, 400);
-    // `:method: GET`, `:scheme: https`, `:path: /`, then literals that no table has.
+    // `:method: GET`, `:scheme: https`, `:path: /` from the static table, then literals.
     let literal = |name: &str, value: &str| {
         let (name, value) = (name.as_bytes(), value.as_bytes());
         [&[0, name.len() as u8], name, &[value.len() as u8], value].concat()
@@ -367,7 +369,7 @@ async fn what_every_server_of_http2_refuses_is_refused() {
         stream.write_all(&bytes).await.unwrap();
         let (answered, payload) = first_frame_of(&mut stream, &[headers, reset, go_away]).await;
         assert_eq!(answered, kind, "{what}");
-        // 12 is `:status: 400` in the table that everybody has.
+        // 12 is `:status: 400` in the static table.
         assert!(
             kind != headers || payload[0] == 0x80 | 12,
             "{what}: {payload:?}"
@@ -427,7 +429,7 @@ async fn a_certificate_is_made_once_and_its_key_is_private() {
     assert_eq!(key.permissions().mode() & 0o777, 0o600);
     assert!(crate::simulator::tls::acceptor(world.dir.path()).is_ok());
     assert_eq!(["ca.pem", "server.pem", "server-key.pem"].map(read), made);
-    // What lies in a directory already is not replaced.
+    // An existing file in a directory is not replaced.
     std::fs::remove_file(world.dir.path().join("ca.pem")).unwrap();
     let error = crate::simulator::tls::acceptor(world.dir.path())
         .err()

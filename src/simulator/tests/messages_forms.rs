@@ -1,4 +1,4 @@
-//! What the messages vendor says at a marker's wish, for translators to bear.
+//! Tests the forms of the messages vendor that markers select, which translators must handle.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use crate::simulator::Options;
 
 const EVERYTHING: &str = r#"blocks=[{"thinking":"hm"},{"text":"Let me see."},{"tool":"get","args":{"b":1,"a":[2]}},{"thinking":"and","omitted":true},{"redacted":true},{"search":"rust","hits":[{"url":"https://x.test/","title":"X"}]},{"text":"So.","citations":[{"url":"https://x.test/","cited":"s"}]},{"unknown":"dream"},{"tool":"put","id":"toolu_z"}]"#;
 
-/// The blocks that the deltas of a stream build.
+/// Assembles the blocks from the deltas of a stream.
 fn built(answer: &Answer) -> Vec<Value> {
     let mut blocks: Vec<Value> = Vec::new();
     let mut inputs: Vec<String> = Vec::new();
@@ -47,7 +47,7 @@ fn built(answer: &Answer) -> Vec<Value> {
     blocks
 }
 
-/// The data of the events of one type.
+/// Data of the events of one type.
 fn of_type(answer: &Answer, kind: &str) -> Vec<Value> {
     answer
         .events()
@@ -121,7 +121,7 @@ async fn every_kind_of_block_is_the_same_in_a_stream_and_in_whole() {
     assert_eq!(blocks[9]["id"], "toolu_z");
     assert_eq!(whole["stop_reason"], "tool_use");
     assert_eq!(whole["usage"]["server_tool_use"]["web_search_requests"], 1);
-    // The arguments stand as they were written.
+    // The arguments are unchanged.
     let whole = simulator
         .messages(false, &format!("[[sim {EVERYTHING}]]"))
         .await;

@@ -1,4 +1,4 @@
-//! What the responses vendor says, item by item and event by event, for translators to bear.
+//! Tests the items and events of the responses vendor, which translators must handle.
 
 use serde_json::{Value, json};
 
@@ -22,7 +22,7 @@ fn names(answer: &Answer) -> Vec<String> {
         .collect()
 }
 
-/// The last event's response.
+/// The response in the last event.
 fn response(answer: &Answer) -> Value {
     answer.events().last().unwrap()["response"].clone()
 }

@@ -1,4 +1,4 @@
-//! A client of bare sockets for the simulator's tests.
+//! A client on bare sockets for the simulator's tests.
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -7,13 +7,13 @@ use tokio::task::JoinSet;
 
 use crate::simulator::{Options, serve};
 
-/// A simulator on a free port; it ends with this value.
+/// A simulator on a free port; dropping this value stops it.
 pub struct Simulator {
     address: std::net::SocketAddr,
     _server: JoinSet<anyhow::Result<()>>,
 }
 
-/// An answer taken apart; `ended` says that the body was complete in its framing.
+/// A parsed answer; `ended`: the body was complete in its framing.
 pub struct Answer {
     pub status: u16,
     pub head: String,
@@ -59,7 +59,8 @@ impl Simulator {
             .await
     }
 
-    /// With reasoning shown and sealed, and a function and a custom tool on offer.
+    /// Requests a response with reasoning and its encrypted content, and offers a function and a
+    /// custom tool.
     pub async fn responses(&self, stream: bool, text: &str) -> Answer {
         let tools = json!([
             {"type": "function", "name": "get", "parameters": {"type": "object", "properties": {}}, "strict": false},
@@ -114,7 +115,7 @@ impl Answer {
         String::from_utf8(self.body.clone()).unwrap()
     }
 
-    /// The data of each event.
+    /// Data of each event.
     pub fn data(&self) -> Vec<String> {
         let text = self.text();
         text.lines()
@@ -133,7 +134,7 @@ impl Answer {
     }
 }
 
-/// Reads one answer; a body that breaks off is returned as far as it came.
+/// Reads one answer; if its body breaks off, returns what was received.
 pub async fn read_answer(stream: &mut TcpStream) -> Answer {
     let mut answer = Answer {
         status: 0,

@@ -1,30 +1,29 @@
-//! The audit log, as rows of `app.db`: one line per act in an administrator's name, each with the
-//! hash of the one before.
+//! The audit log, as rows of `app.db`: one line for each action of an administrator, with the hash
+//! of the previous line.
 //!
-//! A line is written in the transaction of the act it tells of, where the act is in this file.
-//! Lines are never changed or deleted (triggers), and `verify` shows where that was done all the
-//! same. Must not be handed a secret.
+//! If the action changes `app.db`, its line is written in the same transaction. Triggers forbid
+//! changing or deleting lines, and `verify` reports it if somebody did. Must not receive a secret.
 
 use super::{AppDb, first};
 use crate::store::StoreError;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use sha2::{Digest, Sha256};
 
-/// What is to be told of an act.
+/// An action for the audit log.
 #[derive(Debug, Clone, Copy)]
 pub struct Act<'a> {
     pub at_ms: i64,
     pub actor: &'a str,
     pub address: &'a str,
-    /// `account.suspend`
+    /// Name of the action, such as `account.suspend`.
     pub act: &'a str,
     pub object: &'a str,
-    /// JSON, or nothing.
+    /// JSON, or empty.
     pub before: &'a str,
     pub after: &'a str,
 }
 
-/// A line as it is stored.
+/// A line as stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditRow {
     pub seq: i64,
@@ -40,8 +39,8 @@ pub struct AuditRow {
 }
 
 impl AuditRow {
-    /// What the line's hash must be: of the hash before it, and of its members with the byte 1F
-    /// between them.
+    /// Computes the hash that the line must have: the hash of the previous line's hash and of the
+    /// line's fields, with the byte 1F between them.
     pub fn expected_hash(&self) -> [u8; 32] {
         let Self {
             seq,
@@ -75,7 +74,7 @@ impl AuditRow {
     }
 }
 
-/// Adds a line, in the transaction of what it tells of.
+/// Appends a line, in the transaction of the action it records.
 pub(super) fn append(transaction: &Transaction<'_>, act: &Act<'_>) -> rusqlite::Result<()> {
     let last: Option<(i64, Vec<u8>)> = transaction
         .query_row(
@@ -119,14 +118,14 @@ pub(super) fn append(transaction: &Transaction<'_>, act: &Act<'_>) -> rusqlite::
 }
 
 impl AppDb {
-    /// Adds a line of its own: of an act that is not in this file.
+    /// Appends a line in its own transaction, for an action that does not change `app.db`.
     pub fn append_audit(&self, act: &Act<'_>) -> Result<(), StoreError> {
         self.write("write a line of the audit log", |transaction| {
             append(transaction, act)
         })
     }
 
-    /// The newest first: at most `limit`, before the line `before`.
+    /// Returns at most `limit` lines before the line `before`, newest first.
     pub fn audit(&self, before: Option<i64>, limit: u32) -> Result<Vec<AuditRow>, StoreError> {
         self.read("read the audit log", |connection| {
             connection
@@ -139,7 +138,7 @@ impl AppDb {
         })
     }
 
-    /// Hands every line over, the oldest first.
+    /// Calls `each` for every line, oldest first.
     pub fn each_audit(&self, each: &mut dyn FnMut(AuditRow)) -> Result<(), StoreError> {
         self.read("read the audit log", |connection: &Connection| {
             let mut statement = connection.prepare(

@@ -1,15 +1,15 @@
-//! Keys in the order of their last changes, for whoever tells others of them.
+//! Keys in the order of their last changes, for the publisher of these changes.
 //!
-//! Must not see a key in the clear.
+//! Must not see a key in plain text.
 
 use super::AppDb;
 use crate::store::StoreError;
 use rusqlite::params;
 
-/// A key, or its account, has changed.
+/// A change of a key or of its account.
 #[derive(Debug, Clone)]
 pub struct KeyChange {
-    /// Where it stands among all changes.
+    /// Position among all changes.
     pub at: ChangeAt,
     pub hash: [u8; 32],
     pub account: String,
@@ -21,7 +21,7 @@ pub struct KeyChange {
     pub account_rates: String,
 }
 
-/// A place among the changes: revision and key.
+/// A position among the changes: revision and key.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ChangeAt {
     pub rev: i64,
@@ -29,11 +29,12 @@ pub struct ChangeAt {
 }
 
 impl AppDb {
-    /// The latest change of every key that changed after `after`, in order. Those revoked long ago
-    /// are among them: whoever was told that they are good must hear it once.
+    /// Returns the latest change of every key that changed after `after`, in order. Keys that were
+    /// revoked long ago are included: an edge that received them as valid must receive the
+    /// revocation once.
     ///
     /// # Errors
-    /// The store failed.
+    /// Returns an error if the database cannot be read.
     pub fn key_changes(&self, after: &ChangeAt, most: usize) -> Result<Vec<KeyChange>, StoreError> {
         self.read("look for changed keys", |connection| {
             connection

@@ -1,5 +1,5 @@
-//! Opening and ending accounts, and invitations, as rows of `app.db`: each one transaction that
-//! does all of it or nothing.
+//! Opening and closing accounts, and invitations, as rows of `app.db`: each is one transaction,
+//! which does all of it or nothing.
 //!
 //! Must not see a password or an invitation's code.
 
@@ -9,42 +9,42 @@ use crate::money::Micro;
 use crate::store::StoreError;
 use rusqlite::{OptionalExtension, Transaction, params};
 
-/// Under what an account may be opened.
+/// The conditions for opening an account.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Terms<'a> {
-    /// The hash of an invitation that is used up by it.
+    /// Hash of the invitation that the account uses up.
     pub invite: Option<&'a [u8; 32]>,
-    /// Refuse a mailbox that an account has already under another spelling.
+    /// Whether to refuse a mailbox that already has an account under another spelling.
     pub one_per_mailbox: bool,
-    /// What trials may be promised since a moment, this one with them.
+    /// Maximum amount of trial credits promised since a moment, this trial included.
     pub budget: Option<(Micro, i64)>,
-    /// The hash of the mailbox: where it had a trial, it gets no other.
+    /// Hash of the mailbox; it gets no second trial.
     pub past_trial: Option<&'a [u8; 32]>,
     pub told: Option<Act<'a>>,
 }
 
-/// What became of opening an account.
+/// The result of opening an account.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Opened {
     Done,
-    /// Done, but the mailbox had its trial before.
+    /// The account is open, but the mailbox had a trial before, so it gets no other.
     WithoutTrial,
     EmailTaken,
-    /// No such invitation, or it is used or over.
+    /// There is no such invitation, or it is used or expired.
     NoInvite,
     BudgetSpent,
 }
 
-/// What became of closing an account, for a time or for ever.
+/// The result of suspending or deleting an account.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Closed {
     Done,
     NoAccount,
-    /// Nobody else could act as an operator then, or sign in as one.
+    /// Nobody else could then act as an administrator, or sign in as one.
     LastAdministrator,
 }
 
-/// An invitation as it is stored, without its hash's secret: the code.
+/// An invitation as stored: its hash, without its secret code.
 #[derive(Debug, Clone)]
 pub struct InviteRow {
     pub hash: [u8; 32],
@@ -56,7 +56,7 @@ pub struct InviteRow {
 }
 
 impl AppDb {
-    /// Opens an account. Nothing is written where it is refused.
+    /// Opens an account. Writes nothing if it refuses.
     pub fn insert_account(
         &self,
         row: &AccountRow,
@@ -98,7 +98,7 @@ impl AppDb {
         })
     }
 
-    /// What the hashes of mailboxes are keyed with.
+    /// Returns the key of the mailbox hashes.
     pub fn past_trial_key(&self) -> Result<[u8; 32], StoreError> {
         self.read("read the key of past trials", |connection| {
             connection
@@ -107,8 +107,9 @@ impl AppDb {
         })
     }
 
-    /// Ends an account for ever: its keys, its sessions, its sign-in. Its e-mail becomes
-    /// `pseudonym` and is free again; where it had a trial, `mailbox` (a hash) is kept.
+    /// Closes an account permanently: revokes its keys, ends its sessions and its sign-in. Replaces
+    /// its e-mail by `pseudonym`, so that the address is free again. Keeps `mailbox` (a hash) if
+    /// the account had a trial.
     pub fn delete_account(
         &self,
         id: &str,
@@ -140,7 +141,7 @@ impl AppDb {
                 "UPDATE api_key SET status = 'revoked', revoked_at_ms = ?2 WHERE account = ?1 AND status <> 'revoked'",
                 params![id, now_ms],
             )?;
-            // A name is whatever its holder wrote.
+            // Its holder may have put anything into a key's name.
             transaction.execute("UPDATE api_key SET name = '(deleted)' WHERE account = ?1", [id])?;
             transaction.execute("DELETE FROM session WHERE account = ?1", [id])?;
             audit::append(transaction, told)?;
@@ -148,7 +149,7 @@ impl AppDb {
         })
     }
 
-    /// Closes an account's doors until they are opened again.
+    /// Suspends an account until it is activated again.
     pub fn suspend_account(&self, id: &str, told: &Act<'_>) -> Result<Closed, StoreError> {
         self.write("suspend an account", |transaction| {
             if is_last_administrator(transaction, id)? {
@@ -164,7 +165,7 @@ impl AppDb {
         })
     }
 
-    /// Accounts whose id or e-mail begins with `prefix`, in the order of their ids: at most
+    /// Returns accounts whose id or e-mail begins with `prefix`, in the order of their ids: at most
     /// `limit`, after `after`.
     pub fn accounts_like(
         &self,
@@ -173,8 +174,8 @@ impl AppDb {
         limit: u32,
     ) -> Result<Vec<AccountRow>, StoreError> {
         self.read("find accounts", |connection| {
-            // Prefixes as ranges, which the two indexes serve; U+10FFFF sorts behind whatever a
-            // name may have.
+            // Searches prefixes as ranges, which the two indexes support. U+10FFFF sorts after
+            // every other character.
             let last = format!("{prefix}\u{10ffff}");
             connection
                 .prepare_cached(&format!(
@@ -189,7 +190,7 @@ impl AppDb {
         })
     }
 
-    /// Keeps invitations, unless more than `most` would be open then.
+    /// Inserts invitations, unless more than `most` would then be open.
     pub fn insert_invites(
         &self,
         rows: &[InviteRow],
@@ -217,8 +218,7 @@ impl AppDb {
         })
     }
 
-    /// Withdraws the open invitation whose hash begins with `start`. False where there is no such
-    /// one.
+    /// Revokes the open invitation whose hash begins with `start`. Returns false if there is none.
     pub fn withdraw_invite(
         &self,
         start: &[u8; 8],
@@ -238,14 +238,15 @@ impl AppDb {
         })
     }
 
-    /// Invitations, the newest first; `before`: those behind the one whose hash begins so.
+    /// Returns invitations, newest first. With `before`: those after the invitation whose hash
+    /// begins with it.
     pub fn invites(
         &self,
         before: Option<&[u8; 8]>,
         limit: u32,
     ) -> Result<Vec<InviteRow>, StoreError> {
         self.read("list invitations", |connection| {
-            // Those that were made at once are of one time.
+            // Invitations created together have the same time.
             let place: Option<(i64, Vec<u8>)> = match before {
                 None => Some((i64::MAX, Vec::new())),
                 Some(start) => connection
@@ -274,13 +275,14 @@ impl AppDb {
     }
 }
 
-/// The last hash that begins so: what begins so is a range, which the primary key serves.
+/// Returns the highest hash with this prefix: hashes with a prefix are a range, which the primary
+/// key supports.
 fn last_with(start: &[u8; 8]) -> Vec<u8> {
     [&start[..], &[0xff; 24]].concat()
 }
 
-/// Whether the account is an administrator's and no other active one is left who can do as much:
-/// who has no password cannot sign in, and so stands in for nobody who can.
+/// Returns true if the account is an administrator's and no other active account has the same
+/// rights. An account without a password cannot sign in, so it cannot replace one that can.
 fn is_last_administrator(transaction: &Transaction<'_>, id: &str) -> rusqlite::Result<bool> {
     transaction.query_row(
         "SELECT EXISTS(
@@ -303,8 +305,8 @@ fn had_trial(transaction: &Transaction<'_>, terms: &Terms<'_>) -> rusqlite::Resu
     )
 }
 
-/// Why an account is not opened. The invitation is judged first: who has none learns nothing of
-/// e-mails.
+/// Returns why an account is not opened. Checks the invitation first: a caller without one learns
+/// nothing about e-mails.
 fn refused(
     transaction: &Transaction<'_>,
     row: &AccountRow,

@@ -1,35 +1,35 @@
 //! Dashboard sessions, as rows of `app.db`, each under the hash of its token.
 //!
-//! Whether a session is still good is decided here, in the query, from the times passed in. Must
-//! not see a token.
+//! The query decides whether a session is still valid, from the times it receives. Must not see a
+//! token.
 
 use super::audit::{self, Act};
 use super::{AppDb, first};
 use crate::store::StoreError;
 use rusqlite::{OptionalExtension, params};
 
-/// How long sessions last, in ms.
+/// Lifetime of sessions, in ms.
 #[derive(Debug, Clone, Copy)]
 pub struct Lifetime {
-    /// Since its last use.
+    /// Time since the last use.
     pub idle_ms: i64,
-    /// Since sign-in.
+    /// Time since sign-in.
     pub absolute_ms: i64,
 }
 
-/// A session that begins.
+/// A new session.
 #[derive(Debug, Clone, Copy)]
 pub struct SessionRow<'a> {
     pub hash: &'a [u8; 32],
     pub account: &'a str,
     pub created_at_ms: i64,
-    /// When the password was last typed.
+    /// Time at which the password was last entered.
     pub confirmed_at_ms: i64,
     pub address: &'a str,
     pub browser: &'a str,
 }
 
-/// What a request learns of its session.
+/// The session data that a request needs.
 #[derive(Debug, Clone)]
 pub struct SessionFound {
     pub account: String,
@@ -48,8 +48,8 @@ pub struct SessionListed {
 }
 
 impl AppDb {
-    /// Inserts a session, and deletes the dead ones of everybody and the oldest of this account
-    /// past `most`.
+    /// Inserts a session. Deletes all expired sessions, and this account's oldest ones above
+    /// `most`.
     pub fn insert_session(
         &self,
         row: &SessionRow<'_>,
@@ -72,7 +72,7 @@ impl AppDb {
         })
     }
 
-    /// A live session.
+    /// Returns a session if it is valid.
     pub fn session(
         &self,
         hash: &[u8; 32],
@@ -118,7 +118,7 @@ impl AppDb {
         })
     }
 
-    /// The live sessions of an account, the last used first.
+    /// Returns the valid sessions of an account, last used first.
     pub fn sessions(
         &self,
         account: &str,
@@ -152,7 +152,7 @@ impl AppDb {
         })
     }
 
-    /// Ends the sessions of an account but the one with the hash `but`; says how many there were.
+    /// Ends all sessions of an account except the one with the hash `but`. Returns their number.
     pub fn end_other_sessions(&self, account: &str, but: &[u8; 32]) -> Result<usize, StoreError> {
         self.write("end an account's other sessions", |transaction| {
             transaction.execute(
@@ -162,7 +162,7 @@ impl AppDb {
         })
     }
 
-    /// Ends one session of an account, by the first bytes of its hash.
+    /// Ends one session of an account, found by the first bytes of its hash.
     pub fn end_session_of(&self, account: &str, start: &[u8]) -> Result<bool, StoreError> {
         self.write("end one session", |transaction| {
             let rows = transaction.execute(
@@ -177,7 +177,7 @@ impl AppDb {
         })
     }
 
-    /// Writes down that the session's holder has just typed the password.
+    /// Records that the session's holder has just entered the password.
     pub fn confirm_session(&self, hash: &[u8; 32], now_ms: i64) -> Result<(), StoreError> {
         self.write("confirm a session", |transaction| {
             let sql =
@@ -186,8 +186,8 @@ impl AppDb {
         })
     }
 
-    /// Gives an account a new password, and ends all its sessions, in one step.
-    /// Returns whether there is such an account.
+    /// Sets an account's new password and ends all its sessions, in one step. Returns false if
+    /// there is no such account.
     pub fn replace_password(
         &self,
         account: &str,
@@ -206,14 +206,14 @@ impl AppDb {
         })
     }
 
-    /// Ends every session of an account; says how many there were.
+    /// Ends every session of an account. Returns their number.
     pub fn end_sessions(&self, account: &str) -> Result<usize, StoreError> {
         self.write("end an account's sessions", |transaction| {
             transaction.execute("DELETE FROM session WHERE account = ?1", [account])
         })
     }
 
-    /// Deletes the dead sessions of everybody; says how many there were.
+    /// Deletes all expired sessions. Returns their number.
     pub fn purge_sessions(&self, now_ms: i64, lifetime: Lifetime) -> Result<usize, StoreError> {
         self.write("purge dead sessions", |transaction| {
             transaction.execute(

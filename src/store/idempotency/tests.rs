@@ -1,4 +1,4 @@
-//! The rows under idempotency keys, with time passed in.
+//! The rows under idempotency keys, with times as parameters.
 
 use super::*;
 
@@ -133,7 +133,7 @@ fn a_freed_key_is_as_if_never_used_and_a_spent_one_has_nothing_to_give() {
         kept: None,
     };
     assert_eq!(db.begin(&ask("k", &two, "req_3"), NOW).unwrap(), spent);
-    // A request whose key went to another while it was not looked at changes nothing.
+    // A request that lost its key to another one in the meantime changes nothing.
     db.done("req_1", Some(&answer("late")), NOW + DAY).unwrap();
     assert_eq!((rows(&db, "asked"), rows(&db, "answer")), (1, 0));
 }
@@ -151,7 +151,7 @@ fn a_key_is_forgotten_when_its_time_is_over_and_not_a_moment_before() {
         db.begin(&ask("k", &one, "req_2"), NOW + DAY - 1).unwrap(),
         Found::Done { kept: Some(_), .. }
     ));
-    // Also where nobody has cleaned up.
+    // Also if nobody has removed expired rows.
     assert_eq!(
         db.begin(&ask("k", &two, "req_2"), NOW + DAY).unwrap(),
         Found::Nothing

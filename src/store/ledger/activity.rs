@@ -1,9 +1,8 @@
-//! What account holders look their spending up by: ends of requests by filter, sums by the hour and
-//! by conversation.
+//! The queries behind an account holder's spending pages: ends of requests by filter, totals by
+//! hour and by conversation.
 //!
-//! The sums stand beside the entries and move in the transaction that enters a debit, so no page
-//! adds a ledger up. Every question is answered by an index of its account. Must not price
-//! anything.
+//! The totals are stored next to the entries and change in the transaction that enters a debit, so
+//! no page sums up a ledger. An index of the account serves every query. Must not price anything.
 
 #[cfg(test)]
 mod tests;
@@ -16,38 +15,38 @@ use std::collections::BTreeMap;
 
 pub const HOUR_MS: i64 = 3_600_000;
 
-/// What is counted of one response, of each class: a vendor that tells nonsense must not make the
-/// sums overflow, which SQLite would refuse.
+/// Maximum number of tokens counted per class of one response. A vendor's nonsense counter must not
+/// overflow the totals, which SQLite would refuse.
 pub(super) const TOKENS_COUNTED_MAX: u64 = 1 << 40;
 
-/// What a sum of tokens stops at, and one of credits (in µc).
+/// Limit of a total of tokens. `MAX_CREDITS_SUM` is the limit of a total of credits (in µc).
 pub(super) const TOKENS_SUM_MAX: i64 = 1 << 62;
 pub(super) const CREDITS_SUM_MAX: i64 = 9_007_199_254_740_991;
 
-/// Entries that are searched for implausible usage: there is no index of it.
+/// Number of entries to search for implausible usage, which has no index.
 const SEARCHED_ENTRIES: u32 = 50_000;
 
-/// Which ends of requests to list: those that fit every member that is given.
+/// Which ends of requests to list: those that match all given fields.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
     pub model: Option<String>,
     pub key_id: Option<String>,
     pub outcome: Option<Outcome>,
     pub conversation: Option<String>,
-    /// From this moment on, ms since 1970.
+    /// Start of the period, inclusive, in ms since 1970.
     pub from_ms: Option<i64>,
-    /// Up to this moment and without it.
+    /// End of the period, exclusive.
     pub to_ms: Option<i64>,
 }
 
-/// A row's place in the order of time; a page goes on below the last one of the page before.
+/// A row's position in the order of time. A page begins below the last row of the previous page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     pub at_ms: i64,
     pub seq: i64,
 }
 
-/// What was debited, added up. Input counts every class of it.
+/// A total of debits. Input includes every class of input tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sum {
     pub responses: u64,
@@ -66,7 +65,7 @@ pub struct Spent {
     pub sum: Sum,
 }
 
-/// A conversation's debits; a response is a turn.
+/// A conversation's debits; each response is a turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conversation {
     pub id: String,
@@ -87,7 +86,7 @@ impl Sum {
         }
     }
 
-    /// Responses, input, cache reads and output, as SQLite counts.
+    /// Responses, input, cache reads and output, as SQLite integers.
     fn counts(self) -> [i64; 4] {
         [self.responses, self.input, self.cache_read, self.output]
             .map(|count| i64::try_from(count).unwrap_or(i64::MAX))
@@ -95,10 +94,10 @@ impl Sum {
 }
 
 impl Ledger {
-    /// Ends of requests, the latest first, below `before`.
+    /// Returns ends of requests below `before`, latest first.
     ///
     /// # Errors
-    /// The ledger cannot be read.
+    /// Returns an error if the ledger cannot be read.
     pub fn endings(
         &self,
         account: &str,
@@ -115,11 +114,11 @@ impl Ledger {
         })
     }
 
-    /// Debits of any account whose vendor counted more than the request can use, the latest first:
-    /// of the last [`SEARCHED_ENTRIES`] entries at most `limit`.
+    /// Returns debits of any account whose vendor counted more than the request can use, latest
+    /// first: at most `limit` of the last [`MAX_SEARCHED_ENTRIES`] entries.
     ///
     /// # Errors
-    /// The ledger cannot be read.
+    /// Returns an error if the ledger cannot be read.
     pub fn implausible(&self, limit: u32) -> Result<Vec<Entry>, StoreError> {
         let sql = format!(
             "SELECT {COLUMNS} FROM entry WHERE seq > (SELECT max(seq) FROM entry) - ?1 AND kind = 'debit'
@@ -133,10 +132,10 @@ impl Ledger {
         })
     }
 
-    /// The position of the account's last end of a request; 0 where there is none.
+    /// Returns the position of the account's last end of a request; 0 if there is none.
     ///
     /// # Errors
-    /// The ledger cannot be read.
+    /// Returns an error if the ledger cannot be read.
     pub fn last_ending(&self, account: &str) -> Result<i64, StoreError> {
         let last = self.read("look for an account's last response", |connection| {
             connection
@@ -147,10 +146,10 @@ impl Ledger {
         Ok(last.unwrap_or(0))
     }
 
-    /// What was debited from the hour `from` on, in order of the hours.
+    /// Returns the debits from the hour `from_hour` on, in order of the hours.
     ///
     /// # Errors
-    /// The ledger cannot be read.
+    /// Returns an error if the ledger cannot be read.
     pub fn spent(&self, account: &str, from_hour: i64) -> Result<Vec<Spent>, StoreError> {
         self.read("add up an account's debits", |connection| {
             connection
@@ -160,11 +159,11 @@ impl Ledger {
         })
     }
 
-    /// Conversations, the one that was spoken in last first, below `before`: when that was, and
-    /// whose.
+    /// Returns conversations, the most recently used first. `before` is the time and the id of the
+    /// previous page's last one.
     ///
     /// # Errors
-    /// The ledger cannot be read.
+    /// Returns an error if the ledger cannot be read.
     pub fn conversations(
         &self,
         account: &str,
@@ -180,10 +179,10 @@ impl Ledger {
         })
     }
 
-    /// One conversation; `None` where the account has no such one.
+    /// Returns one conversation; `None` if the account does not have it.
     ///
     /// # Errors
-    /// The ledger cannot be read.
+    /// Returns an error if the ledger cannot be read.
     pub fn conversation(
         &self,
         account: &str,
@@ -197,10 +196,10 @@ impl Ledger {
         })
     }
 
-    /// What the account's trial began with.
+    /// Returns the initial credits of the account's trial.
     ///
     /// # Errors
-    /// The ledger cannot be read.
+    /// Returns an error if the ledger cannot be read.
     pub fn trial_granted(&self, account: &str) -> Result<Option<Micro>, StoreError> {
         self.read("read a trial's credit", |connection| {
             connection
@@ -226,8 +225,8 @@ const CONVERSATION: &str =
 
 const TRIAL: &str = "SELECT d_trial FROM entry WHERE kind = 'trial' AND ref = ?1";
 
-/// The question, with a term for every member of the filter that is given: each shape has its
-/// index.
+/// Builds the query, with a term for every given field of the filter: each form of the query has
+/// its index.
 fn endings_sql(
     account: &str,
     filter: &Filter,
@@ -242,7 +241,7 @@ fn endings_sql(
         from_ms,
         to_ms,
     } = filter;
-    // Everything before a moment is everything below that moment's first place.
+    // All rows before a moment are the rows below that moment's first position.
     let end = to_ms.map(|at_ms| Place {
         at_ms,
         seq: i64::MIN,
@@ -266,7 +265,7 @@ fn endings_sql(
         sql.push_str(&format!(" AND {column} = ?"));
         values.push(Box::new(value.clone()));
     }
-    // What an index leaves out, the question must leave out in the same words.
+    // To use a partial index, the query must repeat the index's condition in the same words.
     if outcome.is_some_and(|outcome| outcome != Outcome::Completed) {
         sql.push_str(" AND outcome <> 'completed'");
     }
@@ -283,7 +282,7 @@ fn endings_sql(
     (sql, values)
 }
 
-/// What debits add to the sums, added up before it is written.
+/// Changes of the aggregates by debits, summed up before they are written.
 #[derive(Default)]
 pub(super) struct Sums<'a> {
     /// By account, hour and model.
@@ -299,7 +298,7 @@ struct Turns {
 }
 
 impl<'a> Sums<'a> {
-    /// Counts a debit of `credits`.
+    /// Adds a debit of `credits`.
     pub(super) fn count(&mut self, ending: &'a Ending, credits: Micro) {
         if ending.kind() != "debit" {
             return;
@@ -340,7 +339,7 @@ impl<'a> Sums<'a> {
         turns.sum = turns.sum.plus(one);
     }
 
-    /// Adds it all to the sums, in the transaction that enters the debits.
+    /// Adds the changes to the aggregates, in the transaction that enters the debits.
     pub(super) fn write(self, transaction: &Transaction<'_>) -> rusqlite::Result<()> {
         for ((account, hour, model), sum) in &self.hours {
             let [responses, input, cache_read, output] = sum.counts();

@@ -1,11 +1,11 @@
-//! The ledger's anchor: a file beside `ledger.db` that names the last entry that was committed.
+//! The ledger's anchor: a file next to `ledger.db` that names the last committed entry.
 //!
-//! Written after each commit that adds entries, before the commit is reported as done; never
-//! synced, for the ledger is synced before it. So after any crash the anchor is at most behind: its
-//! entry is in the ledger. Where it is not, the ledger is an older or another one. The ledger
-//! itself knows since when it has one (table `anchored`): the first is on disk before that row is,
-//! so an anchor that is missing or empty beside such a ledger was lost. Must not be read back into
-//! the ledger.
+//! It is written after each commit that adds entries, before the commit is reported as successful.
+//! It is never synced, because the ledger is synced before it. So after any crash the anchor can
+//! only be behind: its entry is in the ledger. If the entry is not there, the ledger is an older or
+//! a different one. The ledger records since when it has an anchor (table `anchored`). The first
+//! anchor is on disk before that row, so an anchor that is missing or empty next to such a ledger
+//! was lost. Must not be read back into the ledger.
 
 use super::{Ledger, batch};
 use crate::clock;
@@ -20,10 +20,10 @@ use std::path::Path;
 
 pub const FILE: &str = "ledger.anchor";
 const HASH_BYTES: usize = 32;
-/// Longer than the one line.
+/// More bytes than the file's one line has.
 const READ_MAX: usize = 256;
 
-/// An entry's place in the chain. 0 and zeroes: before the first one.
+/// Position of an entry in the chain, with its hash. 0 and zeroes: before the first entry.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Head {
     pub seq: i64,
@@ -31,7 +31,7 @@ pub struct Head {
 }
 
 impl Head {
-    /// Of an empty ledger.
+    /// Returns the head of an empty ledger.
     pub fn none() -> Self {
         Self {
             seq: 0,
@@ -58,7 +58,7 @@ impl fmt::Debug for Head {
     }
 }
 
-/// Why a ledger is not the one that its anchor knows.
+/// Why a ledger does not match its anchor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
     /// There is no anchor, although the ledger has entries.
@@ -70,7 +70,7 @@ pub enum Fault {
         anchor: Head,
         ledger: Head,
     },
-    /// The ledger has another entry in the place of the anchor's.
+    /// The ledger has a different entry at the anchor's position.
     Other {
         anchor: Head,
         ledger: Head,
@@ -104,19 +104,21 @@ impl fmt::Display for Fault {
 
 pub struct Anchor(File);
 
-/// What the file says.
+/// Content of the anchor file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Named {
     Nothing,
-    /// The file is there, and has no byte.
+    /// The file exists and is empty.
     Empty,
     Garbage,
     Head(Head),
 }
 
 impl Anchor {
+    /// Opens the anchor in `dir`; creates it if it does not exist.
+    ///
     /// # Errors
-    /// The file cannot be made or opened.
+    /// Returns an error if the file cannot be created or opened.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
         let mut options = OpenOptions::new();
         let file = options
@@ -130,7 +132,7 @@ impl Anchor {
             .map_err(|source| StoreError::io("open the ledger's anchor", source))
     }
 
-    /// Names `head`. Where that fails, what it said before stands, which is not wrong.
+    /// Writes `head`. If that fails, the previous content remains, which is behind but not wrong.
     pub fn write(&self, head: &Head) {
         if let Err(error) = self.0.write_all_at(line(head).as_bytes(), 0) {
             METRICS.ledger_error("anchor");
@@ -139,7 +141,7 @@ impl Anchor {
     }
 }
 
-/// When the anchor in `dir` was last written, ms since 1970; 0 where that is not known.
+/// Returns when the anchor in `dir` was last written, in ms since 1970; 0 if unknown.
 pub(super) fn written_ms(dir: &Path) -> i64 {
     let since = std::fs::metadata(dir.join(FILE))
         .and_then(|metadata| metadata.modified())
@@ -150,10 +152,10 @@ pub(super) fn written_ms(dir: &Path) -> i64 {
         .unwrap_or_default()
 }
 
-/// What the anchor in `dir` says.
+/// Reads the anchor in `dir`.
 ///
 /// # Errors
-/// It cannot be read.
+/// Returns an error if the file cannot be read.
 pub fn read(dir: &Path) -> Result<Named, StoreError> {
     let bytes = match std::fs::read(dir.join(FILE)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Named::Nothing),
@@ -166,10 +168,10 @@ pub fn read(dir: &Path) -> Result<Named, StoreError> {
     })
 }
 
-/// Copies the anchor of `from` to the new folder `to`, where it can be read.
+/// Copies the anchor of `from` to the new folder `to`, if it has valid content.
 ///
 /// # Errors
-/// It cannot be read or written.
+/// Returns an error if a file cannot be read or written.
 pub fn copy(from: &Path, to: &Path) -> Result<(), StoreError> {
     if let Named::Head(head) = read(from)? {
         let copy = Anchor::open(to)?;
@@ -207,18 +209,18 @@ fn hex(bytes: &[u8]) -> String {
         .fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
-/// How far a ledger is believed that is opened.
+/// How strictly the opened ledger must match its anchor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Trust {
-    /// It must be the one that the anchor names.
+    /// The ledger must match its anchor.
     Anchored,
-    /// Whatever it is: it is looked at, and the anchor stays as it is.
+    /// The ledger is opened for reading whether or not it matches; the anchor does not change.
     Any,
-    /// Whatever it is: the anchor names it from here on.
+    /// The ledger need not match; the anchor names this ledger from now on.
     Accepted,
 }
 
-/// Judges the ledger behind `connection` by what its anchor `named` before it was read.
+/// Checks the ledger behind `connection` against its anchor, which was read before the ledger.
 pub(super) fn judge(connection: &Connection, named: Named) -> rusqlite::Result<Option<Fault>> {
     let ledger = head(connection)?;
     let anchor = match named {
@@ -246,7 +248,7 @@ pub(super) fn judge(connection: &Connection, named: Named) -> rusqlite::Result<O
 }
 
 impl Fault {
-    /// What an operator can do about it.
+    /// Returns the advice for the operator.
     fn remedy(&self) -> &'static str {
         match self {
             Self::Missing | Self::Empty | Self::Unreadable => {
@@ -259,7 +261,7 @@ impl Fault {
     }
 }
 
-/// Opens the anchor of the ledger behind `connection`; none for one that is only looked at.
+/// Opens the anchor of the ledger behind `connection`; `None` for a ledger opened only for reading.
 pub(super) fn begin(
     dir: &Path,
     connection: &Connection,
@@ -272,7 +274,7 @@ pub(super) fn begin(
     let sql = |source| StoreError::sqlite("compare the ledger with its anchor", source);
     let mut fault = judge(connection, named).map_err(sql)?;
     if fault == Some(Fault::Missing) {
-        // Another process may have made both since it was looked for.
+        // Another process may have created both since the first read.
         fault = judge(connection, read(dir)?).map_err(sql)?;
     }
     match &fault {
@@ -293,15 +295,15 @@ pub(super) fn begin(
     Ok(Some(anchor))
 }
 
-/// The ledger had an anchor before.
+/// Returns true if the ledger has had an anchor before.
 fn is_anchored(connection: &Connection) -> rusqlite::Result<bool> {
     connection.query_row("SELECT EXISTS (SELECT 1 FROM anchored)", [], |row| {
         row.get(0)
     })
 }
 
-/// Makes the anchor where none can be read, and has the ledger remember that there is one. Under
-/// the ledger's lock: of several processes that begin at one time, one makes it.
+/// Creates the anchor if there is no valid one, and records in the ledger that it has one. Runs
+/// under the ledger's lock: if several processes start at the same time, one creates it.
 fn establish(dir: &Path, connection: &Connection) -> Result<(), StoreError> {
     let sql = |source| StoreError::sqlite("begin the ledger's anchor", source);
     let is_there = || Ok::<_, StoreError>(matches!(read(dir)?, Named::Head(_)));
@@ -319,7 +321,7 @@ fn establish(dir: &Path, connection: &Connection) -> Result<(), StoreError> {
     transaction.commit().map_err(sql)
 }
 
-/// Puts a whole anchor in the place of none, or of one that cannot be read; on disk once this
+/// Creates a complete anchor where there is none or an unreadable one; it is on disk when this
 /// returns.
 fn create(dir: &Path, head: &Head) -> io::Result<()> {
     let path = dir.join(format!("{FILE}.new"));
@@ -346,27 +348,28 @@ fn head(connection: &Connection) -> rusqlite::Result<Head> {
 }
 
 impl Ledger {
-    /// As [`Ledger::open`], without asking whether it is the one that its anchor names: for whoever
-    /// only looks.
+    /// Opens the ledger like [`Ledger::open`], without the check against its anchor, for reading
+    /// only.
     ///
     /// # Errors
-    /// The file cannot be opened or migrated.
+    /// Returns an error if the file cannot be opened or migrated.
     pub fn open_to_audit(dir: &Path) -> Result<Self, StoreError> {
         Self::open_as(dir, Trust::Any)
     }
 
-    /// Has the anchor name the ledger in `dir` as it is: a backup was restored on purpose.
+    /// Sets the anchor to the current ledger in `dir`, after an operator has restored a backup on
+    /// purpose.
     ///
     /// # Errors
-    /// As [`Ledger::open`].
+    /// Returns an error if the ledger cannot be opened; see [`Ledger::open`].
     pub fn accept(dir: &Path) -> Result<(), StoreError> {
         Self::open_as(dir, Trust::Accepted).map(drop)
     }
 
-    /// Why this is not the ledger that the anchor in `dir` names, if so.
+    /// Returns why the ledger does not match the anchor in `dir`, if so.
     ///
     /// # Errors
-    /// One of the two cannot be read.
+    /// Returns an error if one of the two cannot be read.
     pub fn anchor_fault(&self, dir: &Path) -> Result<Option<Fault>, StoreError> {
         let named = read(dir)?;
         self.read("compare the ledger with its anchor", |connection| {
@@ -374,8 +377,8 @@ impl Ledger {
         })
     }
 
-    /// Commits what may have added entries, then names the last of them; `between` is for a process
-    /// that is to die there.
+    /// Commits a transaction that may have added entries, then writes the last one to the anchor.
+    /// `between` lets a test end the process between these steps.
     pub(super) fn commit(
         &self,
         transaction: Transaction<'_>,
@@ -390,11 +393,11 @@ impl Ledger {
         Ok(())
     }
 
-    /// The latest moment that the ledger knows of, ms since 1970: of its last entry, or of the
-    /// anchor as it was found.
+    /// Returns the latest time that the ledger knows of, in ms since 1970: the time of its last
+    /// entry, or of the anchor when it was opened.
     ///
     /// # Errors
-    /// The ledger cannot be read.
+    /// Returns an error if the ledger cannot be read.
     pub fn last_known_ms(&self) -> Result<Option<i64>, StoreError> {
         let entered = self.read("look at the ledger's last entry", |connection| {
             connection
@@ -408,10 +411,10 @@ impl Ledger {
         Ok(entered.max((self.anchored_ms > 0).then_some(self.anchored_ms)))
     }
 
-    /// Writes the anchor again, so that its time says that the ledger was in use.
+    /// Writes the anchor again, so that its file time shows that the ledger was in use.
     ///
     /// # Errors
-    /// The ledger cannot be read.
+    /// Returns an error if the ledger cannot be read.
     pub fn renew_anchor(&self) -> Result<(), StoreError> {
         let writer = self.writer();
         let head = head(&writer)
@@ -525,7 +528,7 @@ mod tests {
         let behind = fs::read(dir.path().join(FILE)).unwrap();
         grant(&ledger, "second");
         drop(ledger);
-        // Died between the commit and the anchor.
+        // The process ended between the commit and the write of the anchor.
         fs::write(dir.path().join(FILE), behind).unwrap();
         grant(&opened(dir.path()), "third");
         let third = Head {
@@ -609,7 +612,8 @@ mod tests {
             is_anchored(&ledger.writer()).unwrap(),
             "from now on it is missed"
         );
-        // One without entries, whose anchor was made and not written: as a version before left it.
+        // A ledger without entries, whose anchor was created but not written, as an older version
+        // left it.
         let new = tempfile::tempdir().unwrap();
         let ledger = opened(new.path());
         ledger.writer().execute("DELETE FROM anchored", []).unwrap();
@@ -631,7 +635,7 @@ mod tests {
         let ledger = opened(dir.path());
         assert_eq!(ledger.anchor_fault(dir.path()).unwrap(), None);
         let last = ledger.entries_after(5, 1).unwrap().remove(0);
-        // The last who wrote may have committed before another did.
+        // The last writer of the anchor may have committed before another process did.
         let Named::Head(head) = read(dir.path()).unwrap() else {
             panic!("no anchor")
         };

@@ -1,10 +1,10 @@
-//! Endings of requests, entered together: an entry each, and everything that is added up once for
-//! all of them.
+//! Endings of requests, entered together: one entry for each, and one update of each total for all
+//! of them.
 //!
 //! Under load a commit has many endings of few accounts and keys. So a row that each of them would
-//! move (a balance, what a key has spent, a sum that pages read) is read once and written once.
-//! Whoever begins a batch must close it in the same transaction, and write nothing else to the
-//! ledger in between. Must not decide what an ending costs.
+//! change (a balance, a key's spending, an aggregate for pages) is read once and written once. A
+//! caller that begins a batch must write it in the same transaction, and must write nothing else to
+//! the ledger in between. Must not decide what an ending costs.
 
 use super::{COLUMNS, Ending, Entry, activity, balances, entry_hash, key};
 use crate::money::{Micro, Parts};
@@ -13,14 +13,14 @@ use std::collections::BTreeMap;
 
 pub(super) struct Batch<'a> {
     transaction: &'a Transaction<'a>,
-    /// The ledger's last entry: what the next one is chained to.
+    /// The ledger's last entry, which the next one is chained to.
     last: (i64, Vec<u8>),
     accounts: BTreeMap<&'a str, Balance>,
     keys: key::Spending<'a>,
     sums: activity::Sums<'a>,
 }
 
-/// An account's balance, after what was entered.
+/// An account's balance after the endings so far.
 #[derive(Clone, Copy)]
 struct Balance {
     parts: Parts,
@@ -38,9 +38,9 @@ impl<'a> Batch<'a> {
         })
     }
 
-    /// Enters one ending; false where the request had ended before. The balance is the last word: a
-    /// bucket that lacks credit is helped out by the other, and what both together cannot bear
-    /// becomes a write-off, whatever the process that settled believed.
+    /// Enters one ending; returns false if the request had ended before. The balance decides,
+    /// whatever the process that settled the request assumed: if one bucket lacks credits, the
+    /// other covers the rest, and the part that both cannot cover becomes a write-off.
     pub(super) fn end(&mut self, ending: &'a Ending, detail: String) -> rusqlite::Result<bool> {
         let had = self.balance(&ending.account)?;
         let taken = Parts {
@@ -105,7 +105,7 @@ impl<'a> Batch<'a> {
         Ok(parts)
     }
 
-    /// Writes what was added up.
+    /// Writes the totals.
     pub(super) fn close(self) -> rusqlite::Result<()> {
         for (account, balance) in &self.accounts {
             if balance.is_changed {
@@ -117,10 +117,11 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// A request ends once: the unique indexes tell, and the one look into them is the writing itself.
+/// A request ends once. The insert itself checks that, by the unique indexes.
 const IF_NEW: &str = " ON CONFLICT DO NOTHING";
 
-/// Chains `entry` to the last one, stores it, and moves the account's balance to what it says.
+/// Chains `entry` to the last one, stores it, and sets the account's balance to the one in the
+/// entry.
 pub(super) fn append(transaction: &Transaction<'_>, mut entry: Entry) -> rusqlite::Result<()> {
     let (seq, hash) = last(transaction)?;
     (entry.seq, entry.prev) = (seq + 1, hash);
@@ -231,7 +232,7 @@ mod tests {
         }
     }
 
-    /// Every row of every table that an ending moves.
+    /// Returns every row of every table that an ending changes.
     fn rows(dir: &Path) -> Vec<String> {
         let connection = rusqlite::Connection::open(dir.join("ledger.db")).unwrap();
         let tables = [
@@ -277,13 +278,13 @@ mod tests {
                 } else {
                     Outcome::Completed
                 };
-                // Some come late, and some an hour later; the first account has nothing left half
-                // way.
+                // Some endings are late, and some an hour later. The first account's credits are
+                // used up half way.
                 let at_ms = NOW + [0, 3_600_000, -2 * DAY_MS][number % 3];
                 ending(number, account, at_ms, outcome)
             })
             .collect();
-        // A request that has ended in this very commit.
+        // A request that has already ended in this same commit.
         endings.push(Ending {
             paid: Micro::new(1),
             ..endings[1].clone()

@@ -1,10 +1,10 @@
-//! Credit that is set aside by others than the process that admits: rows that it reads in the same
-//! snapshot as a balance.
+//! Claims: credits reserved by processes other than the one that admits requests. The admitting
+//! process reads these rows in the same snapshot as a balance.
 //!
-//! One process admits requests, and holds in memory (`billing/holds.rs`). A command that is about
-//! to take, and a gateway that drains after it has handed over, claim here instead; what the one
-//! that admits has held they learn of its mirror (`store/holds.rs`). Must not decide who may have
-//! what.
+//! One process admits requests, and holds credits in memory (`billing/holds.rs`). Two kinds of
+//! process claim credits here instead: a command that is about to debit, and a gateway that drains
+//! after it has handed over. They read the admitting process's holds from its mirror
+//! (`store/holds.rs`). Must not decide which account gets how much.
 
 use super::{Account, Ledger, account_row};
 use crate::money::Parts;
@@ -13,8 +13,8 @@ use crate::store::sqlite;
 use rusqlite::{OptionalExtension, Transaction, params};
 use std::sync::atomic::Ordering;
 
-/// What the process that admits holds of an account, and what it has settled since it began, as it
-/// tells.
+/// Credits of an account that the admitting process holds, and that it has settled since it began,
+/// as it reports them.
 #[derive(Debug, Clone)]
 pub struct Claim {
     pub boot: String,
@@ -23,16 +23,16 @@ pub struct Claim {
 }
 
 impl Ledger {
-    /// This process has handed over: what it holds is claimed here.
+    /// Returns true if this process has handed over; its holds are claims here.
     pub fn is_guest(&self) -> bool {
         self.guest.load(Ordering::Acquire)
     }
 
-    /// Turns all that a process holds into claims, as one step; from then on it is a guest. Whoever
-    /// calls this sees to it that nothing is held or resolved meanwhile.
+    /// Turns all holds of a process into claims, in one step; from then on the process has handed
+    /// over. The caller makes sure that nothing is held or settled meanwhile.
     ///
     /// # Errors
-    /// The ledger cannot be written; nothing has changed then.
+    /// Returns an error if the ledger cannot be written; then nothing has changed.
     pub fn hand_over(&self, boot: &str, held: &[(String, Claim)]) -> Result<(), StoreError> {
         let sql = |source| StoreError::sqlite("hand the holds over", source);
         let mut writer = self.writer();
@@ -47,13 +47,13 @@ impl Ledger {
         Ok(())
     }
 
-    /// Claims for `boot` what `decide` makes of the account as it stands, all claims and `told`
-    /// (what the process that admits last told) counted as claimed. From then on that process
-    /// admits nothing against it.
+    /// Claims for the instance the credits that `decide` returns for the current account. The
+    /// account includes all claims, and `told` (the last report of the admitting process) counts as
+    /// claimed. From then on that process admits no request against the claimed credits.
     ///
     /// # Errors
-    /// `decide` refused, the account is not open, or the ledger cannot be read or written; nothing
-    /// is claimed then.
+    /// Returns an error if `decide` refuses, if the account is not open, or if the ledger cannot be
+    /// read or written; then nothing is claimed.
     pub fn set_aside<E: From<StoreError>>(
         &self,
         boot: &str,
@@ -70,10 +70,10 @@ impl Ledger {
         Ok(parts)
     }
 
-    /// Whether the account bears all that is claimed and held of it, by the same counting.
+    /// Returns true if the account covers all its claims and holds, counted in the same way.
     ///
     /// # Errors
-    /// The ledger cannot be read.
+    /// Returns an error if the ledger cannot be read.
     pub fn bears_claims(&self, account: &str, told: &[Claim]) -> Result<bool, StoreError> {
         let sql = |source| StoreError::sqlite("read the claims on an account", source);
         let mut writer = self.writer();
@@ -82,10 +82,10 @@ impl Ledger {
         Ok(row.paid >= row.claimed_paid && row.trial >= row.claimed_trial)
     }
 
-    /// Gives a claim back, or a part of it.
+    /// Releases a claim or a part of it.
     ///
     /// # Errors
-    /// The ledger cannot be written.
+    /// Returns an error if the ledger cannot be written.
     pub fn release_claim(&self, boot: &str, account: &str, parts: Parts) -> Result<(), StoreError> {
         let sql = |source| StoreError::sqlite("release a claim", source);
         let mut writer = self.writer();
@@ -94,10 +94,10 @@ impl Ledger {
         transaction.commit().map_err(sql)
     }
 
-    /// Boots that have claimed at some time and are not forgotten.
+    /// Returns the ids of instances with claims, past or present, that are not forgotten.
     ///
     /// # Errors
-    /// The ledger cannot be read.
+    /// Returns an error if the ledger cannot be read.
     pub fn claimants(&self) -> Result<Vec<String>, StoreError> {
         self.read("look for claims", |connection| {
             connection
@@ -108,7 +108,7 @@ impl Ledger {
     }
 }
 
-/// The account with all that others claim of it.
+/// Returns the account with all claims of other processes.
 fn standing(
     transaction: &Transaction<'_>,
     account: &str,
@@ -136,8 +136,8 @@ fn standing(
     Ok(row)
 }
 
-/// What is settled and still on its way to the ledger. What the mirror has not yet heard of being
-/// settled may be applied already: nothing is on its way then.
+/// Returns the settled credits that the ledger has not entered yet. The ledger can be ahead of the
+/// mirror: then the result is zero.
 pub(super) fn outstanding(
     transaction: &Transaction<'_>,
     account: &str,
@@ -155,7 +155,7 @@ pub(super) fn outstanding(
     Ok(claim.settled.minus(applied.unwrap_or_default()).or_zero())
 }
 
-/// All that boots other than `boot` claim of the account.
+/// Returns all credits of the account that other instances have claimed.
 pub(super) fn claimed_by_others(
     transaction: &Transaction<'_>,
     account: &str,

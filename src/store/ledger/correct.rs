@@ -1,9 +1,9 @@
-//! What an operator posts: grants, top-ups, refunds of a debit, adjustments. Each counts once by
-//! its own reference.
+//! Changes that an operator posts: grants, top-ups, refunds of a debit, adjustments. Each counts
+//! once by its own reference.
 //!
-//! The same reference again with the same content changes nothing; with other content it is
-//! refused, because one of the two would be lost. Every check stands in the transaction that posts.
-//! Must not change an entry: a mistake is corrected by another one.
+//! The same reference with the same content changes nothing. With different content it is refused,
+//! because one of the two changes would be lost. Every check runs in the transaction that posts.
+//! Must not change an entry: another entry corrects a mistake.
 
 use super::claim::{self, Claim};
 use super::{COLUMNS, Entry, Ledger, append, balances, entry};
@@ -13,15 +13,15 @@ use crate::store::sqlite;
 use rusqlite::{OptionalExtension, Transaction, params};
 use serde::{Deserialize, Serialize};
 
-/// What became of a post.
+/// The result of a posting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Posted {
     pub account: String,
-    /// False where the reference had been counted before: nothing was changed.
+    /// False if the reference had been posted before; then nothing was changed.
     pub is_new: bool,
-    /// What the reference changed the balance by, now or then.
+    /// Change of the balance by this reference, now or earlier.
     pub change: Micro,
-    /// What the account has after it all, lapsed trial credit included.
+    /// Balance of the account afterwards, expired trial credits included.
     pub balance: Micro,
 }
 
@@ -31,18 +31,18 @@ pub struct Change<'a> {
     pub kind: ChangeKind<'a>,
     pub reference: &'a str,
     pub account: &'a str,
-    /// Negative takes.
+    /// Amount to credit; a negative amount is a debit.
     pub amount: Micro,
-    /// The administrator's account that posts it; `None`: the command line.
+    /// Account of the administrator who posts the change; `None` for the command line.
     pub actor: Option<&'a str>,
     pub at_ms: i64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChangeKind<'a> {
-    /// Credit that was given.
+    /// Credits that were given.
     Grant,
-    /// Credit that was bought.
+    /// Credits that were bought.
     TopUp,
     Adjust {
         reason: &'a str,
@@ -50,7 +50,7 @@ pub enum ChangeKind<'a> {
 }
 
 impl ChangeKind<'_> {
-    /// The kind of the entry.
+    /// Returns the kind of the entry.
     pub fn name(self) -> &'static str {
         match self {
             Self::Grant => "grant",
@@ -78,33 +78,35 @@ impl Change<'_> {
 pub struct Refund<'a> {
     pub reference: &'a str,
     pub request_id: &'a str,
-    /// `None`: what has not been refunded yet.
+    /// Amount to refund; `None` refunds the rest of the debit.
     pub amount: Option<Micro>,
-    /// As in [`Change`].
+    /// Account of the administrator who posts the refund; `None` for the command line.
     pub actor: Option<&'a str>,
     pub at_ms: i64,
 }
 
-/// The detail of an entry that an operator posted.
+/// Detail of an entry that an operator posted.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct PostedDetail {
-    /// On every refund: whose debit is given back.
+    /// On every refund: the request whose debit is refunded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
     /// On every adjustment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The administrator's account that posted it, where it was not the command line.
+    /// Account of the administrator who posted the change; `None` for the command line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub actor: Option<String>,
-    /// On a trial's grant: when the trial ends, ms since 1970.
+    /// On a trial's grant: the end of the trial, in ms since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trial_ends_at_ms: Option<i64>,
 }
 
 impl PostedDetail {
+    /// Parses the detail of an entry.
+    ///
     /// # Errors
-    /// The text is no such detail.
+    /// Returns an error if the text is not a valid detail.
     pub fn read(text: &str) -> Result<Self, serde_json::Error> {
         if text.is_empty() {
             Ok(Self::default())
@@ -128,7 +130,7 @@ impl PostedDetail {
             .map_err(|error| StoreError::Unusable(format!("write an entry's detail: {error}")))
     }
 
-    /// The same was asked for, by whomever.
+    /// Returns true if the request and the reason are the same; the actor can differ.
     fn is_same(&self, entry: &Entry) -> bool {
         Self::read(&entry.detail).is_ok_and(|known| {
             (known.request_id, known.reason) == (self.request_id.clone(), self.reason.clone())
@@ -137,12 +139,13 @@ impl PostedDetail {
 }
 
 impl Ledger {
-    /// Gives back what a debit took, or a part of it; all refunds of a debit together never pass
-    /// it. What the paid credit bore comes back first; what the trial bore comes back to a trial
-    /// that runs, and as paid credit after it: in a trial that is over it would be gone at once.
+    /// Refunds a debit or a part of it; all refunds of a debit together never exceed it. The part
+    /// paid from paid credits comes back first. The part paid from the trial returns to a running
+    /// trial, and as paid credits after its end, because they would expire at once in a trial that
+    /// is over.
     ///
     /// # Errors
-    /// The rules forbid it, or the ledger cannot be written.
+    /// Returns an error if the rules forbid the refund, or if the ledger cannot be written.
     pub fn refund(&self, refund: &Refund<'_>) -> Result<Posted, StoreError> {
         let sql = |source| StoreError::sqlite("refund a debit", source);
         self.correct(sql, |transaction| {
@@ -175,10 +178,10 @@ impl Ledger {
         })
     }
 
-    /// The reference has been counted for a post of its kind.
+    /// Returns true if the reference has been posted for a change of its kind.
     ///
     /// # Errors
-    /// The ledger cannot be read.
+    /// Returns an error if the ledger cannot be read.
     pub fn knows(&self, change: &Change<'_>) -> Result<bool, StoreError> {
         self.read("look for a reference", |connection| {
             connection
@@ -187,13 +190,13 @@ impl Ledger {
         })
     }
 
-    /// Grants, tops up, or adjusts. What is taken never touches what running processes hold nor
-    /// goes below zero: the paid credit bears it first, then a trial that runs. `told` is asked
-    /// inside the transaction, so that what it says and the balance are of one moment. What `boot`
-    /// has claimed of the account is given up with it.
+    /// Posts a grant, a top-up or an adjustment. A debit never uses credits that running processes
+    /// hold, and never goes below zero; it uses paid credits first, then a running trial. `told` is
+    /// called inside the transaction, so that its result and the balance are of one moment. A debit
+    /// also ends the instance's claims on the account.
     ///
     /// # Errors
-    /// The rules forbid it, or the ledger cannot be written.
+    /// Returns an error if the rules forbid the change, or if the ledger cannot be written.
     pub fn change(
         &self,
         change: &Change<'_>,
@@ -237,11 +240,11 @@ impl Ledger {
         })
     }
 
-    /// Adjusts by what a store that edges share has taken already.
+    /// Posts an adjustment that the shared store has already debited.
     ///
     /// # Errors
-    /// The reference was used for something else, or the ledger does not have that much yet, or
-    /// cannot be written.
+    /// Returns an error if the reference was used for something else, if the ledger does not have
+    /// that many credits yet, or if it cannot be written.
     pub fn take(&self, change: &Change<'_>, taken: Parts) -> Result<Posted, StoreError> {
         let sql = |source| StoreError::sqlite("change a balance", source);
         let Change {
@@ -258,7 +261,7 @@ impl Ledger {
                 return already(transaction, is_same, &known).map_err(sql)?;
             }
             let (paid, trial) = balances(transaction, account).optional().map_err(sql)?.unwrap_or_default();
-            // The store may have taken it from another bucket, having lost its last writes.
+            // A store that lost its last writes may have debited another bucket.
             let borne = taken.borne_by(Parts { paid, trial });
             if borne.total() < taken.total() {
                 let asked = taken.total();
@@ -298,7 +301,7 @@ fn find(
         .optional()
 }
 
-/// The answer to a reference that has been counted.
+/// Returns the result for a reference that has been posted before.
 fn already(
     transaction: &Transaction<'_>,
     is_same: bool,
@@ -325,7 +328,7 @@ fn already(
     }))
 }
 
-/// Posts `entry`, whose balances are yet to be filled in.
+/// Posts `entry` and fills in its balances.
 fn post(
     transaction: &Transaction<'_>,
     mut entry: Entry,
@@ -337,7 +340,7 @@ fn post(
     let (paid, trial) = known.ok_or_else(|| {
         StoreError::Unknown(format!("account {} is not in the ledger", entry.account))
     })?;
-    // Amounts are held within their bounds; here that would lose money unseen.
+    // Amounts saturate at their bounds; here that would lose money without notice.
     if paid.get().saturating_add(entry.d_paid.get()) > MICRO_MAX {
         let (largest, change) = (Micro::new(MICRO_MAX), entry.change());
         let message = format!(
@@ -358,7 +361,7 @@ fn post(
     })
 }
 
-/// What was refunded of a debit so far.
+/// Returns the total refunds of a debit so far.
 fn refunded(
     transaction: &Transaction<'_>,
     account: &str,
@@ -383,7 +386,8 @@ pub(super) fn trial_ends(
         .map(Option::flatten)
 }
 
-/// Of the account's buckets, what is neither held nor settled and still on its way here.
+/// Returns the credits of each bucket that are neither held nor settled and on their way to the
+/// ledger.
 fn free(
     transaction: &Transaction<'_>,
     account: &str,
@@ -409,10 +413,10 @@ fn free(
     .or_zero())
 }
 
-/// What of a taking falls on which bucket, of what is free in them.
+/// Splits a debit between the buckets of `free`.
 ///
 /// # Errors
-/// They do not bear it.
+/// Returns an error if they do not cover it.
 pub fn bear(change: &Change<'_>, free: Parts) -> Result<Parts, StoreError> {
     let asked = Micro::ZERO.minus(change.amount);
     let paid = asked.min(free.paid);

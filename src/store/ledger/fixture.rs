@@ -1,5 +1,5 @@
-//! The ending that tests begin with. What a test counts on it says itself: here is only what must
-//! be there.
+//! The ending that tests begin with. It has only the required fields; each test sets the values
+//! that it checks.
 
 use super::{Detail, Ending, Outcome};
 use crate::money::Micro;
@@ -7,7 +7,7 @@ use crate::protocol::Protocol;
 use crate::usage::Usage;
 
 impl Ending {
-    /// It used nothing and cost nothing.
+    /// An ending without usage and cost.
     pub(crate) fn in_test(request_id: &str, account: &str, at_ms: i64, outcome: Outcome) -> Self {
         Self {
             request_id: request_id.into(),

@@ -1,7 +1,7 @@
-//! What keys have spent, day by day: counted in the transaction that enters a debit, so that no
-//! admission adds entries up.
+//! Spending of API keys, by day. It is updated in the transaction that enters a debit, so that no
+//! admission sums up entries.
 //!
-//! Must not know what a key may spend.
+//! Must not know a key's spending limit.
 
 use super::{Ending, Ledger};
 use crate::billing::bounds;
@@ -13,21 +13,21 @@ use std::collections::BTreeMap;
 /// A key's spending as one snapshot.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KeySpend {
-    /// Since the day that was asked for.
+    /// Spending since the requested day.
     pub spent: Micro,
     pub total: Micro,
-    /// How much of the total the boot that was asked for has settled.
+    /// Part of the total that the requested instance has settled.
     pub applied: Micro,
-    /// When a request of the key last ended.
+    /// End of the key's last request.
     pub used_at_ms: Option<i64>,
 }
 
 impl Ledger {
-    /// What a key has spent from `first_day` on (days since 1970), and how much of it `boot` has
-    /// settled. A point read.
+    /// Returns a key's spending from `first_day` on (days since 1970), and the part of it that the
+    /// given instance has settled. A point read.
     ///
     /// # Errors
-    /// The ledger cannot be read.
+    /// Returns an error if the ledger cannot be read.
     pub fn key_spend(&self, key: &str, first_day: i64, boot: &str) -> Result<KeySpend, StoreError> {
         self.read("read a key's spending", |connection| {
             connection
@@ -47,11 +47,11 @@ impl Ledger {
 }
 
 impl Ledger {
-    /// What a key has spent from each of `first_days` on, and the ledger's last entry: as of one
-    /// moment.
+    /// Returns a key's spending from each of `first_days` on, and the ledger's last entry, as of
+    /// one moment.
     ///
     /// # Errors
-    /// The ledger cannot be read.
+    /// Returns an error if the ledger cannot be read.
     pub fn key_spend_as_of(
         &self,
         key: &str,
@@ -85,7 +85,7 @@ impl Ledger {
     }
 }
 
-/// What endings took, by key and day, added up before it is written.
+/// Debits of endings, summed up by key and day before they are written.
 #[derive(Default)]
 pub(super) struct Spending<'a>(BTreeMap<(&'a str, i64), Spent>);
 
@@ -96,8 +96,8 @@ struct Spent {
 }
 
 impl<'a> Spending<'a> {
-    /// Counts what was taken for an ending. One that comes late is counted on its own day, and so
-    /// on every day after it.
+    /// Adds the debit of an ending. A late ending counts on its own day, and so in the totals of
+    /// all later days.
     pub(super) fn count(&mut self, ending: &'a Ending, taken: Micro) {
         let spent = self
             .0
@@ -127,8 +127,8 @@ const COUNT: &str = "INSERT INTO key_spend (key, day, total, used_at)
 
 const COUNT_LATER: &str = "UPDATE key_spend SET total = total + ?3 WHERE key = ?1 AND day > ?2";
 
-/// What `boot` has settled, by account and by key, added up before it is counted as being in the
-/// ledger.
+/// Credits that an instance has settled, summed up by account and by key before they are written as
+/// applied.
 #[derive(Default)]
 pub(super) struct Applied<'a> {
     accounts: BTreeMap<&'a str, Parts>,

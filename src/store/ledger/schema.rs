@@ -1,5 +1,5 @@
-//! Whether `ledger.db` still has the triggers and indexes that protect it, and what it remembers of
-//! processes.
+//! Checks that `ledger.db` still has the triggers and indexes that protect it, and that its rows
+//! about processes are valid.
 //!
 //! Must not write.
 
@@ -9,17 +9,17 @@ use crate::store::sqlite;
 use rusqlite::Connection;
 use std::collections::BTreeMap;
 
-/// Tables by name alone: SQLite rewrites their text when they are renamed. Triggers and indexes by
-/// their text.
+/// Compares tables by name alone, since SQLite rewrites their text when they are renamed. Compares
+/// triggers and indexes by their text.
 const OBJECTS: &str =
     "SELECT type || ' ' || name, iif(type = 'table', '', ifnull(sql, '')) FROM sqlite_schema
   WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'";
 
 impl Ledger {
-    /// What differs from the schema that this program makes, one line each.
+    /// Returns the differences from the schema that this program creates, one line each.
     ///
     /// # Errors
-    /// The ledger cannot be read.
+    /// Returns an error if the ledger cannot be read.
     pub fn schema_faults(&self) -> Result<Vec<String>, StoreError> {
         let operation = "compare the ledger's schema";
         let sql = |source| StoreError::sqlite(operation, source);
@@ -40,11 +40,11 @@ impl Ledger {
             .collect())
     }
 
-    /// What is set aside or counted as applied in the name of processes that `known` does not have,
-    /// one line each.
+    /// Returns the claims and the applied endings of processes that are not in `known`, one line
+    /// each.
     ///
     /// # Errors
-    /// The ledger cannot be read.
+    /// Returns an error if the ledger cannot be read.
     pub fn strange_boots(&self, known: &[String]) -> Result<Vec<String>, StoreError> {
         let known = serde_json::to_string(known).unwrap_or_default();
         self.read("look for rows of unknown processes", |connection| {

@@ -1,7 +1,7 @@
-//! The ledger beside a store that many edges share: enters its events, and remembers how far that
-//! store was told.
+//! The ledger's side of the shared store: it enters the store's events, and remembers how far its
+//! entries were published to the store.
 //!
-//! Must not ask the store.
+//! Must not call the store.
 
 use super::{
     Batch, COLUMNS, Detail, Ending, Entry, LATE, Ledger, Post, account_row, detail, entry, post_in,
@@ -12,15 +12,16 @@ use crate::store::StoreError;
 use crate::store::sqlite;
 use rusqlite::{OptionalExtension, Row, Transaction, params};
 
-/// Marks that are kept: one a minute, so more than half a day.
+/// Maximum number of marks: one per minute, so more than half a day.
 const MARKS: i64 = 1_000;
 
-/// What the store has done and the ledger is to have.
+/// An event of the store that the ledger must enter.
 #[derive(Debug, Clone)]
 pub enum Done {
-    /// A request ended; at a price that the ledger may not have yet.
+    /// A request ended, at a price that the ledger may not have yet.
     Ended(Box<Ending>, Option<Box<Price>>),
-    /// The same, of which the store has taken nothing: what the ledger takes is to be posted there.
+    /// A request ended, but the store debited nothing. The ledger's debit must be posted to the
+    /// store.
     EndedLate(Box<Ending>, Option<Box<Price>>),
     Lapsed {
         account: String,
@@ -29,7 +30,7 @@ pub enum Done {
     },
 }
 
-/// Where a partition of the store was last found.
+/// The server and the epoch in which a partition of the store was last found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
     pub server: String,
@@ -38,12 +39,12 @@ pub struct Found {
 }
 
 impl Ledger {
-    /// Enters what the store has done, each once for ever, in one commit. Returns for each what the
-    /// ledger took for it, now or before; `None` where its account is not open, and nothing can be
+    /// Enters events of the store, each only once, in one commit. Returns for each the ledger's
+    /// debit, made now or earlier; `None` if its account is not open, so that nothing can be
     /// entered.
     ///
     /// # Errors
-    /// Nothing was entered.
+    /// Returns an error if the ledger cannot be written; nothing was entered.
     pub fn enter_shared(&self, done: &[Done]) -> Result<Vec<Option<Parts>>, StoreError> {
         let sql = |source| StoreError::sqlite("enter the shared store's events", source);
         let mut writer = self.writer();
@@ -57,10 +58,10 @@ impl Ledger {
         Ok(taken)
     }
 
-    /// The account and the ledger's last entry, as of one moment.
+    /// Returns the account and the ledger's last entry, as of one moment.
     ///
     /// # Errors
-    /// The ledger cannot be read.
+    /// Returns an error if the ledger cannot be read.
     pub fn account_as_of(
         &self,
         account: &str,
@@ -76,10 +77,10 @@ impl Ledger {
         })
     }
 
-    /// All accounts.
+    /// Returns the ids of all accounts.
     ///
     /// # Errors
-    /// The ledger cannot be read.
+    /// Returns an error if the ledger cannot be read.
     pub fn account_ids(&self) -> Result<Vec<String>, StoreError> {
         self.read("list the ledger's accounts", |connection| {
             connection
@@ -89,10 +90,10 @@ impl Ledger {
         })
     }
 
-    /// Entries after `seq`, in order.
+    /// Returns entries after `seq`, in order.
     ///
     /// # Errors
-    /// The ledger cannot be read.
+    /// Returns an error if the ledger cannot be read.
     pub fn entries_after(&self, seq: i64, most: u32) -> Result<Vec<Entry>, StoreError> {
         self.read("read the ledger's entries", |connection| {
             connection
@@ -104,10 +105,10 @@ impl Ledger {
         })
     }
 
-    /// The last entry that the store was told of.
+    /// Returns the last entry that was published to the store.
     ///
     /// # Errors
-    /// The ledger cannot be read.
+    /// Returns an error if the ledger cannot be read.
     pub fn pushed(&self) -> Result<i64, StoreError> {
         self.read("read how far the shared store was told", |connection| {
             connection
@@ -116,8 +117,10 @@ impl Ledger {
         })
     }
 
+    /// Records the last entry that was published to the store.
+    ///
     /// # Errors
-    /// The ledger cannot be written.
+    /// Returns an error if the ledger cannot be written.
     pub fn set_pushed(&self, seq: i64) -> Result<(), StoreError> {
         self.writer()
             .execute("UPDATE shared_pushed SET seq = ?1", [seq])
@@ -127,10 +130,10 @@ impl Ledger {
             })
     }
 
-    /// Where a partition was last found; `None` before the first time.
+    /// Returns where a partition was last found; `None` before the first time.
     ///
     /// # Errors
-    /// The ledger cannot be read.
+    /// Returns an error if the ledger cannot be read.
     pub fn found(&self, partition: u32) -> Result<Option<Found>, StoreError> {
         self.read("read where a partition was", |connection| {
             connection
@@ -148,10 +151,10 @@ impl Ledger {
         })
     }
 
-    /// Remembers where partitions were found.
+    /// Records where partitions were found.
     ///
     /// # Errors
-    /// The ledger cannot be written.
+    /// Returns an error if the ledger cannot be written.
     pub fn set_found(&self, found: &[(u32, Found)]) -> Result<(), StoreError> {
         let sql = |source| StoreError::sqlite("remember where a partition was", source);
         let mut writer = self.writer();
@@ -175,10 +178,10 @@ impl Ledger {
         transaction.commit().map_err(sql)
     }
 
-    /// Remembers how far the store was told at this moment.
+    /// Records how far the ledger was published to the store at this moment.
     ///
     /// # Errors
-    /// The ledger cannot be written.
+    /// Returns an error if the ledger cannot be written.
     pub fn set_mark(&self, at_ms: i64) -> Result<(), StoreError> {
         let sql = |source| StoreError::sqlite("remember how far the shared store was told", source);
         let mut writer = self.writer();
@@ -194,11 +197,11 @@ impl Ledger {
         transaction.commit().map_err(sql)
     }
 
-    /// The entry after which all is that the store was told of since `at_ms`. Before the first mark
-    /// it was told nothing, and nothing came from it.
+    /// Returns the entry after which all entries published since `at_ms` are. Before the first mark
+    /// nothing was published, and no events came from the store.
     ///
     /// # Errors
-    /// The ledger cannot be read.
+    /// Returns an error if the ledger cannot be read.
     pub fn mark(&self, at_ms: i64) -> Result<i64, StoreError> {
         self.read("read how far the shared store was told", |connection| {
             connection
@@ -227,8 +230,8 @@ fn enter(transaction: &Transaction<'_>, done: &Done) -> rusqlite::Result<Option<
         Done::Ended(ending, price) => {
             keep_own_price(transaction, ending, price.as_deref())?;
             end(transaction, ending, detail(ending)?)?;
-            // Of what was entered late, all that the store took besides what it is told of is too
-            // much.
+            // For an ending that was entered late, the ledger posts its own debit to the store;
+            // anything else that the store debited is too much.
             let sql = "SELECT iif(detail LIKE '%' || ?2, 0, -d_paid), iif(detail LIKE '%' || ?2, 0, -d_trial)
                        FROM entry WHERE ref = ?1 AND kind IN ('debit', 'void')";
             let taken = |row: &Row<'_>| {
@@ -246,7 +249,8 @@ fn enter(transaction: &Transaction<'_>, done: &Done) -> rusqlite::Result<Option<
             end(transaction, ending, late(&ending.detail)?)?;
             Ok(Some(Parts::ZERO))
         }
-        // All that is left here, whatever the store had: that is levelled.
+        // Expires all trial credits left here, whatever the store had; the difference is posted to
+        // the store.
         Done::Lapsed { at_ms, .. } => {
             let reference = format!("lapse:{account}");
             post_in(
@@ -257,12 +261,12 @@ fn enter(transaction: &Transaction<'_>, done: &Done) -> rusqlite::Result<Option<
                     account,
                     d_paid: Micro::ZERO,
                     d_trial: Micro::ZERO.minus(left),
-                    // The store's clock decided, which need not be the ledger's.
+                    // The store's clock decided, which can differ from the ledger's.
                     at_ms: ends_at_ms.map_or(*at_ms, |ends| ends.max(*at_ms)),
                 },
             )?;
-            // Now, or before: as for requests, what is read again is levelled by what was taken
-            // then.
+            // Returns the amount that expired now or earlier. As for requests, an event that is
+            // read again is corrected by the earlier amount.
             transaction
                 .prepare_cached("SELECT 0, -d_trial FROM entry WHERE ref = ?1 AND kind = 'lapse'")?
                 .query_row([reference], |row| {
@@ -281,7 +285,7 @@ fn end(transaction: &Transaction<'_>, ending: &Ending, detail: String) -> rusqli
     batch.close()
 }
 
-/// The detail of an ending that is entered late.
+/// Returns the JSON of a late ending's detail.
 fn late(detail: &Detail) -> rusqlite::Result<String> {
     let mut text = serde_json::to_string(detail).map_err(unwritable)?;
     text.pop();
@@ -292,7 +296,7 @@ fn unwritable(error: serde_json::Error) -> rusqlite::Error {
     rusqlite::Error::ToSqlConversionFailure(Box::new(error))
 }
 
-/// Keeps the price that came with an ending, where it is the one of its detail.
+/// Stores the price that came with an ending, if its version is the one in the detail.
 fn keep_own_price(
     transaction: &Transaction<'_>,
     ending: &Ending,

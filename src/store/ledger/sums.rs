@@ -1,30 +1,31 @@
-//! The sums that pages and limits read (`spent`, `conversation`, `key_spend`), laid beside the
-//! entries that they are sums of: which are not, and making them anew.
+//! Compares the aggregates that pages and limits read (`spent`, `conversation`, `key_spend`) with
+//! the ledger's entries, and rebuilds them.
 //!
-//! Each is defined once, as the question that adds the entries up; the audit compares with its
-//! answer, and making anew keeps it. Must not change an entry or a balance.
+//! Each aggregate is defined once, by the query that sums up the entries. The audit compares the
+//! table with the query's result, and a rebuild stores that result. Must not change an entry or a
+//! balance.
 
 use super::{Ledger, activity};
 use crate::store::StoreError;
 use crate::store::sqlite;
 use rusqlite::{Connection, params};
 
-/// A sum that is not what its entries add up to.
+/// An aggregate that does not equal the sum of its entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WrongSum {
-    /// The table.
+    /// Name of the table.
     pub of: &'static str,
-    /// The row: its keys.
+    /// Keys of the row.
     pub row: String,
 }
 
-/// One table of sums.
+/// A table of aggregates.
 struct Table {
     name: &'static str,
-    /// Its keys, as one text.
+    /// SQL that shows its keys as one text.
     shown: &'static str,
     columns: &'static str,
-    /// The columns as the entries have them.
+    /// SQL that computes the columns from the entries.
     entries: &'static str,
 }
 
@@ -57,8 +58,8 @@ const TABLES: [Table; 3] = [
     },
 ];
 
-/// Debits with their tokens, of each class no more than counts: what a vendor tells may be
-/// nonsense.
+/// SQL for debits with their tokens, each class limited to the most that counts: a vendor's
+/// counters can be nonsense.
 const RESPONSES: &str = "ceiling (each, tokens, credits) AS (VALUES (?1, ?2, ?3)), response AS (
   SELECT account, at, model, conversation, d_paid, d_trial,
     min(ifnull(detail ->> '$.usage.input', 0) + ifnull(detail ->> '$.usage.cache_read', 0)
@@ -69,12 +70,12 @@ const RESPONSES: &str = "ceiling (each, tokens, credits) AS (VALUES (?1, ?2, ?3)
   FROM entry WHERE kind = 'debit' AND json_valid(detail))";
 
 impl Table {
-    /// What the table should hold.
+    /// Returns the SQL that computes the correct content of the table.
     fn question(&self) -> String {
         format!("WITH {RESPONSES}, told AS MATERIALIZED ({})", self.entries)
     }
 
-    /// The rows that differ, in either direction: at most `most`.
+    /// Returns the rows that differ, in either direction: at most `most`.
     fn wrong(&self, connection: &Connection, most: u32) -> rusqlite::Result<Vec<WrongSum>> {
         let Self {
             name,
@@ -121,11 +122,11 @@ const CEILINGS: [i64; 3] = [
 ];
 
 impl Ledger {
-    /// The sums that are not what their entries add up to, at most `most` of each table, and the
-    /// whole of each table as of one moment. Nobody who writes waits for it.
+    /// Returns the aggregates that do not equal the sum of their entries, at most `most` of each
+    /// table. Each table is read as of one moment. Writers do not wait for it.
     ///
     /// # Errors
-    /// The ledger cannot be read.
+    /// Returns an error if the ledger cannot be read.
     pub fn wrong_sums(&self, most: u32) -> Result<Vec<WrongSum>, StoreError> {
         self.read("add the ledger up beside its sums", |connection| {
             let wrong = TABLES.iter().map(|table| table.wrong(connection, most));
@@ -133,11 +134,11 @@ impl Ledger {
         })
     }
 
-    /// Makes the sums anew from the entries, in one transaction: whoever settles waits for it. Says
-    /// which were wrong, at most `most` of each table.
+    /// Rebuilds the aggregates from the entries in one transaction; the ledger writer waits for it.
+    /// Returns the wrong ones, at most `most` of each table.
     ///
     /// # Errors
-    /// The ledger cannot be written; then nothing is changed.
+    /// Returns an error if the ledger cannot be written; then nothing is changed.
     pub fn rebuild_sums(&self, most: u32) -> Result<Vec<WrongSum>, StoreError> {
         let mut writer = self.writer();
         let sql = |source| StoreError::sqlite("make the ledger's sums anew", source);

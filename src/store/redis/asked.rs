@@ -1,9 +1,9 @@
-//! What was asked under which idempotency key, and what was answered, for all edges: in the
+//! Requests under idempotency keys, and their responses, shared by all edges. An entry is in the
 //! account's hash slot.
 //!
-//! An entry is running, with the time until which that is believed; or done, with its answer or
-//! without. It expires by itself. Of a process that died its entries are found by its name. Must
-//! not judge keys, nor know what a request costs.
+//! An entry is either running, with the time until which callers believe that, or done, with or
+//! without a stored response. It expires by itself. The entries of a process that died are found by
+//! its instance id. Must not validate keys, nor know a request's cost.
 
 use super::{Answer, PARTITIONS, SharedStore, key, partition};
 use crate::store::StoreError;
@@ -11,27 +11,27 @@ use crate::store::idempotency::{Found, Kept};
 use ::redis::{Cmd, Script, ScriptInvocation};
 use std::time::Duration;
 
-/// Expired answers and keys that one script takes out of the count.
+/// Maximum number of expired responses and keys that one script removes from the totals.
 const TIDIED_AT_ONCE: usize = 100;
 
-/// A request under a key.
+/// A request under an idempotency key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     pub account: String,
-    /// Of account, path and key: one word without a colon.
+    /// Hash of account, path and key: one word without a colon.
     pub name: String,
-    /// Of the body, in hex; empty where only the store knows it.
+    /// Hash of the body, in hex; empty if only the store knows it.
     pub hash: String,
     pub request_id: String,
-    /// The process that answers it.
+    /// Instance id of the process that serves the request.
     pub boot: String,
 }
 
-/// How much is kept of answers, at most.
+/// Limits on the total size of stored responses.
 #[derive(Debug, Clone, Copy)]
 pub struct SharedRoom {
     pub of_account: u64,
-    /// Of all accounts; a sixteenth for each partition.
+    /// Limit for all accounts; each partition has a sixteenth.
     pub of_all: u64,
 }
 
@@ -52,17 +52,18 @@ impl Entry {
     }
 }
 
-/// The keys of `answers.lua`.
+/// The Redis keys that `answers.lua` expects.
 fn indexes(partition: u32) -> [String; 3] {
     ["il", "ik", "iu"].map(|kind| key(partition, kind, ""))
 }
 
 impl SharedStore {
-    /// Looks a key up, and enters the request as running where nothing is known of it: both or
-    /// neither, whichever edge asks at the same time. After `runs` it is no longer believed to run.
+    /// Looks a key up, and enters the request as running if the key is unknown. This is one atomic
+    /// step, even if several edges call at the same time. After `runs`, the request no longer
+    /// counts as running.
     ///
     /// # Errors
-    /// The store cannot be asked; the request may be entered all the same.
+    /// Returns an error if the store cannot be called. The request can be entered all the same.
     pub async fn ask_under_key(
         &self,
         entry: &Entry,
@@ -105,11 +106,11 @@ impl SharedStore {
         })
     }
 
-    /// The request is done, and this was the answer; `None`: it is not kept. It is not kept either
-    /// where there is no room for it once the oldest answers have gone.
+    /// Marks the request as done and stores its response; `None` stores no response. The response
+    /// is also not stored if there is no room for it after the oldest ones are removed.
     ///
     /// # Errors
-    /// The store cannot be asked; to be done again, for it counts once.
+    /// Returns an error if the store cannot be called. Try again, since it counts once.
     pub async fn keep(
         &self,
         entry: &Entry,
@@ -138,20 +139,20 @@ impl SharedStore {
             .map(drop)
     }
 
-    /// Frees the key of a request that came to nothing.
+    /// Releases the key of a request that had no result.
     ///
     /// # Errors
-    /// The store cannot be asked; to be done again.
+    /// Returns an error if the store cannot be called. Try again.
     pub async fn free(&self, entry: &Entry) -> Result<(), StoreError> {
         let mut call = entry.keys(&self.0.scripts.free, &[]);
         call.arg(&entry.request_id);
         self.call("free an idempotency key", &call).await.map(drop)
     }
 
-    /// What a process has left running under keys. Of such an entry the body's hash is not known.
+    /// Returns the entries that a process left as running. Their body hash is not known.
     ///
     /// # Errors
-    /// The store cannot be asked.
+    /// Returns an error if the store cannot be called.
     pub async fn left_running(&self, boot: &str) -> Result<Vec<Entry>, StoreError> {
         let mut left = Vec::new();
         for partition in 0..PARTITIONS {
@@ -175,10 +176,10 @@ impl SharedStore {
         Ok(left)
     }
 
-    /// The store knows that the request has ended.
+    /// Returns true if the store knows that the request has ended.
     ///
     /// # Errors
-    /// The store cannot be asked.
+    /// Returns an error if the store cannot be called.
     pub async fn has_ended(&self, account: &str, request_id: &str) -> Result<bool, StoreError> {
         let mut exists = Cmd::new();
         exists
@@ -187,10 +188,10 @@ impl SharedStore {
         self.ask("look for a request's end", &exists).await
     }
 
-    /// Whether anything is known of an idempotency key.
+    /// Returns true if the store has an entry for the idempotency key.
     ///
     /// # Errors
-    /// The store cannot be asked.
+    /// Returns an error if the store cannot be called.
     pub async fn knows_key(&self, entry: &Entry) -> Result<bool, StoreError> {
         let mut exists = Cmd::new();
         exists
@@ -199,10 +200,10 @@ impl SharedStore {
         self.ask("look an idempotency key up", &exists).await
     }
 
-    /// Takes what has expired out of the count of kept answers. Returns how much that was.
+    /// Removes expired entries from the totals of stored responses. Returns their number.
     ///
     /// # Errors
-    /// The store cannot be asked.
+    /// Returns an error if the store cannot be called.
     pub async fn tidy_answers(&self, partition: u32) -> Result<usize, StoreError> {
         let mut call = self.0.scripts.tidy.prepare_invoke();
         for name in indexes(partition) {

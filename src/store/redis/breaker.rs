@@ -1,19 +1,19 @@
-//! What keeps requests from asking a store that does not answer: refused at once, until somebody
-//! who probes got an answer.
+//! The circuit breaker of the shared store. While it is open, requests fail at once, until a probe
+//! gets an answer.
 //!
-//! Failures count in a row: a cluster of which one node is gone answers most requests, and is asked
-//! on. Must not ask the store itself: that is `billing/watch.rs`.
+//! Only consecutive failures count. A cluster with one node down answers most requests, so requests
+//! still reach it. Must not call the store itself: that is `billing/store_health.rs`.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// So many failures in a row, within so long, and nobody asks any more.
+/// Number of consecutive failures, within [`FAILURE_WINDOW`], that opens the breaker.
 const FAILURES: usize = 5;
 const WITHIN: Duration = Duration::from_secs(2);
 
-/// Shared by all who ask on behalf of requests.
+/// The circuit breaker that all calls on behalf of requests share.
 pub struct Breaker {
     open: AtomicBool,
     row: Mutex<Row>,
@@ -21,15 +21,15 @@ pub struct Breaker {
 
 #[derive(Default)]
 struct Row {
-    /// When the last failures were, the oldest first; none since the last success.
+    /// Times of the last failures, oldest first; empty since the last success.
     failed: VecDeque<Instant>,
-    /// Why the last of them was one.
+    /// Reason of the last failure.
     why: String,
     answered: Option<Instant>,
 }
 
 impl Breaker {
-    /// Open: nobody asks before [`Breaker::worked`].
+    /// Creates an open breaker: no request calls the store before [`StoreBreaker::record_success`].
     pub fn open() -> Self {
         Self {
             open: AtomicBool::new(true),
@@ -45,7 +45,7 @@ impl Breaker {
         self.open.load(Ordering::Acquire)
     }
 
-    /// The store has answered.
+    /// Records an answer of the store, and closes the breaker.
     pub fn worked(&self, now: Instant) {
         let mut row = self.row();
         row.failed.clear();
@@ -53,7 +53,7 @@ impl Breaker {
         self.open.store(false, Ordering::Release);
     }
 
-    /// The store has not answered, or with what is no answer.
+    /// Records a failed call: the store did not answer, or its answer is not usable.
     pub fn failed(&self, now: Instant, why: impl ToString) {
         let mut row = self.row();
         row.why = why.to_string();
@@ -67,19 +67,19 @@ impl Breaker {
         }
     }
 
-    /// Since the last answer there was a failure.
+    /// Returns true if there was a failure since the last answer.
     pub fn is_failing(&self) -> bool {
         !self.row().failed.is_empty()
     }
 
-    /// How long ago the last answer was; `None` where there was none.
+    /// Time since the last answer; `None` if there was none.
     pub fn silence(&self, now: Instant) -> Option<Duration> {
         self.row()
             .answered
             .map(|answered| now.saturating_duration_since(answered))
     }
 
-    /// The last failure.
+    /// Reason of the last failure.
     pub fn why(&self) -> String {
         self.row().why.clone()
     }

@@ -1,11 +1,11 @@
-//! What a failure of the shared store means: the word that it is counted by, and whether its
-//! connection is of any use.
+//! Classifies errors of the shared store: the metric label, and whether the connection is still
+//! usable.
 //!
-//! Must not decide what is done about it.
+//! Must not decide how to react.
 
 use ::redis::{ErrorKind, RedisError};
 
-/// One of a fixed set, for a metric's label.
+/// Label value for metrics, one of a fixed set.
 pub fn reason(error: &RedisError) -> &'static str {
     match error.code() {
         Some("OOM") => return "store_out_of_memory",
@@ -31,20 +31,20 @@ pub fn reason(error: &RedisError) -> &'static str {
     }
 }
 
-/// Whoever answered so, or did not, need not be asked again over this connection: it is lost, or
-/// leads to a server that is the primary no more, or knows a password no more.
+/// Returns true if the connection is not worth another command: it is lost, or its server is no
+/// longer the primary, or its server no longer accepts the password.
 pub fn ends_connection(error: &RedisError) -> bool {
     let is_elsewhere = matches!(error.code(), Some("READONLY" | "MASTERDOWN" | "NOAUTH"));
     is_elsewhere || error.is_io_error() || error.is_unrecoverable_error()
 }
 
-/// Nobody has done what was asked for, or it does no harm to ask again, and somebody else may
-/// answer at once.
+/// Returns true if a retry is safe and can succeed at once: no server has run the command, or it
+/// does no harm to run it again.
 pub fn is_worth_another(error: &RedisError) -> bool {
     ends_connection(error) && !error.is_timeout() && !error.is_connection_refusal()
 }
 
-/// A pipeline has as many failures as commands: the first tells what is to be told.
+/// Returns the first error of a pipeline, which has one for each command.
 pub fn first_of(error: RedisError) -> RedisError {
     let first = error.clone().into_server_errors();
     first

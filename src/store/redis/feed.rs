@@ -1,32 +1,33 @@
-//! What the sidecar alone does in the shared store: follows its events, restores what a server has
-//! lost, makes accounts and keys known.
+//! The operations that only the sidecar runs on the shared store: it consumes events, restores the
+//! data that a server has lost, and seeds accounts and keys.
 //!
-//! Everything here may be done twice. Must not decide when: that is `billing/feeder.rs`.
+//! Every operation here can be repeated safely. Must not decide when to run: that is
+//! `billing/ledger_ingest.rs`.
 
 use super::{APPLIED, KEYS_KNOWN, MARKER_MS, SharedStore, amount, key, partition};
 use crate::money::{Micro, Parts};
 use crate::store::StoreError;
 use ::redis::{Cmd, Pipeline};
 
-/// Requests that one call of [`SharedStore::restore`] takes: a script holds up its server while it
-/// runs.
+/// Maximum number of requests per call of [`SharedStore::restore`]: a script blocks its server
+/// while it runs.
 pub const RESTORED_AT_ONCE: usize = 100;
 
-/// How long a revoked key is known as such.
+/// Time for which the store remembers a revoked key as revoked.
 const REVOKED_MS: u64 = 24 * 3_600 * 1_000;
 
-/// Holds of a partition that are looked at, at most.
+/// Maximum number of holds of a partition that one call reads.
 const HOLDS_LOOKED_AT: isize = 20_000;
 
-/// Accounts that edges have met and the store does not know.
+/// Redis key of the set of accounts that edges have requested and the store does not know.
 const WANTED: &str = "gw:wanted";
 
-/// Which server a partition lies on, and of which past.
+/// The server of a partition, and the epoch of its data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lineage {
-    /// Changes with every restart and every failover.
+    /// Id that changes with every restart and every failover.
     pub server: String,
-    /// Empty once everything was lost.
+    /// Epoch of the data; empty after the server lost everything.
     pub epoch: String,
     /// The server's time.
     pub now_ms: i64,
@@ -43,38 +44,40 @@ pub struct Restore {
     pub at_ms: i64,
 }
 
-/// What an API key has spent as the ledger has it, by day, week, month and in total, at a moment of
-/// the store's.
+/// Spending of an API key as the ledger has it, by day, week, month and in total, at a moment of
+/// the store's clock.
 #[derive(Debug, Clone, Copy)]
 pub struct KeySeed<'a> {
     pub account: &'a str,
     pub key_id: &'a str,
     pub at_ms: i64,
     pub spent: [Micro; 4],
-    /// The ledger's last entry that is in this.
+    /// Position of the last ledger entry that this spending includes.
     pub seq: i64,
-    /// The epoch in which the partition was found.
+    /// Epoch in which the caller found the partition.
     pub epoch: &'a str,
 }
 
-/// A key as edges find it.
+/// An API key as edges read it.
 #[derive(Debug, Clone)]
 pub struct SharedKey {
-    /// SHA-256 in hex.
+    /// SHA-256 of the key, in hex.
     pub hash: String,
     pub account: String,
     pub key_id: String,
     pub shown: String,
     pub status: String,
     pub account_is_active: bool,
-    /// What is set for the key and for its account: JSON, or empty.
+    /// Settings of the key and rates of its account: JSON, or empty.
     pub settings: String,
     pub account_rates: String,
 }
 
 impl SharedStore {
+    /// Returns the server and the epoch of a partition.
+    ///
     /// # Errors
-    /// The store cannot be asked.
+    /// Returns an error if the store cannot be called.
     pub async fn lineage(&self, partition: u32) -> Result<Lineage, StoreError> {
         let mut call = self.0.scripts.lineage.prepare_invoke();
         call.key(key(partition, "epoch", ""));
@@ -87,10 +90,11 @@ impl SharedStore {
         })
     }
 
-    /// Begins another epoch after `before`; false where the partition is in none such.
+    /// Begins a new epoch that follows `before`. Returns false if the partition is not in the epoch
+    /// `before`.
     ///
     /// # Errors
-    /// The store cannot be asked.
+    /// Returns an error if the store cannot be called.
     pub async fn begin_epoch(
         &self,
         partition: u32,
@@ -102,11 +106,11 @@ impl SharedStore {
         Ok(self.call("begin an epoch", &call).await?.word() == "done")
     }
 
-    /// Makes requests of one partition ended that the ledger has as ended, where the store has not:
-    /// at most [`RESTORED_AT_ONCE`]. Returns how many it had lost.
+    /// Settles requests of one partition that the ledger has as ended and the store does not: at
+    /// most [`MAX_RESTORED`]. Returns how many the store had lost.
     ///
     /// # Errors
-    /// The store cannot be asked.
+    /// Returns an error if the store cannot be called.
     pub async fn restore(&self, partition: u32, ended: &[Restore]) -> Result<usize, StoreError> {
         let mut call = self.0.scripts.restore.prepare_invoke();
         call.key(key(partition, "l", "")).arg(MARKER_MS);
@@ -134,11 +138,11 @@ impl SharedStore {
         answer.text(1)?.parse().map_err(|_| answer.strange())
     }
 
-    /// Marks requests as being in the ledger, then removes the events that told of them (and of
-    /// what is no request).
+    /// Marks requests as entered in the ledger, then removes their events (and the events that
+    /// belong to no request).
     ///
     /// # Errors
-    /// The store cannot be asked; to be done again.
+    /// Returns an error if the store cannot be called. Try again.
     pub async fn clear(
         &self,
         partition: u32,
@@ -149,7 +153,8 @@ impl SharedStore {
             return Ok(());
         }
         let mut pipeline = Pipeline::new();
-        // Both or neither: a server without memory marks nothing, and would remove all the same.
+        // Both or neither: a server that is out of memory refuses to mark requests, but would still
+        // remove the events.
         pipeline.atomic();
         for request in requests {
             let marker = key(partition, "r:", request);
@@ -171,12 +176,12 @@ impl SharedStore {
             .await
     }
 
-    /// Begins to count what an API key spends, where that is not counted yet. False where it was,
-    /// where the account is not known, or where too much has happened that the ledger does not have
-    /// yet: to be tried again.
+    /// Begins to count the spending of an API key if the store does not count it yet. Returns false
+    /// if it already does, if the account is not known, or if the ledger still lacks too many
+    /// events; then try again.
     ///
     /// # Errors
-    /// The store cannot be asked.
+    /// Returns an error if the store cannot be called.
     pub async fn seed_key(&self, seed: &KeySeed<'_>) -> Result<bool, StoreError> {
         let partition = partition(seed.account);
         let mut call = self.0.scripts.spend.prepare_invoke();
@@ -197,30 +202,30 @@ impl SharedStore {
             == "done")
     }
 
-    /// Asks for an account to be made known.
+    /// Requests that the sidecar seeds an account.
     ///
     /// # Errors
-    /// The store cannot be asked.
+    /// Returns an error if the store cannot be called.
     pub async fn want(&self, account: &str) -> Result<(), StoreError> {
         let mut add = Cmd::new();
         add.arg("SADD").arg(WANTED).arg(account);
         self.ask("ask for an account", &add).await
     }
 
-    /// Takes accounts that somebody asks for.
+    /// Removes and returns accounts that edges have requested.
     ///
     /// # Errors
-    /// The store cannot be asked.
+    /// Returns an error if the store cannot be called.
     pub async fn wanted(&self, most: usize) -> Result<Vec<String>, StoreError> {
         let mut pop = Cmd::new();
         pop.arg("SPOP").arg(WANTED).arg(most);
         self.ask("look for accounts to seed", &pop).await
     }
 
-    /// Says whether an account may spend; nothing where it is not known.
+    /// Sets whether an account can spend. Does nothing if the store does not know the account.
     ///
     /// # Errors
-    /// The store cannot be asked.
+    /// Returns an error if the store cannot be called.
     pub async fn set_status(&self, account: &str, is_active: bool) -> Result<(), StoreError> {
         let mut call = self.0.scripts.status.prepare_invoke();
         call.key(key(partition(account), "a:", account))
@@ -228,10 +233,10 @@ impl SharedStore {
         self.call("set an account's status", &call).await.map(drop)
     }
 
-    /// Makes a key known.
+    /// Stores an API key.
     ///
     /// # Errors
-    /// The store cannot be asked.
+    /// Returns an error if the store cannot be called.
     pub async fn put_key(&self, shared: &SharedKey) -> Result<(), StoreError> {
         let mut call = self.0.scripts.key.prepare_invoke();
         call.key(format!("gw:k:{}", shared.hash))
@@ -246,20 +251,20 @@ impl SharedStore {
         self.call("make a key known", &call).await.map(drop)
     }
 
-    /// Every key has been made known since the store lost them.
+    /// Records that the store has every API key again since it lost them.
     ///
     /// # Errors
-    /// The store cannot be asked.
+    /// Returns an error if the store cannot be called.
     pub async fn put_keys_known(&self) -> Result<(), StoreError> {
         let mut set = Cmd::new();
         set.arg("SET").arg(KEYS_KNOWN).arg(1);
         self.ask("say that the keys are known", &set).await
     }
 
-    /// What requests hold of the accounts of a partition.
+    /// Returns the credits that requests hold, for each account of a partition.
     ///
     /// # Errors
-    /// The store cannot be asked.
+    /// Returns an error if the store cannot be called.
     pub async fn held(&self, partition: u32) -> Result<Vec<(String, Parts)>, StoreError> {
         let mut range = Cmd::new();
         range

@@ -1,19 +1,19 @@
-//! Whether a server is one to keep balances in: it forgets nothing, and does what it is asked.
+//! Checks that a server can keep balances: it does not lose data, and it runs the scripts.
 //!
-//! Must not change anything but a key that goes by itself.
+//! Must not change anything except a key that expires by itself.
 
 use super::{SharedStore, key};
 use crate::store::StoreError;
 use ::redis::Cmd;
 
-/// How long a probe's key stays.
+/// Lifetime of the probe's key.
 const PROBE_MS: u64 = 1_000;
 
 impl SharedStore {
-    /// Does what an admission does: a script that writes. `partition` may be any number.
+    /// Runs a script that writes, like an admission. `partition` can be any number.
     ///
     /// # Errors
-    /// The store cannot be asked, or would not admit.
+    /// Returns an error if the store cannot be called, or if it would not admit requests.
     pub async fn probe(&self, partition: u32) -> Result<(), StoreError> {
         let mut call = self.0.scripts.probe.prepare_invoke();
         call.key(key(partition % super::PARTITIONS, "up", ""))
@@ -21,11 +21,12 @@ impl SharedStore {
         self.call("probe the shared store", &call).await.map(drop)
     }
 
-    /// Judges a server before anything is admitted by it; `may_forget`: what it would lose is only
-    /// told.
+    /// Checks a server before it admits any request. With `may_forget`, a risk of data loss is only
+    /// logged.
     ///
     /// # Errors
-    /// [`StoreError::Refused`]: each fault, with what to set. Anything else: it cannot be asked.
+    /// Returns [`StoreError::Refused`] with each fault and the setting that fixes it. Any other
+    /// error means that the store cannot be called.
     pub async fn judge(&self, may_forget: bool) -> Result<(), StoreError> {
         if let Err(error) = self.probe(0).await {
             return Err(unfit(&error).map_or(error, |why| refused(&why)));
@@ -44,8 +45,8 @@ impl SharedStore {
         )))
     }
 
-    /// A store that forgets balances under memory pressure, or all of them with its process, is
-    /// none to keep them in.
+    /// Returns the settings that would lose data. Balances must not be in a store that evicts them
+    /// under memory pressure, or that loses all of them when its process ends.
     async fn forgets(&self) -> Result<Vec<String>, StoreError> {
         let mut settings = Vec::new();
         for name in ["maxmemory", "maxmemory-policy", "appendonly"] {
@@ -75,7 +76,7 @@ impl SharedStore {
         Ok(faults)
     }
 
-    /// One of the server's settings; `None` where it does not say.
+    /// Returns one of the server's settings; `None` if the server does not have it.
     async fn setting(&self, name: &'static str) -> Result<Option<String>, StoreError> {
         let mut get = Cmd::new();
         get.arg("CONFIG").arg("GET").arg(name);
@@ -88,7 +89,8 @@ fn refused(why: &str) -> StoreError {
     StoreError::Refused(format!("the shared store's settings: {why}"))
 }
 
-/// What no waiting mends: the server's answer to whoever would admit.
+/// Returns the reason if the error does not go away with time: the server answers every admission
+/// with it.
 fn unfit(error: &StoreError) -> Option<String> {
     let StoreError::Redis { source, .. } = error else {
         return None;

@@ -1,22 +1,24 @@
-//! Endings that are told so late that the store cannot know whether it had them: the ledger is
-//! told, and decides.
+//! Ends that are reported so late that the store cannot know whether it has had them already. The
+//! ledger decides.
 //!
-//! Must not take anything: the ledger's entry is posted like any other.
+//! Must not debit anything: the ledger's entry is posted to the store like any other.
 
 use super::{APPLIED, End, Ended, MARKER_MS, SharedStore, key, partition};
 use crate::money::{Micro, Parts};
 use crate::store::StoreError;
 use std::time::Duration;
 
-/// An ending that is older was perhaps told before by a marker that has gone since. Half of a
-/// marker's time: what was told by then is marked for as long again.
+/// Maximum age of an end that the store itself can settle. An older one may have been reported
+/// before, under a marker that has expired since. Half of a marker's lifetime, so that a marker set
+/// by then lasts as long again.
 pub const TOLD_MOST: Duration = Duration::from_millis(MARKER_MS / 2);
 
 impl SharedStore {
-    /// As [`SharedStore::end`], of a request that ended longer than [`TOLD_MOST`] ago.
+    /// Reports a request that ended longer than [`MAX_REPORT_AGE`] ago. See
+    /// [`SharedStore::settle`].
     ///
     /// # Errors
-    /// The store cannot be asked; to be tried again until it answers.
+    /// Returns an error if the store cannot be called. Try again until it answers.
     pub async fn end_late(&self, asked: &End<'_>) -> Result<Ended, StoreError> {
         let mut call = self.of_request(&self.0.scripts.late, asked.account, asked.request_id);
         let partition = partition(asked.account);

@@ -1,10 +1,10 @@
-//! One connection for all who ask, and how another is found once it is of no use.
+//! One connection that all callers share, and its replacement after a failure.
 //!
-//! It is made in a task of its own, by one at a time: whoever gives up waiting does not undo it,
-//! and all who waited for the same attempt share what became of it. What is asked is answered, or
-//! has failed, within the link's patience, connecting included. A question whose connection turns
-//! out to be lost is asked once more over a new one: nothing that is asked here counts twice. Must
-//! not know what is asked.
+//! A separate task connects, one attempt at a time. A caller that gives up does not cancel the
+//! attempt, and all callers that waited for it share its result. Each command has a reply, or has
+//! failed, within the link's time limit (`patience`), connecting included. If the connection turns
+//! out to be lost, the link sends the command once more over a new one: no command sent here counts
+//! twice. Must not know the commands.
 
 use super::{Address, Sentinel, fault};
 use ::redis::aio::{ConnectionLike, MultiplexedConnection};
@@ -22,11 +22,11 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
 
 pub(super) const CONNECT_WITHIN: Duration = Duration::from_secs(1);
-/// How long each Sentinel is waited for.
+/// Longest wait for the answer of each Sentinel.
 const SENTINEL_WITHIN: Duration = Duration::from_millis(300);
-/// Requests of one connection that wait to be written; beyond, whoever asks waits.
+/// Number of requests that can wait to be written to one connection; above it, callers wait.
 const QUEUED: usize = 1_024;
-/// How often a cluster's answer "elsewhere" is followed.
+/// Number of redirections that the client of a cluster follows.
 const CLUSTER_RETRIES: u32 = 3;
 
 /// Cheap to clone.
@@ -37,13 +37,13 @@ struct Inner {
     address: Address,
     patience: Duration,
     used: Mutex<Option<Used>>,
-    /// Held by who connects: when the last attempt failed, and why.
+    /// Lock that the connecting task holds; the time and the error of the last failed attempt.
     attempt: tokio::sync::Mutex<Option<(Instant, RedisError)>>,
 }
 
 #[derive(Clone)]
 struct Used {
-    /// Told apart by when it was made.
+    /// Time of connecting; it identifies the connection.
     since: Instant,
     wire: Wire,
 }
@@ -68,16 +68,16 @@ impl Link {
         &self.0.address
     }
 
-    /// Connects, where that is not done.
+    /// Connects if there is no connection.
     pub async fn connect(&self) -> Result<(), RedisError> {
         self.used().await.map(drop)
     }
 
-    /// The server of which a connection of another kind is to be made.
+    /// Returns the client of the server, to open a connection of another kind.
     pub async fn server(&self) -> Result<Client, RedisError> {
         match &self.0.address {
             Address::One(url) => Client::open(url.as_str()),
-            // What is published at one node is heard at each.
+            // A message published at one node arrives at every node.
             Address::Cluster(nodes) => Client::open(nodes.first().map_or("", String::as_str)),
             Address::Sentinel(sentinel) => Client::open(primary(sentinel).await?),
         }
@@ -112,7 +112,8 @@ impl Link {
         if let Some(used) = self.live() {
             return Ok(used);
         }
-        // Whoever waited for an attempt has its outcome: else many would wait for one another's.
+        // A caller that waited for an attempt takes its result. Otherwise each caller would wait
+        // for the attempts of the others.
         if let Some((at, error)) = failed.as_ref().filter(|(at, _)| *at >= asked) {
             log::trace!("connecting failed {:?} ago", at.elapsed());
             return Err(error.clone());
@@ -136,7 +137,8 @@ impl Link {
         }
     }
 
-    /// What became of asking over `used`; `None` where it is to be asked once more.
+    /// Returns the result of a command sent over `used`; `None` if the command must be sent once
+    /// more.
     fn judge<T>(
         &self,
         used: &Used,
@@ -146,7 +148,7 @@ impl Link {
         if let Err(error) = &outcome
             && fault::ends_connection(error)
         {
-            // A cluster's connection finds its nodes by itself, unless it has none left.
+            // A cluster's connection finds its nodes by itself, unless none are left.
             if matches!(used.wire, Wire::One(_))
                 || error.kind() == ErrorKind::ClusterConnectionNotFound
             {
@@ -278,15 +280,16 @@ async fn wire(address: &Address, patience: Duration) -> Result<Wire, RedisError>
     })
 }
 
-/// What a Sentinel says.
+/// A Sentinel's reply.
 struct Word {
     epoch: u64,
     host: String,
     port: u16,
 }
 
-/// Where the primary is, by the newest word of the Sentinels: one that was cut off from the others
-/// may still name the last one. More than half of them are heard, or all that answer.
+/// Returns the primary's address from the Sentinels' reply with the highest epoch: a Sentinel that
+/// was cut off from the others can still name the previous primary. Waits for more than half of the
+/// Sentinels, or for all that answer.
 async fn primary(sentinel: &Sentinel) -> Result<ConnectionInfo, RedisError> {
     let mut asked = JoinSet::new();
     for node in &sentinel.nodes {
@@ -343,7 +346,7 @@ async fn word(node: String, master: String) -> Result<Word, RedisError> {
         .get_multiplexed_async_connection_with_config(&config(SENTINEL_WITHIN))
         .await?;
     let mut ask = Pipeline::new();
-    // The first says sooner where the new one is, the second how new that is.
+    // The first command knows a new primary sooner; the second returns its epoch.
     ask.cmd("SENTINEL")
         .arg("GET-MASTER-ADDR-BY-NAME")
         .arg(&master);
@@ -369,8 +372,9 @@ fn not_found(master: &str, error: &RedisError) -> RedisError {
     ))
 }
 
-/// One that was the primary does not know at once that it is no more; one that may not be asked
-/// tells when it is written to.
+/// Checks that the server is the primary: a former primary does not notice at once that it no
+/// longer is. A user without the right to run `ROLE` passes; a replica then fails at the first
+/// write.
 async fn is_primary(connection: &mut MultiplexedConnection) -> Result<(), RedisError> {
     let mut role = Cmd::new();
     role.arg("ROLE");

@@ -1,7 +1,7 @@
-//! How an edge hears of keys that are good no more.
+//! Notifies an edge of API keys that are no longer valid.
 //!
-//! A connection that is cut says nothing: so every half second something is published that must be
-//! heard over it. Must not know what is remembered of keys.
+//! A lost connection reports no error. So the edge publishes a heartbeat every half second, and
+//! must receive it over the same connection. Must not know how keys are cached.
 
 use super::SharedStore;
 use super::link::CONNECT_WITHIN;
@@ -13,17 +13,17 @@ use std::pin::Pin;
 use std::time::Duration;
 use tokio::time::{Instant, interval, timeout};
 
-/// How often something is published that must be heard.
+/// Interval at which the edge publishes a heartbeat.
 const BEAT_EVERY: Duration = Duration::from_millis(500);
-/// How long nothing may be heard.
+/// Longest time without any message before the connection counts as lost.
 const DEAF_AFTER: Duration = Duration::from_millis(1_500);
 
 impl SharedStore {
-    /// Hands over the hashes of keys that have changed for the worse, as they are told, and when
-    /// that was by the server's clock, until the connection is lost.
+    /// Calls `changed` with the hash of each API key that was revoked or restricted, and with the
+    /// server's time of the change, until the connection is lost.
     ///
     /// # Errors
-    /// The connection cannot be made, or nothing is heard over it.
+    /// Returns an error if the connection cannot be made, or if no message arrives over it.
     pub async fn watch_keys(
         &self,
         ready: impl FnOnce(),
@@ -65,7 +65,7 @@ impl SharedStore {
                 _ = beats.tick() => {
                     let mut publish = Cmd::new();
                     publish.arg("PUBLISH").arg(&beat).arg(1);
-                    // Whether it was published is heard, or not.
+                    // The result does not matter: if the heartbeat was published, it arrives.
                     let _: Result<i64, _> = self.ask("say that revocations are heard", &publish).await;
                     if heard.elapsed() > DEAF_AFTER {
                         return Err(late());

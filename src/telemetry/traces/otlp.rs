@@ -1,4 +1,4 @@
-//! A batch of spans as OTLP has it in JSON: ids in hex, times in nanoseconds as strings.
+//! Encodes a batch of spans as OTLP JSON: ids in hex, times in nanoseconds as strings.
 //!
 //! Must not add anything that a span does not hold.
 
@@ -48,7 +48,7 @@ fn span(span: &Span) -> Value {
 fn attribute(key: &str, fact: &Fact) -> Value {
     match fact {
         Fact::Text(value) => text(key, value),
-        // Whole numbers are strings in this format, for they may be larger than JavaScript's.
+        // This format writes integers as strings, because they may exceed JavaScript's range.
         Fact::Number(value) => json!({"key": key, "value": {"intValue": value.to_string()}}),
     }
 }

@@ -1,4 +1,4 @@
-//! Every rule of the counters at its limit, by tables.
+//! Every rule of the counters at its limit, as tables.
 
 use super::*;
 use crate::usage::ServiceTier;
@@ -26,7 +26,7 @@ fn estimate() -> Usage {
     }
 }
 
-/// P, K, W, C, R, T.
+/// Counters: prompt, cached, cache write, completion, reasoning, total.
 fn chat(counters: [Option<u64>; 6]) -> ChatCounters {
     let [prompt, cached, cache_write, completion, reasoning, total] = counters;
     ChatCounters {
@@ -44,7 +44,7 @@ fn metered(counters: &ChatCounters) -> MeteredUsage {
     meter(&VendorCounters::Chat(*counters), &bounds(), &estimate())
 }
 
-/// Input, cache read, cache written, output, reasoning.
+/// Classes: input, cache read, cache written, output, reasoning.
 fn classes(usage: &Usage) -> [u64; 5] {
     [
         usage.input,
@@ -84,7 +84,7 @@ fn cached_tokens_are_a_part_of_the_prompt_unless_they_are_larger_or_the_total_sa
         ([n(100), n(100), NO, n(50), NO, NO], [0, 100, 0, 50, 0]),
         ([n(100), NO, n(100), n(50), NO, NO], [0, 0, 100, 50, 0]),
         ([n(100), n(60), n(40), n(50), NO, NO], [0, 60, 40, 50, 0]),
-        // A part larger than the prompt is beside it.
+        // A part larger than the prompt is counted separately from it.
         ([n(50), n(5_450), NO, n(10), NO, NO], [50, 5_450, 0, 10, 0]),
         (
             [n(50), n(5_450), NO, n(10), NO, n(5_510)],
@@ -97,7 +97,8 @@ fn cached_tokens_are_a_part_of_the_prompt_unless_they_are_larger_or_the_total_sa
         ([n(50), NO, n(51), n(10), NO, NO], [50, 0, 51, 10, 0]),
         ([n(50), NO, n(51), n(10), NO, n(60)], [50, 0, 51, 10, 0]),
         ([n(50), n(51), NO, n(10), NO, n(60)], [50, 51, 0, 10, 0]),
-        // Together larger: beside it, unless the total says that they are inside.
+        // Their sum is larger than the prompt: counted separately, unless the total shows that the
+        // prompt includes them.
         ([n(50), n(40), n(11), n(10), NO, NO], [50, 40, 11, 10, 0]),
         (
             [n(50), n(40), n(11), n(10), NO, n(111)],
@@ -137,7 +138,7 @@ fn cached_tokens_are_a_part_of_the_prompt_unless_they_are_larger_or_the_total_sa
             [n(5_000), n(4_000), NO, n(10), n(7), n(9_010)],
             [5_000, 4_000, 0, 10, 7],
         ),
-        // It shows something else.
+        // The total matches neither case.
         (
             [n(5_000), n(4_000), NO, n(10), NO, n(5_110)],
             [1_000, 4_000, 0, 110, 0],
@@ -150,7 +151,7 @@ fn cached_tokens_are_a_part_of_the_prompt_unless_they_are_larger_or_the_total_sa
             [n(5_000), n(1), NO, n(10), NO, n(5_011)],
             [5_000, 1, 0, 10, 0],
         ),
-        // A total that is too small to be one decides nothing.
+        // A total that is too small to be valid decides nothing.
         (
             [n(5_000), n(4_000), NO, n(10), NO, n(4_000)],
             [1_000, 4_000, 0, 10, 0],
@@ -171,13 +172,13 @@ fn reasoning_beside_the_completion_is_output() {
         ([n(10), NO, NO, n(5), n(5), NO], [10, 0, 0, 5, 5]),
         ([n(10), NO, NO, n(5), n(3), NO], [10, 0, 0, 5, 3]),
         ([n(10), n(4), NO, n(5), n(20), n(35)], [6, 4, 0, 25, 20]),
-        // The total says that all of it is inside.
+        // The total shows that the completion includes all of it.
         ([n(10), NO, NO, n(5), n(20), n(15)], [10, 0, 0, 5, 5]),
-        // It cannot be a total.
+        // The number cannot be a total.
         ([n(10), NO, NO, n(5), n(20), n(14)], [10, 0, 0, 25, 20]),
         ([n(10), NO, NO, n(5), n(20), n(0)], [10, 0, 0, 25, 20]),
         ([n(10), NO, NO, n(5), n(3), n(3)], [10, 0, 0, 5, 3]),
-        // Beside a cache that is beside the prompt.
+        // The reasoning and the cached tokens are both counted separately.
         (
             [n(50), n(5_450), NO, n(10), n(90), n(5_600)],
             [50, 5_450, 0, 100, 90],
@@ -377,7 +378,7 @@ fn messages_counters_stand_beside_each_other() {
         }),
         (100, 7)
     );
-    // What was cached is a part of the estimate.
+    // The cached tokens are a part of the estimate.
     assert_eq!(estimated(MessagesCounters { input: None, ..all }), (0, 50));
     let less = MessagesCounters {
         input: None,
@@ -423,7 +424,7 @@ fn passes_that_shortened_the_conversation_are_added() {
         (exact.usage.compactions, exact.counted_output),
         (counters.compactions, 1_320)
     );
-    // Only their answer's own output is bounded by its limit.
+    // Only the output of the answer itself is limited by its bound.
     let tight = UsageBounds {
         output: 1_320,
         input: 682,
@@ -475,7 +476,7 @@ fn passes_that_shortened_the_conversation_are_added() {
         ..open
     };
     assert_eq!(messages(&counters, &fits), exact);
-    // What is estimated leaves passes out that are counted.
+    // The estimate does not include passes that were counted.
     let learned = exact.usage;
     let unfinished = MessagesCounters {
         output: None,
@@ -532,7 +533,7 @@ fn output_beyond_the_limit_is_billed_at_it() {
         (20, 1_980, 20),
         "the largest is cut"
     );
-    // What is missing beside it is estimated, and the verdict is the graver one.
+    // The missing part is estimated, and the more serious verdict counts.
     let half = chat([NO, NO, NO, n(2_001), NO, NO]);
     assert_eq!(
         meter(&VendorCounters::Chat(half), &most, &estimate()).verdict,

@@ -1,7 +1,6 @@
-//! What every rule of the chat surface needs: types, and refusals in the words that its clients
-//! know.
+//! Type checks for the chat completions API, and errors in the wording that its clients know.
 //!
-//! It must not know a member.
+//! It must not know any particular member.
 //!
 //! Read next: `read_request/messages.rs`.
 
@@ -12,7 +11,7 @@ use crate::protocol::text::Text;
 use crate::protocol::tree::Value;
 use std::fmt::Display;
 
-/// What a member must be.
+/// JSON type that a member must have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::protocol) enum Shape {
     Object,
@@ -55,7 +54,7 @@ fn is_integer(value: Value<'_>) -> bool {
             .all(|byte| byte.is_ascii_digit() || byte == b'-')
 }
 
-/// The value is of this shape.
+/// Checks that the value has this type.
 pub(in crate::protocol) fn shape(
     value: Value<'_>,
     shape: Shape,
@@ -108,8 +107,8 @@ pub(in crate::protocol) fn missing(path: impl Display) -> Refused {
     )
 }
 
-/// A word that is none of those that may stand here. `supported`: those, in words; empty where
-/// there are many.
+/// Error for a value that is not in the member's enumeration. `supported` lists the accepted
+/// values; it is empty if there are many.
 pub(in crate::protocol) fn unknown_word(
     path: impl Display,
     word: &Text<'_>,
@@ -124,10 +123,10 @@ pub(in crate::protocol) fn unknown_word(
     invalid(path, format!("Invalid value: '{word}'.{supported}"))
 }
 
-/// How much of a caller's word is repeated to it.
+/// Maximum number of characters of a client's value that an error message repeats.
 const WORD_LETTERS_MAX: usize = 64;
 
-/// A member that may be absent.
+/// Reads a string member that may be absent.
 pub(in crate::protocol) fn optional_text<'a>(
     of: Value<'a>,
     name: &str,
@@ -179,7 +178,7 @@ pub(in crate::protocol) fn required_object<'a>(
     Ok(value)
 }
 
-/// Items of an array that may be absent.
+/// Iterates over the items of an array that may be absent.
 pub(in crate::protocol) fn optional_items<'a>(
     of: Value<'a>,
     name: &str,
@@ -192,8 +191,8 @@ pub(in crate::protocol) fn optional_items<'a>(
     Ok(value.into_iter().flat_map(Value::items))
 }
 
-/// Tells of every member that is none of `known`. The path goes without indexes: a client that adds
-/// a member of its own to one message adds it to all.
+/// Warns about every member that is not in `known`. The path has no indexes: a client that adds its
+/// own member to one message adds it to all of them.
 pub(in crate::protocol) fn unknown_members(
     of: Value<'_>,
     known: &[&str],
@@ -203,7 +202,7 @@ pub(in crate::protocol) fn unknown_members(
     unknown_besides(of, known, &[], path, warnings);
 }
 
-/// As [`unknown_members`], with two lists.
+/// Does what [`warn_unknown_members`] does, with two lists of known members.
 pub(in crate::protocol) fn unknown_besides(
     of: Value<'_>,
     common: &[&str],
@@ -220,7 +219,7 @@ pub(in crate::protocol) fn unknown_besides(
     }
 }
 
-/// A `cache_control`.
+/// Reads a `cache_control` object.
 pub(in crate::protocol) fn marker(value: Value<'_>, path: impl Display) -> Result<Cache, Refused> {
     shape(value, Shape::Object, &path)?;
     let kind = required_text(value, "type", format_args!("{path}.type"))?;

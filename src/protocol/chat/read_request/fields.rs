@@ -1,17 +1,17 @@
-//! What comes of each member of a chat request on its way to a messages vendor: the one table of
-//! it.
+//! Table of the outcome of each member of a chat request that the gateway sends to a messages
+//! vendor.
 //!
-//! It must stay whole: a member that the surface's official client can send and that is not here
-//! would go without a decision. A member that is not here is left out with a warning. Paths go
-//! without indexes; what a member's value changes about its row is code
-//! (`messages/write_request/extras.rs`), and the tests below hold that code, and the readers beside
-//! this file, against the rows.
+//! It must be complete: a member that the official client can send and that has no row would have
+//! no deliberate outcome. The gateway drops a member without a row, with a warning. Paths have no
+//! indexes. Where the value of a member changes its outcome, code decides
+//! (`messages/write_request/extras.rs`). The tests below check that code and the readers in this
+//! folder against the rows.
 //!
 //! Read next: `read_request/messages.rs`.
 
 use crate::protocol::rules::Outcome::{self, Drop, Map, Refuse, Warn};
 
-/// Sorted bytewise.
+/// Outcome of each member by path, sorted bytewise.
 pub const FIELDS: &[(&str, Outcome)] = &[
     ("audio", Drop),
     ("cache_control", Map),
@@ -131,7 +131,7 @@ pub const FIELDS: &[(&str, Outcome)] = &[
     ("web_search_options.user_location", Map),
 ];
 
-/// The outcome of the member at `path`. `None`: no row.
+/// Returns the outcome of the member at `path`, or `None` if the table has no row for it.
 pub(crate) fn outcome(path: &str) -> Option<Outcome> {
     let row = FIELDS
         .binary_search_by(|(known, _)| (*known).cmp(path))
@@ -148,7 +148,7 @@ mod tests {
     use crate::protocol::translate::{self, Asked, Translated};
     use serde_json::{Value, json};
 
-    /// The members at the top that the official client can send.
+    /// Top-level members that the official client can send.
     const OF_THE_CLIENT: &str = "messages model audio frequency_penalty function_call functions logit_bias logprobs \
         max_completion_tokens max_tokens metadata modalities moderation n parallel_tool_calls prediction \
         presence_penalty prompt_cache_key prompt_cache_options prompt_cache_retention reasoning_effort \
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(outcome("modell"), None);
     }
 
-    /// What comes of a request at a model that takes as much as any.
+    /// Translates the request for a model that accepts as much as any model does.
     fn told(request: &Value, may_search: bool) -> Result<Translated, String> {
         let accepts = Accepts::Messages(MessagesModel {
             sampling: Sampling::Free,
@@ -184,7 +184,8 @@ mod tests {
         translate::request(&asked, false).map_err(|failure| failure.message)
     }
 
-    /// What the caller could tell by: the vendor's body, and what shapes the answer.
+    /// Everything in which the caller could notice a difference: the vendor's body, and the setting
+    /// that shapes the answer.
     fn shown(request: &Value) -> Result<(String, bool), String> {
         let told = told(request, true)?;
         Ok((
@@ -193,7 +194,7 @@ mod tests {
         ))
     }
 
-    /// Requests that together say every mapped member.
+    /// Requests that together contain every mapped member.
     fn wholes() -> [Value; 3] {
         let marker = json!({"type": "ephemeral"});
         let schema = json!({"type": "object", "properties": {}});
@@ -257,7 +258,7 @@ mod tests {
         [today, older, other]
     }
 
-    /// All objects that may hold the last member of the path.
+    /// Returns every object that may hold the last member of the path.
     fn holders<'v>(value: &'v mut Value, path: &str) -> Vec<&'v mut Value> {
         let Some((first, rest)) = path.split_once('.') else {
             return vec![value];
@@ -282,8 +283,8 @@ mod tests {
         path.rsplit('.').next().unwrap()
     }
 
-    /// Said in vain: the target's own name stands there, and an older name beside the newer, or
-    /// switched off.
+    /// Mapped members whose removal changes nothing: the target's own name replaces `model`, and
+    /// the test requests also contain a newer member that wins, or switch the feature off.
     const SILENT: [&str; 4] = [
         "model",
         "reasoning.effort",
@@ -336,7 +337,7 @@ mod tests {
         }
     }
 
-    /// What is sent at a row that is not mapped.
+    /// Value to send for a row that is not mapped.
     fn sample(path: &str) -> Value {
         match last(path) {
             "frequency_penalty" | "presence_penalty" => json!(0.5),

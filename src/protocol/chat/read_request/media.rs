@@ -1,7 +1,8 @@
-//! Images and files that come inside a request: data URLs, base64, and what their first bytes show.
+//! Images and files inside a request: data URLs, base64, and the media type that their first bytes
+//! show.
 //!
-//! It must not fetch anything, nor unpack more than it must: of an image the first bytes, of a text
-//! file all.
+//! It must not fetch anything, and must not decode more than it needs: the first bytes of an image,
+//! all of a text file.
 //!
 //! Read next: `read_request/parts.rs`.
 
@@ -15,16 +16,16 @@ const BAD_IMAGE: &str = "Invalid base64 image data.";
 const BAD_FILE: &str = "Invalid base64 file data.";
 const BAD_ADDRESS: &str = "Image URLs must use https or a base64 data URL.";
 
-/// The four types that a model can look at.
+/// The four media types that a model accepts as an image.
 const IMAGE_TYPES: [&str; 4] = ["image/jpeg", "image/png", "image/gif", "image/webp"];
 
-/// Letters of base64 that show what a file is: twelve bytes.
+/// Number of base64 characters that identify a file type: they encode twelve bytes.
 const HEAD_LETTERS: usize = 16;
 
-/// How much of a media type is repeated to the caller.
+/// Maximum number of characters of a media type that an error message repeats.
 const TYPE_LETTERS_MAX: usize = 64;
 
-/// The image behind an `image_url`; else why there is none.
+/// Reads the image of an `image_url`, or returns the reason why there is none.
 pub(in crate::protocol) fn image<'a>(url: Text<'a>) -> Result<ImageSource<'a>, String> {
     let whole = url.into_value();
     let Some(data_url) = DataUrl::read(&whole) else {
@@ -40,7 +41,7 @@ pub(in crate::protocol) fn image<'a>(url: Text<'a>) -> Result<ImageSource<'a>, S
         };
     };
     let data = whole.get(data_url.data_at..).unwrap_or_default();
-    // The label is the sender's guess; the bytes know better.
+    // The client only guesses the label; the bytes are more reliable.
     let labelled = || {
         IMAGE_TYPES
             .into_iter()
@@ -64,8 +65,7 @@ pub(in crate::protocol) fn image<'a>(url: Text<'a>) -> Result<ImageSource<'a>, S
     })
 }
 
-/// How closely to look at the image that is told of in `holder`. A word that nobody knows is left
-/// out.
+/// Reads the `detail` of the image in `holder`. Drops an unknown value with a warning.
 pub(in crate::protocol) fn detail(
     holder: Value<'_>,
     path: impl Display,
@@ -79,8 +79,8 @@ pub(in crate::protocol) fn detail(
     detail
 }
 
-/// What is in a `file_data`; else why it cannot be read. `name`: of the file, which tells its type
-/// where the declared type says nothing.
+/// Reads the content of a `file_data`, or returns the reason why it cannot be read. `name` is the
+/// file name; its extension determines the type if the declared type is generic.
 pub(in crate::protocol) fn file<'a>(
     file_data: Text<'a>,
     name: Option<&Text<'_>>,
@@ -120,7 +120,7 @@ pub(in crate::protocol) fn file<'a>(
     ))
 }
 
-/// The type of a file of this name, where its ending is known.
+/// Returns the media type of a file with this name, if the extension is known.
 fn type_by_name(name: &str) -> Option<&'static str> {
     const TEXTS: [&str; 32] = [
         "txt", "text", "md", "markdown", "rst", "csv", "tsv", "log", "json", "jsonl", "xml",
@@ -135,7 +135,7 @@ fn type_by_name(name: &str) -> Option<&'static str> {
     TEXTS.iter().any(is).then_some("text/plain")
 }
 
-/// `data:image/png;name=a.png;base64,…`
+/// A data URL such as `data:image/png;name=a.png;base64,…`.
 struct DataUrl {
     media_type: String,
     is_base64: bool,
@@ -171,7 +171,7 @@ fn has_scheme(url: &str) -> bool {
     name > 0 && url.as_bytes().get(name) == Some(&b':')
 }
 
-/// The type by its proper name.
+/// Maps an alias of an image type to its registered name.
 fn image_type(media_type: &str) -> &str {
     match media_type {
         "image/jpg" | "image/jpe" | "image/pjpeg" | "image/jfif" => "image/jpeg",
@@ -179,7 +179,7 @@ fn image_type(media_type: &str) -> &str {
     }
 }
 
-/// What the first bytes of base64 show.
+/// Detects the image type from the first bytes of the base64 data.
 fn shown_type(base64: &str) -> Option<&'static str> {
     let head = head(base64);
     if head.starts_with(b"\xff\xd8\xff") {
@@ -203,8 +203,8 @@ fn head(base64: &str) -> Vec<u8> {
     )
 }
 
-/// Whole groups of the alphabet's letters, padded. Checked without unpacking: bodies hold megabytes
-/// of it.
+/// Checks that the text is padded base64 in complete groups. It does not decode the data, because
+/// bodies contain megabytes of it.
 fn is_base64(text: &str) -> bool {
     let letters = text.as_bytes();
     let unpadded = letters
@@ -221,7 +221,7 @@ fn is_base64(text: &str) -> bool {
 }
 
 fn is_letter(letter: u8) -> bool {
-    // Without branches, so that many letters are checked at once.
+    // No branches, so that the compiler checks many characters at once.
     letter.is_ascii_uppercase()
         | letter.is_ascii_lowercase()
         | letter.is_ascii_digit()
@@ -229,7 +229,7 @@ fn is_letter(letter: u8) -> bool {
         | (letter == b'/')
 }
 
-/// The bytes of checked base64; what is none is passed over.
+/// Decodes base64 that has been checked; skips any other byte.
 fn decoded(base64: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(base64.len() / 4 * 3);
     let (mut bits, mut held) = (0_u32, 0_u32);
@@ -256,7 +256,8 @@ fn six(letter: u8) -> Option<u8> {
     }
 }
 
-/// The rest of a string from `at`, in the sender's own memory where it still is that.
+/// Returns the rest of a string from byte `at`. It borrows from the request body if the string
+/// does.
 fn part<'a>(whole: &Cow<'a, str>, at: usize) -> Text<'a> {
     match whole {
         Cow::Borrowed(text) => Text::token(text.get(at..).unwrap_or_default(), false),
@@ -372,7 +373,7 @@ mod tests {
             "data:;base64,",
             "data:binary/octet-stream;base64,",
         ] {
-            // No letter of the format's own stands at its beginning.
+            // The data does not begin with the signature of any format.
             let pdf = read(&format!("{declared}AAECAw=="), "report.pdf");
             assert!(
                 matches!(pdf, Ok(FileContent::Pdf(data)) if data.is("AAECAw==")),
@@ -396,7 +397,7 @@ mod tests {
                 "what is no text stays none"
             );
         }
-        // A type that says something wins.
+        // A specific declared type wins over the extension.
         assert!(read("data:application/zip;base64,YSxi", "a.csv").is_err());
         assert!(matches!(
             read("data:text/plain;base64,YSxi", "a.pdf"),

@@ -1,7 +1,8 @@
-//! The messages of a chat request, one turn each; the first instructions apart.
+//! Reads the messages of a chat request, one turn per message; the leading instructions are
+//! separate.
 //!
-//! It must not merge, move or drop a message: the order is the caller's, and what must change is
-//! the target's to say.
+//! It must not merge, move or drop a message. The caller chose the order, and the writer for the
+//! target decides about changes.
 //!
 //! Read next: `read_request/parts.rs`, then `messages/write_request.rs`.
 
@@ -79,8 +80,8 @@ struct Message<'a, 'w> {
 }
 
 impl<'a> Message<'a, '_> {
-    /// Tells of members besides those, and those that every message may have; a participant's name
-    /// says nothing that another protocol could carry.
+    /// Warns about members that are neither in `own` nor common to all messages. `name`, the
+    /// participant's name, is common and ignored: no other protocol can represent it.
     fn known(&mut self, own: &[&str]) {
         const COMMON: [&str; 4] = ["role", "content", "name", "cache_control"];
         unknown_besides(self.value, &COMMON, own, "messages[]", self.warnings);
@@ -94,7 +95,8 @@ impl<'a> Message<'a, '_> {
         self.known(&[]);
         let mut blocks = self.content(Place::Instructions)?;
         if blocks.is_empty() {
-            // It was said, if nothing: a request of instructions alone must know its last message.
+            // Keep the empty message: a request that consists of instructions alone needs its last
+            // message.
             blocks.push(Block {
                 at: At::Message(self.index),
                 cache: None,
@@ -121,8 +123,8 @@ impl<'a> Message<'a, '_> {
             "reasoning_details",
             "thinking_blocks",
             "reasoning_content",
-            // Said again in `reasoning_details`, or nothing that can be sent back; sources and
-            // parsed copies of the text.
+            // `reasoning` repeats `reasoning_details` or cannot be sent back; `annotations` holds
+            // sources, and `parsed` a parsed copy of the text.
             "reasoning",
             "annotations",
             "parsed",
@@ -202,7 +204,7 @@ impl<'a> Message<'a, '_> {
     fn call(&mut self, value: Value<'a>, at: At) -> Result<Call<'a>, Refused> {
         let kind = optional_text(value, "type", format_args!("{at}.type"))?;
         let is_custom = kind.as_ref().is_some_and(|kind| kind.is("custom"));
-        // Some clients leave the type out; then it is the one there always was.
+        // Some clients omit the type; it is then the original one, `function`.
         if let Some(kind) = kind.filter(|kind| !is_custom && !kind.is("function")) {
             return Err(unknown_word(
                 format_args!("{at}.type"),
@@ -215,7 +217,7 @@ impl<'a> Message<'a, '_> {
         } else {
             ("function", "arguments")
         };
-        // Where the call stood in a stream means nothing in a history.
+        // The index of the call in a stream has no meaning in a history.
         unknown_members(
             value,
             &["id", "type", "index", "cache_control", member],
@@ -266,7 +268,7 @@ impl<'a> Message<'a, '_> {
         let content = match self.value.get("content") {
             Some(content) if content.is_array() => {
                 let mut blocks = self.content(Place::Result)?;
-                // The last part's marker means all that came up to it: the result.
+                // A marker on the last part covers everything before it, which is the whole result.
                 cache = cache.or(blocks.last_mut().and_then(|last| last.cache.take()));
                 OutcomeContent::Blocks(blocks)
             }
@@ -299,7 +301,7 @@ fn arguments<'a>(of: Value<'a>, member: &str, path: &str) -> Result<Arguments<'a
     Ok(Arguments::Text(text.unwrap_or(Text::made(""))))
 }
 
-/// A marker on the message is one on its last block; reasoning takes none.
+/// Applies the message's cache marker to its last block; reasoning blocks accept no marker.
 fn mark_last(blocks: &mut [Block<'_>], cache: Option<Cache>) {
     let last = blocks
         .iter_mut()

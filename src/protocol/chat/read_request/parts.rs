@@ -1,8 +1,8 @@
-//! The content of a chat message: a string or parts, each read into one block.
+//! Reads the content of a chat message: a string, or parts that each become one block.
 //!
-//! Blank texts stay: whether an empty block may be sent is the target's to say. What a part says
-//! that only chat can say stays as it is. Blocks of the messages protocol are taken among the
-//! parts, because many clients send them.
+//! It keeps blank texts: the writer for the target decides whether to send an empty block. It keeps
+//! a part that only chat defines as it is. It also accepts blocks of the messages protocol among
+//! the parts, because many clients send them.
 //!
 //! Read next: `read_request/reasoning.rs`.
 
@@ -19,17 +19,17 @@ use crate::protocol::form::{
 use crate::protocol::text::Text;
 use crate::protocol::tree::Value;
 
-/// Whose content is read: not every part may stand everywhere.
+/// Owner of the content. It determines which parts are allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Place {
     Instructions,
     User,
     Assistant,
-    /// A tool's result.
+    /// Result of a tool call.
     Result,
 }
 
-/// The content of message `message`.
+/// Reads the content of the message with index `message`.
 pub(super) fn content<'a>(
     content: Option<Value<'a>>,
     message: usize,
@@ -61,7 +61,7 @@ pub(super) fn content<'a>(
     Ok(blocks)
 }
 
-/// One part; `None`: it is reasoning, which is read with the message.
+/// Reads one part. Returns `None` for a reasoning part, which is read with the message.
 fn part<'a>(
     value: Value<'a>,
     at: At,
@@ -113,7 +113,7 @@ fn part<'a>(
     }))
 }
 
-/// Tells of members besides those, and those that every part may have.
+/// Warns about members that are neither in `own` nor common to all parts.
 fn known(value: Value<'_>, own: &[&str], warnings: &mut Warnings) {
     const COMMON: [&str; 3] = ["type", "cache_control", "prompt_cache_breakpoint"];
     unknown_besides(value, &COMMON, own, "messages[].content[]", warnings);
@@ -176,15 +176,15 @@ fn file<'a>(value: Value<'a>, at: At, warnings: &mut Warnings) -> Result<BlockKi
     }))
 }
 
-/// The object has no members but these.
+/// Checks that the object has no members other than `names`.
 fn has_only(value: Value<'_>, names: &[&str]) -> bool {
     value
         .members()
         .all(|(name, value)| value.is_null() || names.iter().any(|known| name.is(known)))
 }
 
-/// A block of the messages protocol, where the form can say all of it; else it is kept as it
-/// stands.
+/// Reads an image block of the messages protocol if the IR can represent all of it. Otherwise
+/// returns `None`, and the caller keeps the block as it is.
 fn messages_image(value: Value<'_>) -> Option<BlockKind<'_>> {
     let source = value.get("source")?;
     if !has_only(value, &["type", "source", "cache_control"]) {

@@ -1,8 +1,8 @@
-//! Reasoning that an assistant message carries, put back to where it stood between its texts and
+//! Reads the reasoning in an assistant message and puts it back where it was between the texts and
 //! calls.
 //!
-//! It must not change a block: what its vendor signed is verified letter by letter. Unsigned
-//! reasoning is kept only where there is no signed one, for targets that want it.
+//! It must not change a block: the vendor verifies the text that it signed character by character.
+//! It keeps unsigned reasoning only if there is no signed reasoning, for targets that accept it.
 //!
 //! Read next: `read_request/messages.rs`.
 
@@ -13,23 +13,24 @@ use crate::protocol::responses::write_request::PART_GAP;
 use crate::protocol::text::Text;
 use crate::protocol::tree::Value;
 
-/// The format word of a messages vendor's reasoning; none is taken for it too.
+/// `format` value for the reasoning of a messages vendor. An entry without a format counts as this
+/// one.
 const FORMAT: &str = "anthropic-claude-v1";
 
-/// One block, and where it stood.
+/// A reasoning block and its position in the message.
 pub(super) struct Piece<'a> {
     thinking: Thinking<'a>,
     anchor: Option<Anchor>,
 }
 
-/// Code points of the text before the block, and calls before it.
+/// Number of code points of text, and number of calls, before the block.
 #[derive(Clone, Copy)]
 struct Anchor {
     letters: u64,
     calls: u64,
 }
 
-/// The reasoning of a message, by the first of its members that has any.
+/// Reads the reasoning of a message from the first member that has any.
 pub(super) fn pieces<'a>(message: Value<'a>) -> Vec<Piece<'a>> {
     let some = |name| {
         message
@@ -65,7 +66,7 @@ pub(super) fn pieces<'a>(message: Value<'a>) -> Vec<Piece<'a>> {
     bare.into_iter().collect()
 }
 
-/// An entry of `reasoning_details`.
+/// Reads an entry of `reasoning_details`.
 fn detail<'a>(value: Value<'a>) -> Option<Piece<'a>> {
     if value.get("format").is_some_and(|format| !format.is(FORMAT)) {
         return None;
@@ -81,8 +82,8 @@ fn detail<'a>(value: Value<'a>) -> Option<Piece<'a>> {
     })
 }
 
-/// A responses vendor's items, each from the entries of its id: the texts of its summary, and what
-/// only the vendor can read, without which there is no item.
+/// Rebuilds the reasoning items of a responses vendor from the entries that share an id: the texts
+/// of the summary and the encrypted content. Without encrypted content there is no item.
 fn items(details: Value<'_>) -> Vec<Piece<'_>> {
     let mut items: Vec<(Item, String, Option<Anchor>)> = Vec::new();
     for entry in details.items().filter(|entry| {
@@ -141,7 +142,7 @@ fn anchor(entry: Value<'_>) -> Option<Anchor> {
     })
 }
 
-/// A block as the messages protocol has it.
+/// Reads a reasoning block in the form of the messages protocol.
 fn block<'a>(value: Value<'a>) -> Option<Piece<'a>> {
     let thinking = match value.get("type")?.text()?.value().as_ref() {
         "thinking" => shown(value.get("thinking"), value.get("signature"))?,
@@ -154,7 +155,8 @@ fn block<'a>(value: Value<'a>) -> Option<Piece<'a>> {
     })
 }
 
-/// The text may be empty: vendors leave it out and sign what they keep.
+/// Reads a signed thinking block. The text may be empty: vendors omit it and sign the text that
+/// they keep.
 fn shown<'a>(text: Option<Value<'a>>, signature: Option<Value<'a>>) -> Option<Thinking<'a>> {
     let signature = signature?.text()?;
     if !carrier::is_vendors(&signature.value()) {
@@ -176,7 +178,7 @@ fn hidden(data: Option<Value<'_>>) -> Option<Thinking<'_>> {
     }
 }
 
-/// The blocks of an assistant message in order. `texts`: its content, refusals among it.
+/// Returns the blocks of an assistant message in order. `texts` is its content, including refusals.
 pub(super) fn placed<'a>(
     pieces: Vec<Piece<'a>>,
     texts: Vec<Block<'a>>,
@@ -244,7 +246,8 @@ pub(super) fn placed<'a>(
     blocks
 }
 
-/// Every piece says where it stood, in order, within what there is.
+/// Checks that every block has an anchor, that the anchors are in order, and that they lie within
+/// the message.
 fn are_placed(pieces: &[Piece<'_>], texts: &[Block<'_>], calls: usize) -> bool {
     if pieces.iter().any(|piece| piece.anchor.is_none()) {
         return false;
@@ -265,7 +268,7 @@ fn are_placed(pieces: &[Piece<'_>], texts: &[Block<'_>], calls: usize) -> bool {
         })
 }
 
-/// Code points that count: of the content, not of a refusal.
+/// Number of code points that anchors count: those of the content, not those of a refusal.
 fn letters(block: &Block<'_>) -> u64 {
     match &block.kind {
         BlockKind::Text(text) => text.code_points(),
@@ -273,19 +276,19 @@ fn letters(block: &Block<'_>) -> u64 {
     }
 }
 
-/// Where a piece goes that stood inside a text.
+/// Position of a reasoning block relative to a text that contained it.
 enum Split {
-    /// Before what is left of the text.
+    /// Before the rest of the text.
     Before,
-    /// Behind so many of the letters that are left.
+    /// After this number of code points of the rest of the text.
     At(u64),
-    /// Behind all of it.
+    /// After the whole text.
     Behind,
 }
 
-/// How each of the pieces that stood at `places` splits the text, which begins at letter `begin`. A
-/// cut that would leave a blank side, which no vendor takes, moves to the side's end. One pass,
-/// however many pieces there are.
+/// Computes where each reasoning block at `places` splits the text, which begins at code point
+/// `begin`. A split that would leave a blank part, which no vendor accepts, moves to the end of
+/// that part. Takes one pass, regardless of the number of blocks.
 fn splits(text: &Block<'_>, begin: u64, places: &[u64]) -> Vec<Split> {
     let BlockKind::Text(text) = &text.kind else {
         return places.iter().map(|_| Split::Before).collect();
@@ -298,7 +301,8 @@ fn splits(text: &Block<'_>, begin: u64, places: &[u64]) -> Vec<Split> {
         .iter()
         .map(|place| place.saturating_sub(begin))
         .peekable();
-    // Of what is left: where it begins, and whether it has shown more than white space.
+    // State of the rest of the text: where it begins, and whether it has a character other than
+    // white space so far.
     let (mut from, mut has_words, mut behind_words) = (0, false, 0);
     for (at, letter) in (0_u64..).zip(text.letters()) {
         while places.next_if(|place| *place <= at).is_some() {

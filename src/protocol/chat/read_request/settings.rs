@@ -1,7 +1,7 @@
-//! What a chat request says besides its messages and tools: limits, sampling, stop, the answer's
-//! form, reasoning.
+//! Reads the settings of a chat request other than messages and tools: limits, sampling, stop
+//! strings, response format, reasoning.
 //!
-//! It must not know what a target makes of it: only whether the surface takes it.
+//! It must not know how a target handles them, only whether the client API accepts them.
 //!
 //! Read next: `read_request/tools.rs`.
 
@@ -13,12 +13,12 @@ use crate::protocol::form::{Effort, Format, Limit, Reasoning, Refused, Sampling,
 use crate::protocol::text::Text;
 use crate::protocol::tree::Value;
 
-/// The most stop strings that the surface takes.
+/// Maximum number of stop strings that the chat completions API accepts.
 const STOPS_MAX: usize = 4;
 
 const EFFORTS: &str = "'none', 'minimal', 'low', 'medium', 'high', 'xhigh', and 'max'";
 
-/// The newer of the two names counts.
+/// Reads the output limit. `max_completion_tokens` wins over the older `max_tokens`.
 pub(super) fn limit(body: Value<'_>) -> Result<Option<Limit>, Refused> {
     for field in ["max_completion_tokens", "max_tokens"] {
         if let Some(value) = body.get(field) {
@@ -97,7 +97,7 @@ pub(super) fn stop<'a>(body: Value<'a>) -> Result<Vec<Text<'a>>, Refused> {
     Ok(texts)
 }
 
-/// Of `stream_options`; the rest of it changes nothing that could be seen here.
+/// Reads `include_usage` from `stream_options`. The other options have no visible effect here.
 pub(super) fn include_usage(
     body: Value<'_>,
     stream: bool,
@@ -121,7 +121,7 @@ pub(super) fn include_usage(
     Ok(include_usage.unwrap_or(false))
 }
 
-/// Who is behind the request, by any of the three names.
+/// Returns the end user: `safety_identifier`, else `metadata.user_id`, else `user`.
 pub(in crate::protocol) fn end_user<'a>(body: Value<'a>) -> Result<Option<Text<'a>>, Refused> {
     let some = |text: Option<Text<'a>>| text.filter(|text| !text.is_empty());
     let safety_identifier = some(optional_text(
@@ -181,8 +181,8 @@ pub(super) fn format<'a>(body: Value<'a>, warnings: &mut Warnings) -> Result<For
     })
 }
 
-/// The first of: the messages protocol's own members, the extension `reasoning`,
-/// `reasoning_effort`.
+/// Reads the reasoning settings from the first of: the members of the messages protocol, the
+/// extension `reasoning`, `reasoning_effort`.
 pub(super) fn reasoning<'a>(
     body: Value<'a>,
     warnings: &mut Warnings,
@@ -193,7 +193,7 @@ pub(super) fn reasoning<'a>(
         reasoning.thinking = Some(thinking);
         reasoning.is_verbatim = true;
     }
-    // What else `output_config` says is kept among the extra members.
+    // The other members of `output_config` are among the extra members.
     reasoning.is_verbatim |= body
         .get("output_config")
         .is_some_and(|config| config.get("effort").is_some());
@@ -211,7 +211,7 @@ pub(super) fn reasoning<'a>(
     Ok(reasoning)
 }
 
-/// `{effort, max_tokens, exclude, enabled}`, as aggregators have it.
+/// Reads `{effort, max_tokens, exclude, enabled}`, the extension that aggregators define.
 fn extended(
     extension: Value<'_>,
     reasoning: &mut Reasoning<'_>,
@@ -239,7 +239,7 @@ fn extended(
         (_, Some(level), _) => (Some(level), "reasoning.effort"),
         (_, None, Some(0)) => (Some(Effort::None), "reasoning.max_tokens"),
         (_, None, Some(_)) => (None, "reasoning.max_tokens"),
-        // Switched on, without a word on how much.
+        // The client enabled reasoning without an amount.
         (Some(true), None, None) => (Some(Effort::Medium), "reasoning.enabled"),
         (None, None, None) => (None, ""),
     };

@@ -1,7 +1,6 @@
-//! The tools of a chat request, today's and the older `functions`, and which of them must be
-//! called.
+//! Reads the tools of a chat request, both `tools` and the older `functions`, and the tool choice.
 //!
-//! It must not change a schema or a name: that is for the target's rules.
+//! It must not change a schema or a name: the rules of the target decide that.
 //!
 //! Read next: `read_request/messages.rs`.
 
@@ -86,7 +85,7 @@ fn tool<'a>(index: usize, value: Value<'a>, warnings: &mut Warnings) -> Result<T
     let kind = required_text(value, "type", format_args!("tools[{index}].type"))?;
     let own = marker(value, format_args!("tools[{index}]"))?;
     if kind.is("function") {
-        // Some clients say the name here once more.
+        // Some clients repeat the name here.
         unknown_members(
             value,
             &["type", "function", "cache_control", "name"],
@@ -140,7 +139,7 @@ fn tool<'a>(index: usize, value: Value<'a>, warnings: &mut Warnings) -> Result<T
     ))
 }
 
-/// `bash_20250124`: a tool type of the messages protocol.
+/// Detects a dated tool type of the messages protocol, such as `bash_20250124`.
 fn is_dated(kind: &str) -> bool {
     kind.rsplit_once('_').is_some_and(|(name, date)| {
         let is_name = !name.is_empty()
@@ -243,7 +242,7 @@ fn tool_choice<'a>(value: Value<'a>) -> Result<Choice<'a>, Refused> {
     }
 }
 
-/// `{"type":"function","function":{"name":"…"}}`
+/// Reads the name from `{"type":"function","function":{"name":"…"}}`.
 fn named<'a>(value: Value<'a>, member: &str, path: impl Display) -> Result<Text<'a>, Refused> {
     let inner = required_object(value, member, format_args!("{path}.{member}"))?;
     required_text(inner, "name", format_args!("{path}.{member}.name"))

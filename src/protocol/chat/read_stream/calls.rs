@@ -1,19 +1,19 @@
-//! Which call a fragment of `tool_calls` belongs to, and when a call can be told.
+//! Assigns the fragments of `tool_calls` to calls, and decides when a call can be emitted.
 //!
-//! It must not join arguments once a call has a name: fragments pass through. Vendors differ in
-//! what they send with a fragment: an index or none, 0 for every call, the id once or every time.
-//! The rule: the index tells the call, unless an id says that it is another one, or two of one
-//! chunk have a name and no id between them.
+//! It must not join arguments once a call has a name: it passes fragments through. Vendors differ
+//! in what they send with a fragment: an index or none, 0 for every call, the id once or every
+//! time. The rule: the index identifies the call, unless an id shows that it is another call, or
+//! two entries of one chunk have a name and no id.
 //!
-//! Read next: `messages/write_stream/arguments.rs`, where overlapping calls are put in line.
+//! Read next: `messages/write_stream/arguments.rs`, which queues overlapping calls.
 
 use super::Slots;
 use crate::protocol::form::answer::{Event, Fault, Piece, Sink};
 use crate::protocol::text::{Gathered, Text};
 use crate::protocol::tree::Value;
 
-/// The most calls of one answer, and the most that is held of their ids and of arguments without a
-/// name.
+/// Maximum number of calls in one answer, and maximum number of bytes buffered for their ids and
+/// for arguments that arrive before a name.
 const CALLS_MAX: usize = 1024;
 const HELD_BYTES_MAX: usize = 4 * 1024 * 1024;
 
@@ -47,7 +47,7 @@ impl<'v> Entry<'v> {
         read
     }
 
-    /// `function_call`: one call, without an id.
+    /// Reads `function_call`, which is one call without an id.
     pub(super) fn legacy(function: Value<'v>) -> Self {
         let mut read = Entry {
             index: Some(0),
@@ -62,7 +62,7 @@ impl<'v> Entry<'v> {
         for (key, value) in callee.members() {
             match key.value().as_ref() {
                 "name" => self.name = super::text(value),
-                // Some vendors send the object itself instead of a string that holds it.
+                // Some vendors send the object itself instead of a string with its JSON.
                 "arguments" | "input" if value.is_object() => {
                     self.arguments = Some(Text::made(value.raw()))
                 }
@@ -73,13 +73,13 @@ impl<'v> Entry<'v> {
     }
 }
 
-/// The calls heard of, in the order they came.
+/// Calls seen so far, in order of arrival.
 #[derive(Debug, Default)]
 pub(super) struct Calls {
     calls: Vec<Call>,
     held_bytes: usize,
     has_listed: bool,
-    /// The calls, by their places, that the chunk which is read has begun or gone on with.
+    /// Positions of the calls that the current chunk began or continued.
     in_chunk: Vec<usize>,
 }
 
@@ -87,31 +87,31 @@ pub(super) struct Calls {
 struct Call {
     index: Option<u64>,
     id: Option<String>,
-    /// `None`: not told yet, for want of a name.
+    /// `None` until the call is emitted, which needs its name.
     slot: Option<u32>,
-    /// Arguments that came before the name.
+    /// Arguments that arrived before the name.
     early: Gathered,
     is_custom: bool,
 }
 
 impl Calls {
-    /// No entry of `tool_calls` was seen.
+    /// Returns whether no entry of `tool_calls` has arrived.
     pub(super) fn is_only_legacy(&self) -> bool {
         !self.has_listed
     }
 
-    /// The entries of another chunk follow.
+    /// Begins the entries of another chunk.
     pub(super) fn begin_chunk(&mut self) {
         self.in_chunk.clear();
     }
 
-    /// This entry makes a call known that was not told before.
+    /// Returns whether this entry names a call that has not been emitted yet.
     pub(super) fn begins(&self, entry: &Entry<'_>, is_whole: bool) -> bool {
         let known = self.find(entry, is_whole).and_then(|at| self.calls.get(at));
         entry.name.is_some() && known.is_none_or(|call| call.slot.is_none())
     }
 
-    /// One entry; in a whole answer each is a call of its own.
+    /// Reads one entry. In a whole answer, each entry is a separate call.
     pub(super) fn entry(
         &mut self,
         entry: &Entry<'_>,
@@ -174,7 +174,7 @@ impl Calls {
         }
     }
 
-    /// The call that an entry goes on with; `None`: it begins a new one.
+    /// Finds the call that an entry continues. Returns `None` if the entry begins a new call.
     fn find(&self, entry: &Entry<'_>, is_whole: bool) -> Option<usize> {
         if is_whole {
             return None;
@@ -187,15 +187,15 @@ impl Calls {
             None => self.calls.len().checked_sub(1)?,
         };
         let Some(id) = &entry.id else {
-            // Whole calls side by side, though all of one index or of none.
+            // Complete calls in one chunk, although all have the same index or none.
             let is_another = entry.name.is_some() && self.in_chunk.contains(&at);
             return Some(at).filter(|_| !is_another);
         };
         match self.calls.get(at)?.id.as_deref() {
             Some(own) if id.is(own) => Some(at),
             None if entry.index.is_some() => Some(at),
-            // Not the last call of that index, but perhaps an earlier one: fragments may take
-            // turns.
+            // Not the last call with that index, but perhaps an earlier one: fragments of calls may
+            // alternate.
             _ => self.calls.iter().rposition(|call| {
                 let is_same_index = entry.index.is_none() || call.index == entry.index;
                 is_same_index && call.id.as_deref().is_some_and(|own| id.is(own))

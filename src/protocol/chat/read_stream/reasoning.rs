@@ -1,19 +1,19 @@
-//! A chat vendor's reasoning: under which of its names it is told, and what of it the vendor wants
-//! back.
+//! A chat vendor's reasoning: which of its members the gateway emits, and which parts the vendor
+//! wants back.
 //!
-//! It must not tell the same thought twice: vendors say it under two or three names at once.
+//! It must not emit the same reasoning twice: vendors send it in two or three members at once.
 //!
-//! Read next: `protocol/carrier.rs`, how it travels through a messages client.
+//! Read next: `protocol/reasoning_token.rs`, how reasoning passes through a messages client.
 
 use super::Said;
 use crate::protocol::carrier;
 use crate::protocol::text::{Json, Text};
 use crate::protocol::tree::Value;
 
-/// The most that is carried back. Beyond it the vendor must do without.
+/// Maximum number of bytes of reasoning to send back. If there are more, the vendor gets none back.
 const KEPT_BYTES_MAX: usize = 1024 * 1024;
 
-/// Which member the reasoning is read from.
+/// Member that the reasoning is read from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Source {
     /// `reasoning_content`
@@ -24,27 +24,27 @@ pub(super) enum Source {
     Details,
 }
 
-/// What was thought so far.
+/// Reasoning of the answer so far.
 #[derive(Debug, Default)]
 pub(super) struct Reasoning {
-    /// The first that said anything: the others repeat it, some only at the end.
+    /// First member that had text. The others repeat it, some of them only at the end.
     source: Option<Source>,
-    /// `reasoning_details`, fragments of one text joined.
+    /// Entries of `reasoning_details`, with the fragments of one text joined.
     kept: Vec<Entry>,
     kept_bytes: usize,
-    /// There is something in it that only the vendor understands.
+    /// An entry holds data that only the vendor can read.
     has_sealed: bool,
     is_too_large: bool,
 }
 
-/// One entry of `reasoning_details`: its members as they were written.
+/// One entry of `reasoning_details`, with its members in their original JSON spelling.
 #[derive(Debug)]
 struct Entry {
     members: Vec<(String, String)>,
 }
 
 impl Reasoning {
-    /// Where this message's reasoning is to be read.
+    /// Returns the member to read this message's reasoning from.
     pub(super) fn source(&mut self, said: &Said<'_>) -> Option<Source> {
         if self.source.is_none() {
             let has_details = || {
@@ -66,8 +66,8 @@ impl Reasoning {
         self.source
     }
 
-    /// Keeps one entry of `reasoning_details`; in a stream it may be a fragment of the last, and is
-    /// joined to it.
+    /// Keeps one entry of `reasoning_details`. In a stream it may be a fragment of the last entry;
+    /// it is then joined to that entry.
     pub(super) fn keep(&mut self, entry: Value<'_>, is_whole: bool) {
         if !entry.is_object() || self.is_too_large {
             return;
@@ -95,7 +95,7 @@ impl Reasoning {
         }
     }
 
-    /// The signature that carries what was kept; `None` if nobody needs it back.
+    /// Returns the signature that carries the kept reasoning, or `None` if nobody needs it back.
     pub(super) fn take_signature(&mut self) -> Option<String> {
         if !self.has_sealed {
             return None;
@@ -106,7 +106,7 @@ impl Reasoning {
     }
 }
 
-/// Under which name an entry lets everybody read it.
+/// Members that hold the readable text of an entry.
 const TEXTS: [&str; 2] = ["text", "summary"];
 
 pub(super) fn entry_text(entry: Value<'_>) -> Option<Text<'_>> {
@@ -123,8 +123,8 @@ impl Entry {
             .map(|(_, value)| value.as_str())
     }
 
-    /// `entry` is more of this one: of the same type and place, and this one has a text that no
-    /// signature closed.
+    /// Returns whether `entry` continues this entry: it has the same type and index, and this entry
+    /// has a text without a signature.
     fn goes_on(&self, entry: Value<'_>) -> bool {
         let same = |name: &str| match (self.get(name), entry.get(name)) {
             (Some(own), Some(other)) => own == other.raw(),
@@ -139,7 +139,7 @@ impl Entry {
             && !is_string("signature")
     }
 
-    /// Texts are joined, all else is replaced. Gives the bytes added.
+    /// Joins texts and replaces all other members. Returns the number of bytes added.
     fn join(&mut self, entry: Value<'_>) -> usize {
         let mut added = 0;
         for (key, value) in entry.members().filter(|(_, value)| !value.is_null()) {
@@ -166,7 +166,7 @@ impl Entry {
     }
 }
 
-/// A member's name as it stands between its quotes.
+/// Returns a member's name as it is spelled between its quotes.
 fn as_written<'k>(key: &Text<'k>) -> &'k str {
     match key {
         Text::Token { raw, .. } => raw,

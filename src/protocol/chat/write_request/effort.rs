@@ -1,26 +1,26 @@
-//! How hard the vendor's model is to think: `thinking` and `output_config.effort` as one word.
+//! Maps `thinking` and `output_config.effort` to one reasoning effort level.
 //!
-//! Read next: `chat/write_request/wording.rs`.
+//! Read next: `chat/write_request/api_variant.rs`.
 
 use crate::protocol::Protocol;
 use crate::protocol::form::{Action, Effort, Request, Warnings};
 use crate::protocol::tree::Value;
 
-/// Budgets in tokens up to which a level holds.
+/// Largest budget in tokens for each level.
 const BUDGETS: [(u64, Effort); 3] = [
     (4_096, Effort::Low),
     (16_384, Effort::Medium),
     (32_768, Effort::High),
 ];
 
-/// What `thinking` says.
+/// Preference that `thinking` expresses.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wish {
     Nothing,
-    /// As much as the model likes.
+    /// Thinking enabled; the model chooses the amount.
     Free,
     Budget(Effort),
-    /// No thinking, or only such as a chat vendor cannot be asked for.
+    /// Thinking disabled, or a kind that a chat vendor does not support.
     Off,
 }
 
@@ -50,7 +50,7 @@ fn wish(request: &Request<'_>) -> Wish {
     }
 }
 
-/// The caller wants to see the reasoning.
+/// Returns whether the caller wants to see the reasoning.
 pub(in crate::protocol) fn shows_thinking(request: &Request<'_>) -> bool {
     let display = request
         .reasoning
@@ -60,16 +60,16 @@ pub(in crate::protocol) fn shows_thinking(request: &Request<'_>) -> bool {
     matches!(wish(request), Wish::Free | Wish::Budget(_)) && !is_omitted
 }
 
-/// How a model can be told to think.
+/// Effort levels that a model supports.
 pub(in crate::protocol) struct Thinker<'m> {
     pub reasons: bool,
-    /// Sorted.
+    /// Supported levels, sorted.
     pub levels: &'m [Effort],
-    /// Something else in the request excludes it.
+    /// Another part of the request rules out reasoning.
     pub is_kept_from: bool,
 }
 
-/// The word; `None`: nothing is said.
+/// Returns the effort level to send, or `None` to send no level.
 pub(in crate::protocol) fn effort(
     request: &Request<'_>,
     thinker: &Thinker<'_>,
@@ -85,7 +85,7 @@ pub(in crate::protocol) fn effort(
     };
     if !thinker.reasons {
         let is_wanted = matches!(wish, Wish::Free | Wish::Budget(_));
-        // Beside messages' members an effort alone asks for no reasoning.
+        // In a messages request, an effort level alone does not ask for reasoning.
         let is_asked = request.surface != Protocol::Messages
             && said.is_some_and(|level| level != Effort::None);
         if is_wanted || is_asked {

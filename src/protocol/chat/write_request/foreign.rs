@@ -1,8 +1,8 @@
-//! What only the messages protocol has, told in words: search results, documents, summaries, and
-//! what tools did that ran at another vendor.
+//! Converts content that only the messages protocol has to text: search results, documents,
+//! summaries, and what hosted tools of another vendor did.
 //!
-//! It must stay small: what a far tool gave back is cut, because it was already worked into the
-//! answer beside it.
+//! It must stay small: it truncates the result of a hosted tool, because the answer next to it
+//! already uses that result.
 //!
 //! Read next: `chat/write_request/turns.rs`.
 
@@ -14,31 +14,31 @@ use crate::protocol::text::{Text, compact};
 use crate::protocol::tree::Value;
 use std::collections::HashMap;
 
-/// The most that is told of what a far tool gave back, in characters.
+/// Maximum length of a hosted tool's result as text, in characters.
 const RESULT_CHARS_MAX: usize = 2_000;
 
-/// Blocks within blocks that are looked into for a result's text.
+/// Maximum block nesting depth when collecting a result's text.
 const DEPTH_MAX: u32 = 6;
 
-/// What a text opens with that stands for an earlier conversation.
+/// Opening line of a text that replaces an earlier conversation.
 const SUMMARY: &str = "Summary of the earlier conversation:\n";
 
-/// Finds words for what the caller said, whatever it was, and warns of what has none.
+/// Converts the caller's content to text, and warns about content that has no text form.
 pub(in crate::protocol) struct Words<'w> {
     pub warnings: &'w mut Warnings,
     pub recall: &'w mut Recall,
-    /// Cache breakpoints are told.
+    /// Warn about cache breakpoints.
     pub marks: bool,
 }
 
 impl Words<'_> {
-    /// The tool's name as the vendor is given it.
+    /// Returns the tool's name as it is sent to the vendor.
     pub fn tool_name(&mut self, name: &Text<'_>, at: impl std::fmt::Display) -> String {
         names::tool_name(name.value(), at, self.warnings, self.recall).into_owned()
     }
 
-    /// A block of the turn `at`, as pieces of one text; empty for what says nothing, or was told
-    /// with an earlier block.
+    /// Converts a block of the turn `at` to the pieces of one text. Returns no pieces if the block
+    /// is empty, or if an earlier block already included it.
     pub fn opaque<'a>(
         &mut self,
         (at, blocks): (At, &[Block<'a>]),
@@ -62,7 +62,7 @@ impl Words<'_> {
         }
     }
 
-    /// A block of what a tool gave back, as pieces of one text.
+    /// Converts a block of a tool result to the pieces of one text.
     pub fn given_back<'a>(&mut self, at: At, opaque: &Opaque<'a>) -> Vec<Text<'a>> {
         match opaque.name.value().as_ref() {
             "search_result" => self.search_result(at, opaque.value),
@@ -81,7 +81,7 @@ impl Words<'_> {
         }
     }
 
-    /// A search result between its tags.
+    /// Writes a search result between tags.
     fn search_result<'a>(&mut self, at: At, value: Value<'a>) -> Vec<Text<'a>> {
         let wants_citations = value
             .get("citations")
@@ -103,8 +103,8 @@ impl Words<'_> {
         texts
     }
 
-    /// A document's texts between its tags; of one that is handed on as it is only its context,
-    /// which goes before it.
+    /// Writes the texts of a document between tags. A document that is sent as a file yields only
+    /// its context, which precedes it.
     pub fn document<'t>(&mut self, at: At, file: &'t File<'_>) -> Vec<Text<'t>> {
         self.citations(at, file.wants_citations);
         let context = file
@@ -143,7 +143,7 @@ impl Words<'_> {
         }
     }
 
-    /// What a compaction says, if it can be read.
+    /// Returns the text of a compaction, if it is readable.
     fn summary<'a>(&mut self, at: At, value: Value<'a>) -> Option<[Text<'a>; 2]> {
         if value
             .get("tool_changes")
@@ -156,8 +156,8 @@ impl Words<'_> {
         Some([Text::made(SUMMARY), content])
     }
 
-    /// What a far tool was asked and gave back; `None` for what belongs to an earlier block, or
-    /// says nothing.
+    /// Describes the call and the result of a hosted tool. Returns `None` if the block belongs to
+    /// an earlier one, or if it is empty.
     fn far_tool(
         &mut self,
         at: At,
@@ -198,7 +198,7 @@ impl Words<'_> {
     }
 }
 
-/// The results of far tools in one turn, by the ids of their calls.
+/// Results of hosted tools in one turn, by call id.
 #[derive(Default)]
 pub(in crate::protocol) struct FarResults<'a> {
     open: HashMap<String, Value<'a>>,
@@ -218,7 +218,7 @@ impl<'a> FarResults<'a> {
         results
     }
 
-    /// The result of this call, which is told with the call.
+    /// Takes the result of this call, to be written together with the call.
     fn take(&mut self, call: &str) -> Option<Value<'a>> {
         let (id, value) = self.open.remove_entry(call)?;
         self.told.insert(id, value);
@@ -240,7 +240,7 @@ fn used(call: Value<'_>) -> String {
     )
 }
 
-/// One line per hit of a search; else the text of it, cut.
+/// Writes one line per search hit; for any other result its text, truncated.
 fn gave_back(result: Value<'_>) -> String {
     let mut out = Told::default();
     out.value(result.get("content"), 0);
@@ -255,7 +255,7 @@ struct Told {
 }
 
 impl Told {
-    /// Whatever text is in there, by the names that results have for it.
+    /// Adds every text in the value, under the member names that results use.
     fn value(&mut self, value: Option<Value<'_>>, depth: u32) {
         let Some(value) = value.filter(|_| depth < DEPTH_MAX && self.chars < RESULT_CHARS_MAX)
         else {
@@ -279,7 +279,7 @@ impl Told {
         } else if let Some(name) = text("tool_name") {
             self.line(&format!("[tool available: {name}]"));
         } else if value.get("type").is_some_and(|kind| kind.is("base64")) {
-            // A file's bytes are no text.
+            // The bytes of a file are not text.
         } else {
             for name in [
                 "text",
@@ -296,13 +296,13 @@ impl Told {
         }
     }
 
-    /// Hits are told whole, each with its address: half an address is none.
+    /// Adds a hit in full with its URL: a truncated URL is useless.
     fn hit(&mut self, title: &str, url: &str) {
         let line = format!("- {title}: {url}");
         let counted = self.chars;
         self.hits += 1;
         self.push(&line, usize::MAX);
-        // Titles do not use up what a text may have.
+        // Titles do not count toward the limit for text.
         self.chars = counted;
     }
 
@@ -327,7 +327,7 @@ impl Told {
     }
 }
 
-/// Appends ` name="value"`; nothing for no value.
+/// Appends ` name="value"`, or nothing if there is no value.
 fn attribute(name: &str, value: Option<&Text<'_>>, out: &mut String) {
     let Some(value) = value else { return };
     out.push(' ');

@@ -1,6 +1,6 @@
-//! Instructions and what users say, as content: a plain string where one text is all, else parts.
+//! Writes instructions and user content: a plain string for a single text, otherwise parts.
 //!
-//! It must leave texts as the caller spelled them.
+//! It must keep the caller's spelling of texts.
 //!
 //! Read next: `chat/write_request/results.rs`.
 
@@ -9,24 +9,24 @@ use super::foreign::Words;
 use crate::protocol::form::{Action, At, Block, BlockKind, Detail, File, FileContent, Image};
 use crate::protocol::text::{Json, Text};
 
-/// What a file is called that has no title.
+/// File name for a document without a title.
 const FILE_NAME: &str = "document.pdf";
 
-/// A part of a user's message.
+/// Part of a user message.
 pub(in crate::protocol) struct Part<'t> {
     pub said: Said<'t>,
-    /// A cache breakpoint is behind it.
+    /// A cache breakpoint follows it.
     pub is_marked: bool,
 }
 
 pub(in crate::protocol) enum Said<'t> {
     Text(Text<'t>),
-    /// One text of several pieces.
+    /// One text in several pieces.
     Texts(Vec<Text<'t>>),
     Image(&'t Image<'t>),
-    /// A PDF and its data.
+    /// PDF and its data.
     File(&'t File<'t>, &'t Text<'t>),
-    /// A document by its address.
+    /// URL of a document.
     FileAt(&'t Text<'t>),
 }
 
@@ -44,7 +44,7 @@ impl<'t> Part<'t> {
 }
 
 impl Words<'_> {
-    /// The blocks of a user's turn as parts; its results are no part of it.
+    /// Converts the blocks of a user turn to parts, without its tool results.
     pub fn parts<'t>(&mut self, at: At, blocks: &'t [Block<'t>]) -> Vec<Part<'t>> {
         let mut results = None;
         let mut parts = Vec::with_capacity(blocks.len());
@@ -62,7 +62,7 @@ impl Words<'_> {
                     let texts = self.opaque((at, blocks), block.at, opaque, &mut results);
                     parts.extend((!texts.is_empty()).then(|| Part::of(Said::Texts(texts))));
                 }
-                // Results stand before; calls and reasoning are not a user's to say.
+                // Results are written before; a user turn has no calls and no reasoning.
                 BlockKind::Result(_) | BlockKind::Call(_) | BlockKind::Thinking(_) => {}
             }
             if self.marks
@@ -75,7 +75,7 @@ impl Words<'_> {
         parts
     }
 
-    /// A document: its words, then what cannot be said in words.
+    /// Adds a document: its texts, then the file if it has no text form.
     pub fn file<'t>(
         &mut self,
         block: &'t Block<'_>,
@@ -112,7 +112,7 @@ impl Words<'_> {
 }
 
 impl Writer<'_> {
-    /// The value of `content`.
+    /// Writes the value of `content`.
     pub(super) fn content(&mut self, parts: &[Part<'_>]) {
         match parts {
             [] => drop(self.json.str("")),
@@ -149,9 +149,9 @@ impl Writer<'_> {
         }
     }
 
-    /// A message of instructions; nothing if they are blank.
+    /// Writes a message with instructions, or nothing if they are blank.
     pub(super) fn instructions(&mut self, blocks: &[Block<'_>]) {
-        // Instructions hold texts only, and so the parts of a user's turn serve.
+        // Instructions contain only texts, so the function for user turns works here too.
         let parts = self.words.parts(At::System(0), blocks);
         if parts.is_empty() || !parts.iter().all(Part::is_text) {
             return;
@@ -178,7 +178,7 @@ fn write(part: &Part<'_>, json: &mut Json) {
                 .key("url");
             image.source.write_url(json);
             if let Some(detail) = image.detail {
-                // It has no word for more than that.
+                // The chat protocol has no higher level.
                 let detail = if detail == Detail::Original {
                     Detail::High
                 } else {
@@ -195,7 +195,7 @@ fn write(part: &Part<'_>, json: &mut Json) {
                 .joined(&[Text::made("data:application/pdf;base64,"), data.borrowed()]);
             json.close_object();
         }
-        // Refused before; in words it would not be the document.
+        // The request was refused before; the URL as text would not be the document.
         Said::FileAt(url) => drop(json.str("text").key("text").text(url)),
     }
     if part.is_marked {

@@ -1,9 +1,9 @@
-//! What a messages caller may say and no chat vendor can be told, nor go without: refused before
-//! anything is written.
+//! Refuses content of a messages request that no chat vendor supports and that cannot be dropped.
+//! This check runs before anything is written.
 //!
-//! It must refuse all of it, because behind it nothing of the conversation is refused any more.
+//! It must refuse all such content, because no later step refuses a part of the conversation.
 //!
-//! Read next: `chat/write_request/foreign.rs`, for what can be told in other words.
+//! Read next: `chat/write_request/text_fallback.rs`, for content that has a text form.
 
 use super::refused;
 use crate::protocol::Protocol;
@@ -16,7 +16,7 @@ use crate::protocol::messages::read_request::fields;
 use crate::protocol::rules::Outcome;
 use std::borrow::Cow;
 
-/// The top-level members that only the messages protocol has.
+/// Checks the top-level members that only the messages protocol has.
 pub(in crate::protocol) fn members(
     request: &Request<'_>,
     warnings: &mut Warnings,
@@ -27,7 +27,7 @@ pub(in crate::protocol) fn members(
             .iter()
             .filter(|opaque| opaque.origin == Protocol::Messages)
     };
-    // Before all else: its client then sends the whole conversation, and that may be in order.
+    // Check this first: the client then sends the whole conversation, which may be acceptable.
     if own().any(|opaque| opaque.name.is("thread")) {
         return Err(Box::new(Failure::of(Kind::ThreadUnsupported)));
     }
@@ -55,7 +55,7 @@ pub(in crate::protocol) fn members(
     Ok(())
 }
 
-/// Where a block stands.
+/// Where a block is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Turn(Side),
@@ -63,15 +63,15 @@ enum Place {
     Document,
 }
 
-/// Whose words a refusal takes, and whether the vendor fetches documents by their address.
+/// The client API, whose wording the errors use, and whether the vendor fetches documents by URL.
 #[derive(Clone, Copy)]
 struct Judge {
     surface: Protocol,
     fetches: bool,
 }
 
-/// The conversation. Before calls and results are paired: a missing partner would only be the
-/// consequence. `fetches`: the vendor takes a document's address.
+/// Checks the conversation before calls and results are paired, because a missing partner would
+/// only be a consequence. `fetches`: the vendor accepts the URL of a document.
 pub(in crate::protocol) fn blocks(request: &Request<'_>, fetches: bool) -> Result<(), Refused> {
     let judge = Judge {
         surface: request.surface,
@@ -158,7 +158,8 @@ fn one(block: &Block<'_>, place: Place, judge: Judge) -> Result<(), Refused> {
     }
 }
 
-/// A chat vendor takes images and files of users only; those of results are handed on by a user.
+/// A chat vendor accepts images and files only from users; the gateway moves those in tool results
+/// to a user message.
 fn takes_media(place: Place) -> bool {
     match place {
         Place::Turn(side) => side == Side::User,
@@ -180,7 +181,7 @@ fn opaque_is_told(kind: &str, place: Place) -> bool {
     }
 }
 
-/// The block's `type`.
+/// Returns the block's `type`.
 fn tag<'t>(block: &'t Block<'_>) -> Cow<'t, str> {
     Cow::Borrowed(match &block.kind {
         BlockKind::Opaque(opaque) => return opaque.name.value(),

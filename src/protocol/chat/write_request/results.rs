@@ -1,9 +1,9 @@
-//! What tools gave back: a `tool` message each, and behind them one message of a user with the
-//! images and documents, which a `tool` message cannot hold.
+//! Writes tool results: a `tool` message for each, then one user message with the images and
+//! documents that a `tool` message cannot hold.
 //!
-//! It must not put anything between the results: they follow their calls at once.
+//! It must not put anything between the results: they must directly follow their calls.
 //!
-//! Read next: `rules/pairing.rs`, which brought them here.
+//! Read next: `capabilities/pairing.rs`, which moves the results here.
 
 use super::Writer;
 use super::parts::{Part, Said};
@@ -11,7 +11,7 @@ use crate::protocol::form::{Block, BlockKind, Outcome, OutcomeContent};
 use crate::protocol::text::Text;
 
 impl Writer<'_> {
-    /// The results at the front of a user's turn; true if there were any.
+    /// Writes the results at the front of a user turn. Returns true if there were any.
     pub(super) fn results<'t>(&mut self, blocks: &'t [Block<'t>]) -> bool {
         let mut shown = Vec::new();
         let mut is_any = false;
@@ -20,7 +20,7 @@ impl Writer<'_> {
                 continue;
             };
             is_any = true;
-            // Results stand directly behind their calls, in the same order: they were put there.
+            // The pairing step puts results directly after their calls, in the same order.
             let id = self.open.pop_front().unwrap_or_default();
             let media = self.result(&id, result);
             if !media.is_empty() {
@@ -42,7 +42,7 @@ impl Writer<'_> {
         is_any
     }
 
-    /// One `tool` message; what it cannot hold is given back.
+    /// Writes one `tool` message. Returns the parts that it cannot hold.
     fn result<'t>(&mut self, id: &str, result: &'t Outcome<'t>) -> Vec<Part<'t>> {
         let mut lines: Vec<Text<'t>> = Vec::new();
         let mut media = Vec::new();
@@ -88,13 +88,13 @@ impl Writer<'_> {
                 self.words.file(block, file, media);
             }
             BlockKind::Opaque(opaque) => lines.extend(self.words.given_back(block.at, opaque)),
-            // No result holds them: the reader refuses it.
+            // The reader refuses them inside a result.
             BlockKind::Thinking(_) | BlockKind::Call(_) | BlockKind::Result(_) => {}
         }
     }
 }
 
-/// The tool itself says that it failed.
+/// Returns whether the tool's own text already reports a failure.
 pub(in crate::protocol) fn says_error(text: &Text<'_>) -> bool {
     let shown = match text {
         Text::Token { raw, .. } => raw,

@@ -1,9 +1,9 @@
-//! Tools and tool choice, for both protocols of a chat vendor.
+//! Writes tools and the tool choice for both protocols of a chat vendor.
 //!
-//! It must not send a tool whose schema lives inside another vendor's models: a model would invent
-//! what it takes.
+//! It must not send a tool whose schema only another vendor's models know: a model would invent its
+//! arguments.
 //!
-//! Read next: `rules/schema.rs`.
+//! Read next: `capabilities/schema.rs`.
 
 use super::foreign::Words;
 use super::wording::Wording;
@@ -17,10 +17,11 @@ use crate::protocol::rules::{Outcome, custom, schema};
 use crate::protocol::text::{Json, Text, compact};
 use crate::protocol::tree::Value;
 
-/// The tools that can be sent. `model`: its public id, for the words of a refusal.
+/// Returns the tools that can be sent. `model` is the public model id, for the error message.
 ///
 /// # Errors
-/// One runs at another vendor, or is known to its models only, and cannot be done without.
+/// Returns an error if the request needs a tool that runs at another vendor or that only another
+/// vendor's models know.
 pub(in crate::protocol) fn sent<'t, 'a>(
     request: &'t Request<'a>,
     model: &str,
@@ -42,7 +43,7 @@ pub(in crate::protocol) fn sent<'t, 'a>(
     Ok(sent)
 }
 
-/// A tool of another vendor: of those only the search among tools can be done without.
+/// Checks a tool of another vendor. Only tool search can be dropped.
 fn left_out(
     request: &Request<'_>,
     at: At,
@@ -76,21 +77,21 @@ fn left_out(
     ))
 }
 
-/// Writes tools.
+/// Writer for tools and the tool choice.
 pub(in crate::protocol) struct ToolWriter<'t, 'w> {
     pub surface: Protocol,
     pub wording: Wording,
-    /// The vendor knows tools that take plain text.
+    /// The vendor supports tools that take plain text.
     pub takes_custom: bool,
     pub words: &'t mut Words<'w>,
     pub json: &'t mut Json,
 }
 
 impl ToolWriter<'_, '_> {
-    /// The members `tools` and `tool_choice`.
+    /// Writes the members `tools` and `tool_choice`.
     ///
     /// # Errors
-    /// A schema is none, or the choice is a tool that is not sent.
+    /// Returns an error if a schema is invalid, or if the choice names a tool that is not sent.
     pub fn write(&mut self, sent: &[&Tool<'_>], choice: &Choice<'_>) -> Result<(), Refused> {
         if let Choice::Tool(wanted) = choice
             && !sent.iter().any(|tool| is_named(tool, wanted))
@@ -142,7 +143,7 @@ impl ToolWriter<'_, '_> {
                 .warnings
                 .add(Action::Dropped, format_args!("{at}.strict"));
         }
-        // Where nothing is said, responses takes a function for strict.
+        // If `strict` is absent, the responses protocol treats a function as strict.
         if is_strict || self.wording == Wording::Flat {
             self.json.key("strict").bool(is_strict);
         }
@@ -240,7 +241,7 @@ fn is_named(tool: &Tool<'_>, wanted: &Text<'_>) -> bool {
     }
 }
 
-/// Writes the description with what the schema cannot say there.
+/// Writes the description, and adds to it what the schema cannot express.
 fn describe(json: &mut Json, function: &Function<'_>, note: Option<&str>) {
     let mut lines: Vec<Text<'_>> = Vec::new();
     let own = function

@@ -1,6 +1,7 @@
-//! The messages: instructions, turns, and the order that a chat vendor wants them in.
+//! Writes the messages: instructions and turns, in the order that a chat vendor requires.
 //!
-//! It must not merge what the caller kept apart: the vendor bears turns of one side in a row.
+//! It must not merge messages that the caller kept separate: the vendor accepts consecutive turns
+//! of one role.
 //!
 //! Read next: `chat/write_request/parts.rs`, `chat/write_request/results.rs`.
 
@@ -14,12 +15,14 @@ use crate::protocol::rules::{ReasoningReplay, arguments, custom};
 use crate::protocol::text::Text;
 use std::ops::Range;
 
-/// Between what is told in words and the text around it.
+/// Separator between content converted to text and the text around it.
 const APART: &str = "\n\n";
 
 impl Writer<'_> {
+    /// Writes the member `messages`.
+    ///
     /// # Errors
-    /// Nothing in the conversation says anything.
+    /// Returns an error if the whole conversation is empty.
     pub(super) fn messages(&mut self, request: &Request<'_>) -> Result<(), Refused> {
         self.json.key("messages").open_array();
         let empty = self.json.as_bytes().len();
@@ -45,7 +48,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// The turns whose reasoning comes back, by their index.
+    /// Index range of the turns whose reasoning is sent back.
     fn replayed(&self, turns: &[Turn<'_>]) -> Range<usize> {
         if self.model.reasoning_replay != ReasoningReplay::ReasoningContentInTurn {
             return 0..turns.len();
@@ -65,8 +68,8 @@ impl Writer<'_> {
     fn user(&mut self, turn: &Turn<'_>, is_last: bool) {
         let has_results = self.results(&turn.blocks);
         let parts = self.words.parts(turn.at, &turn.blocks);
-        // An empty message is worth sending only as what is to be answered. One without blocks held
-        // results.
+        // Send an empty message only if it is the one to be answered. A turn without blocks held
+        // only results.
         let is_asked = is_last && !has_results && !turn.blocks.is_empty();
         if !parts.is_empty() || is_asked {
             self.json
@@ -137,14 +140,14 @@ impl Writer<'_> {
             Arguments::Text(text) if call.is_custom && !is_custom => {
                 custom::write_arguments(text, &mut self.json)
             }
-            // What is nothing is no JSON.
+            // An empty string is not valid JSON.
             Arguments::Text(text) if text.is_blank() && !is_custom => drop(self.json.str("{}")),
             Arguments::Text(text) => drop(self.json.text(text)),
         }
         self.json.close_object().close_object();
     }
 
-    /// The turn's texts, as pieces of one string.
+    /// Returns the turn's texts as the pieces of one string.
     fn said<'t>(&mut self, turn: &'t Turn<'t>) -> Vec<Text<'t>> {
         let mut said = Said::default();
         let (mut results, mut said_in) = (None, None);
@@ -166,7 +169,8 @@ impl Writer<'_> {
                     let whole = (turn.at, turn.blocks.as_slice());
                     said.piece(self.words.opaque(whole, block.at, opaque, &mut results));
                 }
-                // Written beside the text; images and results were refused of an assistant.
+                // Calls and reasoning are written next to the text; images and results in an
+                // assistant turn were refused before.
                 BlockKind::Thinking(_)
                 | BlockKind::Call(_)
                 | BlockKind::Image(_)
@@ -178,7 +182,7 @@ impl Writer<'_> {
         said.texts
     }
 
-    /// Reasoning, for vendors that want it back.
+    /// Writes the reasoning for vendors that want it back.
     fn reasoning(&mut self, blocks: &[Block<'_>]) {
         let shown = blocks.iter().filter_map(|block| match &block.kind {
             BlockKind::Thinking(Thinking::Shown { text, signature }) => {
@@ -191,7 +195,7 @@ impl Writer<'_> {
             _ if !self.replays => {}
             ReasoningReplay::ReasoningContent | ReasoningReplay::ReasoningContentInTurn => {
                 let texts: Vec<Text<'_>> = match self.surface {
-                    // Whatever is signed there is another vendor's.
+                    // A signature there comes from another vendor.
                     Protocol::Responses => {
                         let own = shown.filter(|(_, signature)| signature.is_none());
                         apart(own.map(|(text, _)| text.borrowed()).collect())
@@ -227,7 +231,7 @@ fn call<'t>(block: &'t Block<'t>) -> Option<(At, &'t Call<'t>)> {
     }
 }
 
-/// Texts of several items, with a gap between them.
+/// Joins the texts of several items, with a gap between them.
 fn apart(texts: Vec<Text<'_>>) -> Vec<Text<'_>> {
     let mut spaced = Vec::with_capacity(texts.len().saturating_mul(2));
     for text in texts.into_iter().filter(|text| !text.is_empty()) {
@@ -239,19 +243,19 @@ fn apart(texts: Vec<Text<'_>>) -> Vec<Text<'_>> {
     spaced
 }
 
-/// What is between the brackets of a JSON array; `None` if nothing is.
+/// Returns the text between the brackets of a JSON array, or `None` if the array is empty.
 fn items_of(array: String) -> Option<String> {
     let inside = array.trim().strip_prefix('[')?.strip_suffix(']')?.trim();
     (!inside.is_empty()).then(|| inside.to_owned())
 }
 
-/// Texts on their way to become one string.
+/// Collects the pieces that become one string.
 #[derive(Default)]
 struct Said<'t> {
     texts: Vec<Text<'t>>,
-    /// Something else stood behind the last text.
+    /// Something else came after the last text.
     is_interrupted: bool,
-    /// The last piece stands apart from what follows.
+    /// The last piece must be separated from the next one.
     is_apart: bool,
 }
 
@@ -269,7 +273,7 @@ impl<'t> Said<'t> {
         (self.is_interrupted, self.is_apart) = (false, false);
     }
 
-    /// A piece that is set off from its neighbours; an empty one only interrupts.
+    /// Adds a piece that is separated from its neighbours. An empty piece only interrupts the text.
     fn piece(&mut self, piece: Vec<Text<'t>>) {
         self.is_interrupted = true;
         if piece.is_empty() {
@@ -283,7 +287,7 @@ impl<'t> Said<'t> {
     }
 }
 
-/// The text ends in white space, as far as its spelling shows it.
+/// Returns whether the text ends in white space, as far as its JSON spelling shows.
 fn ends_in_space(text: &Text<'_>) -> bool {
     match text {
         Text::Made(made) => made.ends_with(char::is_whitespace),

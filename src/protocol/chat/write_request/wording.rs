@@ -1,4 +1,4 @@
-//! Members that both protocols of a chat vendor have: each says them in its own wording.
+//! Writes the members that both protocols of a chat vendor have, each in its own form.
 //!
 //! It must not know a member that only one of the two has.
 //!
@@ -11,8 +11,8 @@ use crate::protocol::rules::{names, schema};
 use crate::protocol::text::{Json, Text};
 use crate::protocol::translate::Given;
 
-/// Where what belongs to a kind stands: chat has it in a member of the kind's name, responses
-/// beside the kind.
+/// Position of the members that belong to a `type`: chat nests them in a member with the name of
+/// the type, responses puts them next to `type`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::protocol) enum Wording {
     Nested,
@@ -20,7 +20,7 @@ pub(in crate::protocol) enum Wording {
 }
 
 impl Wording {
-    /// Begins an object of this kind.
+    /// Opens an object of this type.
     pub fn open(self, kind: &str, json: &mut Json) {
         json.open_object().key("type").str(kind);
         if self == Wording::Nested {
@@ -35,7 +35,7 @@ impl Wording {
         json.close_object();
     }
 
-    /// The form that the answer's text must have, in the member `name`.
+    /// Writes the response format of the answer's text as the member `name`.
     pub fn format(self, name: &str, format: &Format<'_>, json: &mut Json) {
         match format {
             Format::Free => {}
@@ -70,11 +70,12 @@ impl Wording {
     }
 }
 
-/// The output limit to send: what the caller wants, the model can and the account can pay, and no
-/// less than the vendor takes. `None`: nothing must be said.
+/// Returns the output limit to send: the smallest of the caller's limit, the model's limit and what
+/// the account holder can pay, but at least the vendor's minimum. Returns `None` if no limit is
+/// necessary.
 ///
 /// # Errors
-/// The caller's protocol wants one, or it is nothing.
+/// Returns an error if the client API requires a limit and there is none, or if the limit is 0.
 pub(in crate::protocol) fn limit(
     request: &Request<'_>,
     given: &Given<'_>,
@@ -89,7 +90,7 @@ pub(in crate::protocol) fn limit(
         }
         return Ok((payable < most).then_some(payable.max(least)));
     };
-    // The other surfaces' readers refuse it.
+    // The readers of the other client APIs refuse 0.
     if tokens == 0 {
         let message = "0 is only supported for models that offer cache pre-warming.";
         return Err(refused(request.surface, field, message));
@@ -100,7 +101,7 @@ pub(in crate::protocol) fn limit(
     Ok(Some(tokens.min(most).min(payable).max(least)))
 }
 
-/// `temperature` and `top_p`; a model that takes neither does as if they were 1.
+/// Writes `temperature` and `top_p`. A model that accepts neither behaves as if they were 1.
 pub(in crate::protocol) fn sampling(
     request: &Request<'_>,
     is_taken: bool,
@@ -120,8 +121,7 @@ pub(in crate::protocol) fn sampling(
     }
 }
 
-/// Who is behind the request, unreadable; and for the vendor's cache, what its requests have in
-/// common.
+/// Writes the end user as a hash and, for the vendor's cache, a key that related requests share.
 pub(in crate::protocol) fn end_user(request: &Request<'_>, given: &Given<'_>, json: &mut Json) {
     let user = request.end_user.as_ref().map(Text::value);
     json.key("safety_identifier")
@@ -132,7 +132,7 @@ pub(in crate::protocol) fn end_user(request: &Request<'_>, given: &Given<'_>, js
     }
 }
 
-/// What the requests of one user, or with the same instructions, have in common.
+/// Returns the cache key that the requests of one user, or with the same instructions, share.
 fn cache_key(request: &Request<'_>, account_id: &str) -> String {
     let named = request
         .extra

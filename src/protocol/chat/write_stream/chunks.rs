@@ -1,10 +1,11 @@
-//! An answer as a stream of chunks.
+//! Encodes an answer as a stream of chunks.
 //!
-//! It must not say anything twice: the role stands in the first chunk only, a call's id and name in
-//! its first. The clients that gather a stream join every string that comes again. No `event:` and
-//! no `id:` lines: behind an `id:` one of them takes the next comment for an event.
+//! It must not repeat anything: only the first chunk has the role, and only the first chunk of a
+//! call has its id and name. Clients that accumulate a stream concatenate every string that comes
+//! again. It writes no `event:` and no `id:` lines: after an `id:`, one client takes the next
+//! comment for an event.
 //!
-//! Read next: `write_stream/message.rs`, the same as one body.
+//! Read next: `write_stream/message.rs`, which encodes one body.
 
 use super::course::{Course, Form, Shape};
 use super::message::write_tier;
@@ -19,13 +20,13 @@ const USAGE_NULL: &[u8] = b",\"usage\":null";
 const END: &[u8] = b"}\n\n";
 const DONE: &[u8] = b"data: [DONE]\n\n";
 
-/// The most memory that the output buffer keeps when it is empty.
+/// Maximum capacity that the output buffer keeps while it is empty.
 const IDLE_BYTES_MAX: usize = 16 << 10;
 
 #[derive(Debug, Default)]
 pub(super) struct Chunks {
     out: Vec<u8>,
-    /// Every chunk up to its choices, and after them.
+    /// Fixed text of every chunk before its choices (`head`) and after them (`tail`).
     head: Vec<u8>,
     tail: Vec<u8>,
 }
@@ -38,7 +39,7 @@ impl Chunks {
         }
     }
 
-    /// A chunk whose delta is `before`, the text, `after`.
+    /// Writes a chunk whose delta is `before`, the text, `after`.
     fn text(&mut self, before: &[u8], text: &Text<'_>, after: &[u8]) {
         self.open();
         self.out.extend_from_slice(before);
@@ -47,7 +48,7 @@ impl Chunks {
         self.close();
     }
 
-    /// A chunk with a delta of one member.
+    /// Writes a chunk whose delta has one member.
     fn member(&mut self, name: &str, write: impl FnOnce(&mut Json)) {
         self.open();
         let mut json = Json::onto(std::mem::take(&mut self.out));
@@ -58,13 +59,13 @@ impl Chunks {
         self.close();
     }
 
-    /// A chunk up to its delta.
+    /// Writes the part of a chunk before its delta.
     fn open(&mut self) {
         self.out.extend_from_slice(&self.head);
         self.out.extend_from_slice(DELTA);
     }
 
-    /// Behind the delta.
+    /// Writes the part of a chunk after its delta.
     fn close(&mut self) {
         self.out.extend_from_slice(UNFINISHED);
         self.out.extend_from_slice(&self.tail);
@@ -151,7 +152,7 @@ impl Shape for Chunks {
 
     fn arguments(&mut self, number: u64, form: Form, text: &Text<'_>) {
         self.open();
-        // Into memory: this cannot fail.
+        // Writes to memory cannot fail.
         let _ = match form {
             Form::Function => write!(
                 self.out,

@@ -1,9 +1,8 @@
-//! The course of an answer: what becomes of each event, the same for a stream and for a whole
-//! answer.
+//! Decides the outcome of each event of an answer, for a stream and for one body alike.
 //!
-//! It must not write JSON: the shapes do. It holds what the end of the answer needs.
+//! It must not write JSON: the encoders do that. It holds what the end of the answer needs.
 //!
-//! Read next: `write_stream/kept.rs`.
+//! Read next: `write_stream/deferred.rs`.
 
 use super::kept::{Details, Sources, take};
 use super::usage::Told;
@@ -13,32 +12,32 @@ use crate::protocol::text::{Gathered, Text};
 use crate::protocol::translate::ANSWER_DEPTH_MAX;
 use crate::protocol::tree::{Nodes, Tree};
 
-/// Pieces that were begun and not ended. Vendors have a handful; beyond it the oldest counts as
-/// ended.
+/// Maximum number of open items. Vendors open a handful; above the limit, the oldest counts as
+/// closed.
 const PIECES_MAX: usize = 1024;
 
-/// What the model is said to have said where it declined without a word.
+/// Refusal text for a model that declined without a text.
 const DECLINED: &str = "The model declined to answer.";
 
-/// How an answer is put down: as chunks, or as one body.
+/// Encoder of an answer, as chunks or as one body.
 pub(super) trait Shape {
     fn start(&mut self, start: &Start<'_>, recall: &Recall);
     fn content(&mut self, text: &Text<'_>);
     fn reasoning(&mut self, text: &Text<'_>);
     fn refusal(&mut self, text: &Text<'_>);
-    /// Call `number` begins, without arguments.
+    /// Begins call `number`, without arguments.
     fn call(&mut self, number: u64, form: Form, id: &Text<'_>, name: &str);
-    /// More of call `number`'s arguments.
+    /// Adds arguments to call `number`.
     fn arguments(&mut self, number: u64, form: Form, text: &Text<'_>);
     fn end(&mut self, course: &mut Course);
 }
 
-/// How a call is said.
+/// Form in which a call is written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Form {
     Function,
     Custom,
-    /// `function_call`, of which a message holds one.
+    /// `function_call`, which a message has at most once.
     Legacy,
 }
 
@@ -46,34 +45,35 @@ pub(super) enum Form {
 pub(super) struct Course {
     pub recall: Recall,
     pieces: Vec<(u32, Held)>,
-    /// A call that ended without arguments: empty ones, unless the answer breaks off there.
+    /// A call that ended without arguments. They become an empty object, unless the answer is cut
+    /// off there.
     bare: Option<(u64, Form)>,
-    /// Code points of the content so far.
+    /// Number of code points of the content so far.
     content_points: u64,
     /// The content so far ends in white space.
     ends_blank: bool,
-    /// Something without a place here came after the latest text.
+    /// After the latest text came something that chat cannot represent.
     after_foreign: bool,
     pub has_text: bool,
     pub calls: u64,
     pub details: Details,
     pub sources: Sources,
-    /// Bytes that may still be held back.
+    /// Number of bytes that may still be held back.
     budget: usize,
-    /// What cannot be left out did not fit.
+    /// A part that cannot be omitted exceeded the limit.
     pub overflowed: bool,
     ended: Ended,
-    /// Why the model declined.
+    /// Reason why the model declined.
     declined: Option<Gathered>,
-    /// It said so itself.
+    /// The model sent a refusal text itself.
     has_refusal: bool,
     pub told: Told,
 }
 
-/// A piece that goes on.
+/// Item that is still open.
 #[derive(Debug)]
 enum Held {
-    /// `start`: code points of the content before it, once it said anything.
+    /// `start`: number of code points of content before the text, set with its first delta.
     Text {
         start: Option<u64>,
     },
@@ -86,7 +86,8 @@ enum Held {
         form: Form,
         has_arguments: bool,
     },
-    /// A custom tool's call whose input comes inside a JSON object, and is told when that is whole.
+    /// Call of a custom tool whose input arrives inside a JSON object. It is written when the
+    /// object is complete.
     Wrapped {
         number: u64,
         json: Gathered,
@@ -104,7 +105,7 @@ enum Ended {
 }
 
 impl Course {
-    /// `budget`: bytes that may be held back.
+    /// `budget`: number of bytes that may be held back.
     pub fn new(recall: Recall, budget: usize) -> Self {
         Course {
             told: Told::new(recall.estimator),
@@ -240,8 +241,7 @@ impl Course {
         match held {
             Held::Text { start } => {
                 if start.is_none() {
-                    // Two texts with something between them that is left out must not run into one
-                    // word.
+                    // Two texts with an omitted item between them must not merge into one word.
                     if self.after_foreign && self.content_points > 0 && !self.ends_blank {
                         shape.content(&Text::made("\n\n"));
                         self.content_points += 2;
@@ -278,7 +278,8 @@ impl Course {
         }
     }
 
-    /// Something came behind a call without arguments, so it was whole.
+    /// Writes empty arguments for a call that ended without any. More events follow it, so the call
+    /// was complete.
     fn end_bare(&mut self, shape: &mut impl Shape) {
         if let Some((number, form)) = self.bare.take() {
             shape.arguments(number, form, &Text::made("{}"));
@@ -338,7 +339,7 @@ impl Course {
         }
     }
 
-    /// Why the model declined, if it did and has not said so itself.
+    /// Returns the reason why the model declined, if it declined without a refusal text of its own.
     pub fn declined(&self) -> Option<Text<'_>> {
         self.declined
             .as_ref()
@@ -350,7 +351,7 @@ impl Course {
 fn ends_blank(text: &Text<'_>) -> bool {
     match text {
         Text::Token { raw, escaped, .. } => {
-            // No escape is longer than a backslash and five letters.
+            // No escape is longer than a backslash and five characters.
             let last_escape = if *escaped {
                 memchr::memrchr(b'\\', raw.as_bytes())
             } else {
@@ -366,8 +367,8 @@ fn ends_blank(text: &Text<'_>) -> bool {
     }
 }
 
-/// Gives `write` the text inside `{"input": "…"}`, the form in which a messages vendor gets and
-/// gives a custom tool's input; anything else, such as a text that was cut off, as it stands.
+/// Passes the text inside `{"input": "…"}` to `write`. A messages vendor uses this form for the
+/// input of a custom tool. Passes anything else, such as a truncated text, unchanged.
 fn unwrapped(json: &str, write: impl FnOnce(&Text<'_>)) {
     let tree = Tree::read(json, ANSWER_DEPTH_MAX, Nodes::new()).ok();
     match tree

@@ -1,36 +1,38 @@
-//! What is told at the end of an answer, whole: the reasoning that the vendor wants back, and the
-//! sources.
+//! Parts that are written whole at the end of an answer: the reasoning that the vendor wants back,
+//! and the sources.
 //!
-//! Why not piece by piece: of the official clients one joins every string of such a list that comes
-//! again under the same index, the other keeps the last piece only. One complete list is the only
-//! form that both leave alone.
+//! Why not piece by piece: of the official clients, one concatenates every string of such a list
+//! that comes again under the same index, and the other keeps only the last piece. Both read one
+//! complete list correctly.
 //!
-//! It must not hold more than it is given room for.
+//! It must not hold more bytes than its budget.
 
 use crate::protocol::carrier::{self, Carried, Item};
 use crate::protocol::responses::write_request::summary;
 use crate::protocol::text::{Gathered, Json, Text};
 
-/// Whose reasoning it is, in the word that clients and other gateways know.
+/// `format` value that clients and other gateways know for the reasoning of a messages vendor.
 const FORMAT: &str = "anthropic-claude-v1";
 
-/// The same of a responses vendor's items.
+/// `format` value for the reasoning items of a responses vendor.
 pub const ITEM_FORMAT: &str = "openai-responses-v1";
 
-/// Counted for each entry beside its texts, so that empty ones fill the room too.
+/// Bytes counted for each entry in addition to its texts, so that empty entries use up the budget
+/// too.
 const ENTRY_BYTES: usize = 128;
 
-/// `reasoning_details`: the vendor's thinking blocks with their places in the answer.
+/// `reasoning_details`: the vendor's thinking blocks with their positions in the answer.
 #[derive(Debug, Default)]
 pub(super) struct Details {
     entries: Vec<Entry>,
-    /// There was no room. A part is worth nothing: the vendor refuses thinking that was changed.
+    /// The budget was exceeded. Part of the reasoning is useless: the vendor refuses changed
+    /// thinking.
     is_lost: bool,
 }
 
 #[derive(Debug)]
 struct Entry {
-    /// Code points of the content and calls before it.
+    /// Number of code points of content, and number of calls, before it.
     anchor: (u64, u64),
     reasoning: Reasoning,
 }
@@ -42,7 +44,7 @@ enum Reasoning {
 }
 
 impl Details {
-    /// Thinking begins; its number.
+    /// Opens a thinking entry and returns its number.
     pub fn open(&mut self, anchor: (u64, u64), budget: &mut usize) -> usize {
         self.add(
             anchor,
@@ -75,7 +77,7 @@ impl Details {
         }
     }
 
-    /// The last signature counts.
+    /// Sets the signature; the last one wins.
     pub fn sign(&mut self, entry: usize, text: &Text<'_>, budget: &mut usize) {
         if let Some(Entry {
             reasoning: Reasoning::Shown { signature, .. },
@@ -89,19 +91,20 @@ impl Details {
         }
     }
 
-    /// Not a single entry: there was none, or no room for all.
+    /// Returns whether there is no entry: there was none, or they exceeded the budget.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// The content was cut to `length` code points, those before `start` among what is gone.
+    /// Adjusts the anchors after the content was reduced to the `length` code points that begin at
+    /// `start`.
     pub fn shift(&mut self, start: u64, length: u64) {
         for entry in &mut self.entries {
             entry.anchor.0 = entry.anchor.0.saturating_sub(start).min(length);
         }
     }
 
-    /// All the text that was shown.
+    /// Returns the texts of all visible thinking.
     pub fn texts(&self) -> impl Iterator<Item = Text<'_>> {
         self.entries
             .iter()
@@ -111,7 +114,7 @@ impl Details {
             })
     }
 
-    /// Writes the array. Each entry has its own position in it: one of the clients sorts by it.
+    /// Writes the array. Each entry has its own index, because one of the clients sorts by it.
     pub fn write(&self, json: &mut Json) {
         json.open_array();
         let mut index = 0;
@@ -168,7 +171,8 @@ impl Details {
     }
 }
 
-/// A responses vendor's item: the texts of its summary, and what only the vendor can read.
+/// Writes the reasoning item of a responses vendor: the texts of its summary and its encrypted
+/// content.
 fn write_item(item: &Item, text: &Text<'_>, anchor: &str, index: &mut u64, json: &mut Json) {
     let texts = summary(text, &item.lengths).unwrap_or_default();
     let texts = texts
@@ -205,7 +209,7 @@ pub(super) struct Sources(Vec<Source>);
 #[derive(Debug)]
 struct Source {
     slot: u32,
-    /// The code points of the content that rest on it, once its text is whole.
+    /// Range of code points of the content that cites the source, set once its text is complete.
     start: u64,
     end: u64,
     title: Gathered,
@@ -228,7 +232,7 @@ impl Sources {
         }
     }
 
-    /// The text in `slot` is whole: it stands at these code points.
+    /// Sets the range of the text in `slot`, which is complete.
     pub fn place(&mut self, slot: u32, start: u64, end: u64) {
         for source in self
             .0
@@ -244,7 +248,7 @@ impl Sources {
         self.0.is_empty()
     }
 
-    /// As [`Details::shift`].
+    /// Adjusts the ranges as [`ReasoningDetailsBuffer::shift_anchors`] adjusts the anchors.
     pub fn shift(&mut self, start: u64, length: u64) {
         for at in self
             .0
@@ -255,8 +259,8 @@ impl Sources {
         }
     }
 
-    /// Writes the array. `indexed`: each with its position, as the clients that gather a stream
-    /// want it.
+    /// Writes the array. `indexed` adds the index of each entry, which clients that accumulate a
+    /// stream need.
     pub fn write(&self, indexed: bool, json: &mut Json) {
         json.open_array();
         for (index, source) in (0_u64..).zip(&self.0) {
@@ -282,7 +286,7 @@ impl Sources {
     }
 }
 
-/// Takes room for `bytes`, if there is enough.
+/// Takes `bytes` from the budget. Returns false, and empties the budget, if it is too small.
 pub(super) fn take(bytes: usize, budget: &mut usize) -> bool {
     let left = budget.checked_sub(bytes);
     *budget = left.unwrap_or(0);

@@ -1,26 +1,25 @@
-//! An answer as one body.
+//! Encodes an answer as one body.
 //!
-//! It must leave members out that are empty, but for those that every client reads: content,
-//! refusal, usage.
+//! It must omit empty members, except those that every client reads: content, refusal, usage.
 //!
-//! Read next: `write_stream/course.rs`.
+//! Read next: `write_stream/answer_builder.rs`.
 
 use super::course::{Course, Form, Shape};
 use crate::protocol::form::answer::{Recall, Start};
 use crate::protocol::rules::names;
 use crate::protocol::text::{Gathered, Json, Text};
 
-/// The most that is gathered.
+/// Maximum number of bytes that are buffered.
 pub(super) const BYTES_MAX: usize = 64 << 20;
 
 #[derive(Debug, Default)]
 pub(super) struct Message {
-    /// The members before the choices.
+    /// Members before `choices`.
     head: Json,
     content: Gathered,
     refusal: Gathered,
     calls: Vec<Call>,
-    /// Bytes of all that.
+    /// Number of buffered bytes.
     bytes: usize,
     body: Vec<u8>,
 }
@@ -118,8 +117,8 @@ impl Message {
         json.close_array();
     }
 
-    /// Takes the code fence off a content that is nothing but one. Places in the content move
-    /// along.
+    /// Removes the code fence if it encloses the whole content, and shifts the positions in the
+    /// content.
     fn unwrap_fence(&mut self, course: &mut Course) {
         let content = self.content.text();
         let content = content.value();
@@ -159,7 +158,7 @@ impl Shape for Message {
         gather(text, &mut self.content, &mut self.bytes);
     }
 
-    /// The course keeps it.
+    /// The answer builder keeps the reasoning.
     fn reasoning(&mut self, _text: &Text<'_>) {}
 
     fn refusal(&mut self, text: &Text<'_>) {
@@ -214,7 +213,7 @@ fn gather(text: &Text<'_>, into: &mut Gathered, bytes: &mut usize) {
     *bytes = bytes.saturating_add(into.len() - before);
 }
 
-/// The tier that served the request, to a caller who asked for one.
+/// Writes the service tier that served the request, if the caller asked for one.
 pub(super) fn write_tier(tier: Option<&Text<'_>>, recall: &Recall, json: &mut Json) {
     if recall.tell_tier {
         let tier = tier.map(Text::value);
@@ -226,7 +225,8 @@ pub(super) fn write_tier(tier: Option<&Text<'_>>, recall: &Recall, json: &mut Js
     }
 }
 
-/// What stands before and in a code fence that is all of the text.
+/// Returns the text before a code fence and the text inside it, if one fence encloses the whole
+/// text.
 fn unfenced(text: &str) -> Option<(&str, &str)> {
     let fenced = text.trim().strip_prefix("```")?.strip_suffix("```")?;
     let (language, inside) = fenced.split_once('\n')?;

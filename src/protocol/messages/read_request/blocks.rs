@@ -1,10 +1,9 @@
-//! Instructions, messages and their blocks.
+//! Reads instructions, messages and their blocks.
 //!
-//! It must not join, move or drop a block: an empty one, one of an unknown type, a result in a
-//! strange place are the writer's to deal with. Only what has no place in the form is left out
-//! here, by the table.
+//! It must not join, move or drop a block: the writer handles empty blocks, blocks of unknown types
+//! and misplaced results. It drops only what the IR cannot represent, as the table says.
 //!
-//! Read next: `messages/read_request/tools.rs`, then `rules/pairing.rs`.
+//! Read next: `messages/read_request/tools.rs`, then `capabilities/pairing.rs`.
 
 use super::check::{self, is_true, object, pick, refused, required, text};
 use crate::protocol::Protocol;
@@ -17,7 +16,7 @@ use crate::protocol::tree::Value;
 
 const IMAGE_TYPES: [&str; 4] = ["image/jpeg", "image/png", "image/gif", "image/webp"];
 
-/// Where a block stands: that decides which types it may have.
+/// Container of a block. It determines which block types are allowed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Turn(Side),
@@ -25,7 +24,7 @@ enum Place {
     Document,
 }
 
-/// `system`: a string or text blocks.
+/// Reads `system`: a string or text blocks.
 pub(super) fn system<'a>(
     value: Option<Value<'a>>,
     warnings: &mut Warnings,
@@ -55,7 +54,7 @@ pub(super) fn system<'a>(
     .collect()
 }
 
-/// `messages`.
+/// Reads `messages`.
 pub(super) fn turns<'a>(
     value: Option<Value<'a>>,
     warnings: &mut Warnings,
@@ -120,7 +119,8 @@ fn turn<'a>(
         }
     };
     if blocks.is_empty() {
-        // The same as an empty string. A turn without any block is one that pairing has emptied.
+        // An empty array means the same as an empty string. A turn without any block is one that
+        // the pairing step emptied.
         blocks.push(Block {
             at,
             cache: None,
@@ -179,7 +179,7 @@ fn not_expected(kind: &str, expected: &str) -> String {
     )
 }
 
-/// A block that only this protocol has, or nobody knows.
+/// Keeps a block that only this protocol has, or whose type is unknown.
 fn opaque<'a>(kind: Text<'a>, value: Value<'a>, at: At) -> Block<'a> {
     let opaque = Opaque {
         origin: Protocol::Messages,
@@ -247,7 +247,7 @@ fn image<'a>(value: Value<'a>, at: At, warnings: &mut Warnings) -> Result<Block<
             }
         }
         "url" => ImageSource::Url(member_text(source, "url", path)?),
-        // Of the vendor's own store.
+        // A file in the vendor's own storage.
         "file" => {
             return Ok(opaque(
                 kind.and_then(Value::text).unwrap_or(Text::made("image")),
@@ -305,7 +305,7 @@ fn document<'a>(value: Value<'a>, at: At, warnings: &mut Warnings) -> Result<Blo
         "text" => FileContent::Text(member_text(source, "data", path)?),
         "content" => document_content(source, at, warnings)?,
         "url" => FileContent::Url(member_text(source, "url", path)?),
-        // Of the vendor's own store.
+        // A file in the vendor's own storage.
         "file" => {
             return Ok(opaque(
                 kind.and_then(Value::text).unwrap_or(Text::made("document")),

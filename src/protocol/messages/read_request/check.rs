@@ -1,7 +1,7 @@
-//! Small judgements in the messages surface's words, and the picking of an object's members in one
-//! pass.
+//! Small checks with errors in the wording of the messages API, and a function that picks members
+//! of an object in one pass.
 //!
-//! It must not know what a member means.
+//! It must not know the meaning of any member.
 
 use super::fields;
 use crate::protocol::Protocol;
@@ -41,7 +41,7 @@ pub(super) fn object(value: Value<'_>, path: impl Display) -> Result<(), Refused
     }
 }
 
-/// Absent is false.
+/// Reads a boolean; an absent member is false.
 pub(super) fn is_true(value: Option<Value<'_>>, path: impl Display) -> Result<bool, Refused> {
     match value {
         None => Ok(false),
@@ -51,8 +51,8 @@ pub(super) fn is_true(value: Option<Value<'_>>, path: impl Display) -> Result<bo
     }
 }
 
-/// The members of these names, the last of each where it is given twice, and every other one to
-/// `other`. Nulls are absent.
+/// Returns the members with these names, and passes every other member to `other`. The last of
+/// duplicate members wins. A null member counts as absent.
 pub(super) fn pick<'a, const N: usize>(
     object: Value<'a>,
     names: [&str; N],
@@ -70,8 +70,9 @@ pub(super) fn pick<'a, const N: usize>(
     found
 }
 
-/// A member that has no place in the form: by its row it goes silently, else with a warning. `row`:
-/// its parent's path in the table; `at`: where the parent stands.
+/// Drops a member that the IR cannot represent: silently if its row says `Drop`, otherwise with a
+/// warning. `row` is the path of its parent in the table, `at` the path of its parent in the
+/// request.
 pub(super) fn left_out(row: &str, at: impl Display, name: &Text<'_>, warnings: &mut Warnings) {
     let name = name.value();
     if fields::outcome(row, &name) != Some(Outcome::Drop) {

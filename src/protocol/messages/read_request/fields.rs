@@ -1,20 +1,20 @@
-//! The outcome of every member of a messages request on its way to a chat vendor: the one table of
-//! it.
+//! Table of the outcome of every member of a messages request that the gateway sends to a chat
+//! vendor.
 //!
-//! What is left out, refused or warned about is decided by looking here ([`outcome`]); what is
-//! mapped has its code, and the tests below hold that code against the rows. A member that is not
-//! here is left out with a warning.
+//! The code looks up here ([`outcome`]) what it drops, refuses or warns about. Mapped members have
+//! their own code, and the tests below check that code against the rows. The gateway drops a member
+//! without a row, with a warning.
 //!
-//! How a path is written: a list's items by `[]`, or by their `type` where it decides (`[custom]`:
-//! a tool without one, too; `[*]`: of a type that has no row). A row without members below it
-//! speaks for all of them. Blocks inside tool results and documents go by the rows of the blocks
-//! themselves.
+//! Path syntax: `[]` stands for the items of a list. If the `type` of an item matters, it is in the
+//! brackets (`[custom]` includes a tool without a type; `[*]` is a type without a row). A row
+//! without members below it covers all of them. Blocks inside tool results and documents use the
+//! rows of the blocks themselves.
 //!
 //! Read next: `messages/read_request/blocks.rs`.
 
 use crate::protocol::rules::Outcome::{self, Drop, Map, Refuse, Warn};
 
-/// Sorted bytewise.
+/// Outcome of each member by path, sorted bytewise.
 pub const FIELDS: &[(&str, Outcome)] = &[
     ("betas", Drop),
     ("billing_policy", Warn),
@@ -162,19 +162,19 @@ pub const FIELDS: &[(&str, Outcome)] = &[
     ("workspace_id", Warn),
 ];
 
-/// The outcome of the member `name` of what stands at `parent`; at the top `parent` is empty.
-/// `None`: no row.
+/// Returns the outcome of the member `name` of the object at `parent`, which is empty for the top
+/// level. Returns `None` if there is no row.
 pub(crate) fn outcome(parent: &str, name: &str) -> Option<Outcome> {
     let dot = if parent.is_empty() { "" } else { "." };
     row(parent.bytes().chain(dot.bytes()).chain(name.bytes()))
 }
 
-/// The outcome of a block of this type, where one row speaks for all of it.
+/// Returns the outcome of a block of this type, if one row covers the whole block.
 pub(crate) fn block_outcome(kind: &str) -> Option<Outcome> {
     typed("messages[].content", kind)
 }
 
-/// The outcome of a tool of this type, where one row speaks for all of it.
+/// Returns the outcome of a tool of this type, if one row covers the whole tool.
 pub(crate) fn tool_outcome(kind: &str) -> Option<Outcome> {
     typed("tools", kind)
 }
@@ -205,8 +205,8 @@ mod tests {
 
     type Told = Result<(Value, Vec<String>, bool), String>;
 
-    /// What comes of a request at a vendor that takes as much as any: body, warnings, and whether
-    /// reasoning is shown.
+    /// Translates the request for a vendor that accepts as much as any vendor does. Returns the
+    /// body, the warnings, and whether the answer shows the reasoning.
     fn told(request: &Value, replay: ReasoningReplay) -> Told {
         let accepts = Accepts::Chat(ChatModel {
             reasoning: true,
@@ -232,7 +232,7 @@ mod tests {
 
     const MARKER: &str = r#"{"type":"ephemeral"}"#;
 
-    /// A request that says every mapped member, in as few blocks as will do.
+    /// A request that contains every mapped member, in as few blocks as possible.
     fn whole() -> Value {
         let marker: Value = serde_json::from_str(MARKER).unwrap();
         let schema = json!({"type": "object", "properties": {}});
@@ -277,7 +277,7 @@ mod tests {
         })
     }
 
-    /// The first object of `type` anywhere in the request.
+    /// Returns the first object with this `type` anywhere in the request.
     fn typed<'v>(value: &'v mut Value, kind: &str, has: &str) -> Option<&'v mut Value> {
         let is_it = value.get("type").is_some_and(|found| found == kind)
             && (has.is_empty() || reach(value, has).is_some());
@@ -298,7 +298,7 @@ mod tests {
             .try_fold(value, |value, name| value.get(name))
     }
 
-    /// Sets a member by its path, or takes it out.
+    /// Sets a member by its path, or removes it.
     fn set(value: &mut Value, path: &str, to: Option<Value>) {
         let (parents, name) = path.rsplit_once('.').unwrap_or(("", path));
         let parent =
@@ -318,8 +318,8 @@ mod tests {
         }
     }
 
-    /// The object that a row is about, and the member's path in it; `None`: the row is about all of
-    /// a block or tool.
+    /// Returns the object that a row is about and the path of the member in it, or `None` if the
+    /// row covers a whole block or tool.
     fn place<'v>(request: &'v mut Value, path: &str, has: bool) -> Option<(&'v mut Value, String)> {
         let Some((list, rest)) = path.split_once('[') else {
             return Some((request, path.to_owned()));
@@ -338,7 +338,7 @@ mod tests {
         Some((typed(&mut request[list], kind, "")?, member.to_owned()))
     }
 
-    /// What is sent where the row's outcome is not to be mapped.
+    /// Value to send for a row that is not mapped.
     fn sample(path: &str) -> Value {
         match path.rsplit('.').next().unwrap() {
             "top_k" => json!(5),
@@ -387,12 +387,12 @@ mod tests {
     fn the_whole_request_is_mapped_without_a_word() {
         for told in both(&whole()) {
             let (_, warnings, _) = told.unwrap();
-            // The one tool's schema is no strict one.
+            // The schema of the one tool is not strict.
             assert_eq!(warnings, ["dropped:tools[0].strict"]);
         }
     }
 
-    /// Rows whose member says nothing that the vendor hears, or says what is so without it.
+    /// Rows whose member does not reach the vendor, or states the default.
     const SILENT: [&str; 3] = ["model", "tools[custom].type", "output_config.effort"];
 
     #[test]

@@ -1,6 +1,6 @@
-//! The tools of a messages request, and which of them must be called.
+//! Reads the tools and the tool choice of a messages request.
 //!
-//! It must not look into a schema: whether a vendor takes it is the writer's to find out.
+//! It must not look into a schema: the writer checks whether a vendor accepts it.
 //!
 //! Read next: `chat/write_request/tools.rs`.
 
@@ -68,7 +68,8 @@ fn tool<'a>(index: usize, value: Value<'a>, warnings: &mut Warnings) -> Result<T
     if let Some(callers) = callers
         && !callers.items().any(|caller| caller.is("direct"))
     {
-        // Only code that runs at the vendor may call it: nothing that another protocol could say.
+        // Only code that runs at the vendor may call this tool, which no other protocol can
+        // express.
         return Ok(Tool {
             index,
             kind: ToolKind::Vendor {
@@ -107,7 +108,7 @@ fn tool<'a>(index: usize, value: Value<'a>, warnings: &mut Warnings) -> Result<T
         strict: is_true(strict, format_args!("{at}.strict"))?,
         examples: examples.filter(|examples| examples.items().next().is_some()),
     };
-    // No vendor of another protocol keeps a marker on a tool.
+    // No vendor of another protocol accepts a cache marker on a tool.
     Ok(Tool {
         index,
         kind: ToolKind::Function(function),
@@ -115,7 +116,7 @@ fn tool<'a>(index: usize, value: Value<'a>, warnings: &mut Warnings) -> Result<T
     })
 }
 
-/// The choice, and whether several tools may be called at once.
+/// Reads the tool choice, and whether the model may call several tools at once.
 pub(super) fn choice<'a>(
     value: Option<Value<'a>>,
     warnings: &mut Warnings,

@@ -1,7 +1,7 @@
-//! Members at the top of a request that the form has no place for: copied, left out, or refused.
+//! Top-level members that the IR cannot represent: copied, dropped or refused.
 //!
-//! Which of these is for the table to say (`chat/read_request/fields.rs`); what a member's value
-//! changes about its row stands here.
+//! The table `chat/read_request/fields.rs` decides which. This file handles the cases in which the
+//! value of a member changes its outcome.
 //!
 //! Read next: `write_request/turns.rs`.
 
@@ -13,18 +13,18 @@ use crate::protocol::responses::read_request::SEARCH_MEMBER;
 use crate::protocol::rules::{MessagesModel, Outcome};
 use crate::protocol::tree::Value;
 
-/// Members that were not read into the form and are sent none the less.
+/// Members that the IR does not represent and that are sent nevertheless.
 #[derive(Debug, Default)]
 pub(super) struct Extras<'a> {
     /// The vendor's own members, copied.
     pub copied: Vec<(String, Value<'a>)>,
     pub output_config: Option<Value<'a>>,
     pub cache: Option<Cache>,
-    /// `web_search_options` of chat, or the search tool of responses, where the model may search.
+    /// `web_search_options` of chat, or the search tool of responses, if the model may search.
     pub web_search: Option<Value<'a>>,
 }
 
-/// Gives every member that the form has no place for its outcome.
+/// Gives an outcome to every member that the IR cannot represent.
 pub(super) fn judge<'a>(
     request: &Request<'a>,
     model: &MessagesModel,
@@ -53,7 +53,7 @@ pub(super) fn judge<'a>(
                 }
                 extras.web_search = Some(*value);
             }
-            // Its reader knows that the model may search.
+            // The request reader has checked that the model may search.
             (Protocol::Responses, SEARCH_MEMBER) => extras.web_search = Some(*value),
             (Protocol::Chat | Protocol::Responses, name) => {
                 of_chat(request.surface, name, *value, warnings)?
@@ -78,7 +78,7 @@ fn of_chat(
     warnings: &mut Warnings,
 ) -> Result<(), Refused> {
     match fields::outcome(name).unwrap_or(Outcome::Warn) {
-        // Members that are mapped never come here: they are in the form.
+        // Mapped members are in the IR and never reach this function.
         Outcome::Map | Outcome::Drop => Ok(()),
         Outcome::Warn | Outcome::Refuse if asks_nothing(name, value) => Ok(()),
         Outcome::Warn => {
@@ -96,7 +96,7 @@ fn of_chat(
     }
 }
 
-/// The value is the one that the vendor would act on anyway.
+/// Returns whether the value is the vendor's default.
 pub(in crate::protocol) fn asks_nothing(name: &str, value: Value<'_>) -> bool {
     match name {
         "n" => value.count() == Some(1),

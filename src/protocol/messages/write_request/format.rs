@@ -1,9 +1,10 @@
-//! The form that an answer must have: as a schema where the model takes one, else asked for in
-//! words.
+//! Response format of the answer: a schema if the model supports one, otherwise an instruction in
+//! text.
 //!
-//! It must not promise more than it asks for: what was only asked for in words is told as such.
+//! It must not promise more than the model guarantees: it warns if the format is only an
+//! instruction.
 //!
-//! Read next: `rules/schema.rs`.
+//! Read next: `capabilities/schema.rs`.
 
 use crate::protocol::Protocol;
 use crate::protocol::failure::Failure;
@@ -18,13 +19,13 @@ const JSON_WORDS: &str =
 const SCHEMA_WORDS: &str = "Answer with one JSON value that conforms to this JSON Schema and nothing else – no code \
                             fence, no commentary:\n";
 
-/// How the answer's form is asked for.
+/// How the request asks for the response format.
 #[derive(Debug)]
 pub(super) enum AnswerForm {
     Free,
-    /// In words, at the end of the instructions.
+    /// Instruction at the end of the system prompt.
     Asked(String),
-    /// By a schema, which the vendor keeps to.
+    /// Schema that the vendor enforces.
     Schema(String),
 }
 
@@ -71,7 +72,7 @@ pub(super) fn form(
     warnings.add(Action::Emulated, field);
     let mut compact = Json::with_capacity(schema.raw().len());
     compact.compact(schema.raw());
-    // It was read as text, so it is text.
+    // The input was a UTF-8 string, so the output is one too.
     let compact = String::from_utf8(compact.into_bytes()).unwrap_or_default();
     Ok(AnswerForm::Asked(format!(
         "{SCHEMA_WORDS}{}",
@@ -79,7 +80,7 @@ pub(super) fn form(
     )))
 }
 
-/// The schema with more words: a description before its own, a note behind it.
+/// Returns the schema with a description before its own one and a note after it.
 fn described(schema: String, description: Option<&Text<'_>>, note: Option<&str>) -> String {
     if description.is_none() && note.is_none() {
         return schema;

@@ -1,8 +1,8 @@
-//! Cache markers: a messages vendor takes four, the one at the top among them.
+//! Cache markers: a messages vendor accepts four, including the one at the top level.
 //!
-//! It must not add one: a caller that places its own knows why.
+//! It must not add a marker: a caller who sets markers does so deliberately.
 //!
-//! Read next: `write_request/scribe.rs`.
+//! Read next: `write_request/block_writer.rs`.
 
 use super::tools::Tools;
 use super::turns::Arranged;
@@ -10,7 +10,7 @@ use crate::protocol::form::{Action, Block, BlockKind, OutcomeContent, Request, W
 
 const MARKERS_MAX: usize = 4;
 
-/// How many markers of each place are still to be left out, the earliest first.
+/// Number of markers of each section to omit, earliest first.
 #[derive(Debug, Default)]
 pub(super) struct Markers {
     messages: usize,
@@ -26,8 +26,8 @@ pub(super) enum Place {
 }
 
 impl Markers {
-    /// Counts what is about to be written; what goes first is what the next turn would not read
-    /// again.
+    /// Counts the markers to be written. If there are too many, plans to omit first those that the
+    /// next turn would not read again.
     pub fn new(
         request: &Request<'_>,
         tools: &Tools<'_, '_>,
@@ -61,7 +61,7 @@ impl Markers {
         }
     }
 
-    /// The next marker of this place may be written.
+    /// Returns whether the next marker of this section may be written.
     pub fn allow(&mut self, place: Place) -> bool {
         let left = match place {
             Place::Messages => &mut self.messages,
@@ -74,14 +74,14 @@ impl Markers {
     }
 }
 
-/// Markers on the block and in it.
+/// Counts the markers on the block and inside it.
 pub(super) fn count(block: &Block<'_>) -> usize {
     let nested = match &block.kind {
         BlockKind::Result(outcome) => match &outcome.content {
             OutcomeContent::Blocks(blocks) => blocks.iter().map(count).sum(),
             OutcomeContent::Nothing | OutcomeContent::Text(_) => 0,
         },
-        // Reasoning bears no marker.
+        // Reasoning has no marker.
         BlockKind::Thinking(_) => return 0,
         BlockKind::Text(_)
         | BlockKind::Refusal(_)

@@ -1,7 +1,7 @@
-//! Blocks of the form as blocks of the messages protocol.
+//! Writes blocks of the IR as blocks of the messages protocol.
 //!
-//! It must not decide what is sent: by now every block that may not be was taken out. Only what
-//! shows while a block is written is judged here: an address, a name, broken arguments.
+//! It must not decide which blocks are sent: an earlier step removed those that the vendor does not
+//! accept. It checks only what shows up during the writing: a URL, a name, broken arguments.
 //!
 //! Read next: `write_request/tools.rs`.
 
@@ -19,7 +19,7 @@ use crate::protocol::rules::names::{self, CallIds};
 use crate::protocol::text::{Json, Text};
 use std::collections::VecDeque;
 
-/// The body so far, and what writing blocks needs to remember.
+/// Body written so far, and the state needed to write blocks.
 pub(super) struct Scribe<'w> {
     pub json: Json,
     pub warnings: &'w mut Warnings,
@@ -76,7 +76,7 @@ impl<'w> Scribe<'w> {
         Ok(())
     }
 
-    /// A text block of ours.
+    /// Writes a text block with the gateway's own text.
     pub fn words(&mut self, words: &str) {
         self.json
             .open_object()
@@ -87,7 +87,7 @@ impl<'w> Scribe<'w> {
             .close_object();
     }
 
-    /// A text block made of several texts.
+    /// Writes several texts as one text block.
     pub fn joined<'t, 'a: 't>(
         &mut self,
         texts: impl IntoIterator<Item = &'t Text<'a>>,
@@ -103,7 +103,8 @@ impl<'w> Scribe<'w> {
         self.json.close_object();
     }
 
-    /// The member `cache_control`, if there is one and it is none too many.
+    /// Writes the member `cache_control` if the block has a marker and the marker is within the
+    /// limit.
     pub fn marker(&mut self, cache: Option<Cache>, place: Place) {
         if let Some(cache) = cache
             && self.markers.allow(place)
@@ -207,7 +208,7 @@ impl<'w> Scribe<'w> {
         Ok(())
     }
 
-    /// As it was signed.
+    /// Writes the thinking exactly as the vendor signed it.
     fn thinking(&mut self, thinking: &Thinking<'_>) {
         match thinking {
             Thinking::Shown { text, signature } => {
@@ -278,7 +279,7 @@ impl<'w> Scribe<'w> {
     }
 
     fn outcome(&mut self, outcome: &Outcome<'_>, place: Place) -> Result<(), Refused> {
-        // Results stand directly behind their calls, in the same order: they were put there.
+        // The pairing step puts results directly after their calls, in the same order.
         let id = self.open.pop_front().unwrap_or_default();
         self.json
             .key("type")
@@ -304,8 +305,8 @@ impl<'w> Scribe<'w> {
         Ok(())
     }
 
-    /// A block of the protocol's own, as the caller wrote it; its marker is written like all
-    /// others.
+    /// Writes a block that only this protocol has as the caller wrote it. Its cache marker is
+    /// handled like all others.
     fn opaque(&mut self, opaque: &Opaque<'_>) {
         for (name, value) in opaque.value.members() {
             if !name.is("cache_control") {
@@ -322,7 +323,7 @@ fn is_https(url: &Text<'_>) -> bool {
         .eq("https://".chars())
 }
 
-/// Where a call's name or arguments stand in the caller's body.
+/// Path of a call's name or arguments in the caller's body.
 pub(super) struct CallPath<'c, 'a> {
     pub at: At,
     pub call: &'c Call<'a>,

@@ -1,8 +1,8 @@
-//! The plain members: output limit, sampling, stop, service tier.
+//! Writes the simple members: output limit, sampling, stop sequences, service tier.
 //!
-//! It must not send what a newer model refuses outright, not even its own default.
+//! It must not send a member that a newer model refuses, not even with its default value.
 //!
-//! Read next: `rules.rs`.
+//! Read next: `capabilities.rs`.
 
 use super::scribe::Scribe;
 use crate::protocol::form::{Action, Request, Warnings};
@@ -11,13 +11,14 @@ use crate::protocol::text::Text;
 use crate::protocol::translate::Given;
 use crate::protocol::tree::Value;
 
-/// From here on `top_p` leaves nothing out that a model would choose.
+/// A `top_p` at or above this value has no effect on the model's choice.
 const TOP_P_ALL: f64 = 0.99;
 
-/// The smallest `top_p` beside a budget of thinking.
+/// Minimum `top_p` in a request with a thinking budget.
 const TOP_P_MANUAL_MIN: f64 = 0.95;
 
-/// The vendor wants a limit: what the caller wants, the model can and the account can pay.
+/// Returns the output limit, which the vendor requires: the smallest of the caller's limit, the
+/// model's limit and what the account holder can pay.
 pub(super) fn max_tokens(request: &Request<'_>, given: &Given<'_>, warnings: &mut Warnings) -> u64 {
     let most = given.target.max_output_tokens;
     let own = match request.limit {
@@ -31,7 +32,7 @@ pub(super) fn max_tokens(request: &Request<'_>, given: &Given<'_>, warnings: &mu
     own.min(given.output_limit.unwrap_or(u64::MAX)).max(1)
 }
 
-/// `manual`: the model thinks by a budget.
+/// Writes the settings. `manual`: the model has a thinking budget.
 pub(super) fn write(
     scribe: &mut Scribe<'_>,
     request: &Request<'_>,
@@ -106,7 +107,7 @@ fn top_p(
     }
 }
 
-/// The vendor refuses a stop string of white space alone.
+/// Writes the stop sequences. The vendor refuses one that consists of white space only.
 fn stop(scribe: &mut Scribe<'_>, texts: &[Text<'_>]) {
     for (index, _) in texts.iter().enumerate().filter(|(_, text)| text.is_blank()) {
         scribe
@@ -134,7 +135,7 @@ fn tier(scribe: &mut Scribe<'_>, tier: Option<&Text<'_>>) {
             scribe.warnings.add(Action::Downgraded, "service_tier");
             scribe.json.key("service_tier").str("auto");
         }
-        // `flex`, and whatever else there will be.
+        // `flex`, and any future value.
         _ => scribe.warnings.add(Action::Dropped, "service_tier"),
     }
 }

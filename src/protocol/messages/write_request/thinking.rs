@@ -1,7 +1,7 @@
-//! How much the model is to think, in the words it knows: a level, a budget of tokens, or nothing.
+//! Chooses the amount of thinking in the form that the model supports: an effort level, a token
+//! budget, or nothing.
 //!
-//! It must not touch what the caller wrote in the vendor's own words: that is the vendor's to
-//! judge.
+//! It must not change what the caller wrote in the vendor's own form: the vendor validates that.
 //!
 //! Read next: `write_request/settings.rs`.
 
@@ -10,34 +10,35 @@ use crate::protocol::rules::{MessagesModel, ThinkingType};
 use crate::protocol::text::Json;
 use crate::protocol::tree::Value;
 
-/// The smallest budget that a vendor takes, and what must be left for the answer.
+/// Minimum budget that a vendor accepts, and minimum number of tokens that must remain for the
+/// answer.
 pub(in crate::protocol) const BUDGET_TOKENS_MIN: u64 = 1_024;
 const ANSWER_TOKENS_MIN: u64 = 1_024;
 
-/// What decides.
+/// Inputs of the decision.
 pub(super) struct Asked<'r, 'a> {
     pub reasoning: &'r Reasoning<'a>,
     pub model: &'r MessagesModel,
     pub max_tokens: u64,
-    /// A tool must be called.
+    /// The tool choice forces a tool call.
     pub is_forced: bool,
-    /// The member that says so.
+    /// Request member that forces it.
     pub choice_field: &'static str,
-    /// The last turn answers calls that were made without signed reasoning.
+    /// The last turn answers calls that the model made without signed reasoning.
     pub breaks_off: bool,
-    /// The vendor refused the reasoning the first time.
+    /// The vendor refused the reasoning in the first attempt.
     pub without: bool,
-    /// What is thought unasked is to be shown, or not, as the caller says (responses).
+    /// The caller decides whether to show thinking that it did not ask for (responses).
     pub says_display: bool,
 }
 
-/// What is sent.
+/// Decision: what the request to the vendor contains.
 #[derive(Debug)]
 pub(super) struct Plan<'a> {
     mode: Mode<'a>,
     hide: bool,
     pub effort: Option<Effort>,
-    /// The tool may not be forced beside it.
+    /// Forcing a tool is not allowed in this mode.
     pub unforce: bool,
     thinks_by_default: bool,
 }
@@ -49,12 +50,12 @@ enum Mode<'a> {
     BetweenTools,
     Adaptive,
     Budget(u64),
-    /// By the caller, in the vendor's own words.
+    /// Set by the caller in the vendor's own form.
     Verbatim(Option<Value<'a>>),
 }
 
 impl Plan<'_> {
-    /// The model thinks before it answers.
+    /// Returns whether the model thinks before it answers.
     pub fn is_on(&self) -> bool {
         match &self.mode {
             Mode::Adaptive | Mode::Budget(_) => true,
@@ -66,7 +67,7 @@ impl Plan<'_> {
         }
     }
 
-    /// By a budget that was set here.
+    /// Returns whether the gateway set a budget.
     pub fn is_manual(&self) -> bool {
         matches!(self.mode, Mode::Budget(_))
     }
@@ -75,7 +76,7 @@ impl Plan<'_> {
         matches!(self.mode, Mode::Verbatim(_))
     }
 
-    /// A configuration was made here that switches thinking on.
+    /// Returns whether the gateway enabled thinking.
     pub fn is_ours(&self) -> bool {
         matches!(
             self.mode,
@@ -83,7 +84,7 @@ impl Plan<'_> {
         )
     }
 
-    /// The member `thinking`.
+    /// Writes the member `thinking`.
     pub fn write(&self, json: &mut Json) {
         let kind = match &self.mode {
             Mode::Unsaid | Mode::Verbatim(None) => return,
@@ -104,7 +105,7 @@ impl Plan<'_> {
                     json.key("display").str("omitted");
                 }
             }
-            // Vendors leave the text out unless they are asked for it.
+            // Vendors omit the text unless the request asks for it.
             Mode::Adaptive => {
                 json.key("display")
                     .str(if self.hide { "omitted" } else { "summarized" });
@@ -178,7 +179,7 @@ fn on(plan: &mut Plan<'_>, asked: &Asked<'_, '_>, warnings: &mut Warnings) {
     let field = reasoning.effort_field;
     if model.takes(ThinkingType::Adaptive) {
         plan.mode = Mode::Adaptive;
-        // The lowest that this protocol knows.
+        // `low` is the lowest level of this protocol.
         let level = reasoning
             .effort
             .or(reasoning.budget_tokens.map(level_of))
@@ -200,7 +201,8 @@ fn on(plan: &mut Plan<'_>, asked: &Asked<'_, '_>, warnings: &mut Warnings) {
     }
 }
 
-/// As much of a budget as leaves room for the answer, where that is a budget at all.
+/// Reduces a budget so that tokens remain for the answer. Returns `None` if the rest is below the
+/// minimum budget.
 pub(in crate::protocol) fn fitting_budget(wanted: u64, max_tokens: u64) -> Option<u64> {
     Some(wanted.min(max_tokens.saturating_sub(ANSWER_TOKENS_MIN)))
         .filter(|budget| *budget >= BUDGET_TOKENS_MIN)
@@ -226,7 +228,7 @@ pub(in crate::protocol) fn level_of(budget_tokens: u64) -> Effort {
     }
 }
 
-/// A tool that must be called and thinking exclude each other.
+/// Resolves the conflict between a forced tool and thinking, which exclude each other.
 fn unforced(plan: &mut Plan<'_>, asked: &Asked<'_, '_>, warnings: &mut Warnings) {
     if !asked.is_forced || !plan.is_on() {
         return;
@@ -236,7 +238,7 @@ fn unforced(plan: &mut Plan<'_>, asked: &Asked<'_, '_>, warnings: &mut Warnings)
         warnings.add(Action::Downgraded, asked.choice_field);
         return;
     }
-    // Who only left it to the model loses nothing that was asked for.
+    // A caller who left thinking to the model loses nothing that it asked for.
     if plan.is_ours() {
         warnings.add(Action::Dropped, asked.reasoning.effort_field);
     }

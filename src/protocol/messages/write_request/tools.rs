@@ -1,8 +1,9 @@
-//! Tools and which of them must be called, as a messages vendor takes them.
+//! Writes tools and the tool choice for a messages vendor.
 //!
-//! It must not invent a tool that could be called: what stands in for a tool of the past cannot.
+//! It must not invent a tool that the model could call: the stub for a tool of the history cannot
+//! be called.
 //!
-//! Read next: `rules/schema.rs`.
+//! Read next: `capabilities/schema.rs`.
 
 use super::markers::Place;
 use super::scribe::{CallPath, Scribe};
@@ -19,25 +20,25 @@ use crate::protocol::tree::Value;
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-/// What a custom tool is called with: its free text.
+/// Schema for a custom tool: an object with the free text.
 const CUSTOM_SCHEMA: &str =
     r#"{"type":"object","properties":{"input":{"type":"string"}},"required":["input"]}"#;
 
-/// The vendor's own search, by the type that all models with it take.
+/// Type of the vendor's own search tool that all models with search accept.
 const WEB_SEARCH_TYPE: &str = "web_search_20250305";
 
-/// What is sent of the tools.
+/// Tools as they are sent.
 #[derive(Debug)]
 pub(super) struct Tools<'r, 'a> {
     legacy: bool,
     surface: Protocol,
-    /// With the name that the vendor gets.
+    /// Tools, each with the name that the vendor receives.
     list: Vec<(&'r Tool<'a>, Cow<'r, str>)>,
-    /// Names of tools that the history calls and the request no longer has.
+    /// Names of tools that the history calls and the request no longer contains.
     stubs: Vec<String>,
-    /// `web_search_options` of chat, or the search tool of responses, where the model may search.
+    /// `web_search_options` of chat, or the search tool of responses, if the model may search.
     web_search: Option<Value<'a>>,
-    /// The most searches that the caller allows.
+    /// Maximum number of searches that the caller allows.
     max_searches: Option<u64>,
     choice: Sent,
     one_at_a_time: bool,
@@ -94,7 +95,7 @@ impl<'r, 'a> Tools<'r, 'a> {
                 ToolKind::Custom { name, .. } if is_flat => (name, ""),
                 ToolKind::Function(function) => (&function.name, ".function"),
                 ToolKind::Custom { name, .. } => (name, ".custom"),
-                // Named by the vendor.
+                // The vendor defines the name.
                 ToolKind::Vendor { value, .. } => {
                     let name = value
                         .get("name")
@@ -131,7 +132,8 @@ impl<'r, 'a> Tools<'r, 'a> {
         tools
     }
 
-    /// The vendor refuses a history of calls without their tools.
+    /// Adds stubs for tools that the history calls: the vendor refuses calls to tools that the
+    /// request does not list.
     fn stand_in(
         &mut self,
         arranged: &[Arranged<'_, '_>],
@@ -175,7 +177,8 @@ impl<'r, 'a> Tools<'r, 'a> {
             Choice::None => Sent::None,
             Choice::Required | Choice::Allowed { required: true, .. } => Sent::Any,
             Choice::Tool(name) => {
-                // A tool of that name is in the list, so that it was told there if it was renamed.
+                // The list contains a tool with that name, so a warning about a new name was
+                // already added there.
                 Sent::Tool(
                     names::tool_name(name.value(), self.choice_field(), warnings, recall)
                         .into_owned(),
@@ -184,7 +187,7 @@ impl<'r, 'a> Tools<'r, 'a> {
         }
     }
 
-    /// A tool must be called.
+    /// Returns whether the model must call a tool.
     pub fn is_forced(&self) -> bool {
         matches!(self.choice, Sent::Any | Sent::Tool(_))
     }
@@ -197,7 +200,7 @@ impl<'r, 'a> Tools<'r, 'a> {
         }
     }
 
-    /// Leaves it to the model.
+    /// Replaces a forced choice by `auto`.
     pub fn unforce(&mut self) {
         self.choice = Sent::Auto;
     }
@@ -209,7 +212,7 @@ impl<'r, 'a> Tools<'r, 'a> {
             .count()
     }
 
-    /// The members `tools` and `tool_choice`.
+    /// Writes the members `tools` and `tool_choice`.
     pub fn write(&self, scribe: &mut Scribe<'_>, model: &MessagesModel) -> Result<(), Refused> {
         if self.list.is_empty() && self.stubs.is_empty() && self.web_search.is_none() {
             return Ok(());
@@ -226,7 +229,7 @@ impl<'r, 'a> Tools<'r, 'a> {
                     format,
                     ..
                 } if self.surface == Protocol::Responses => {
-                    // Nothing is lost: what stands in it comes back as it was.
+                    // Nothing is lost: the answer returns the input inside the object unchanged.
                     scribe.json.key("name").str(name);
                     custom::describe(description.as_ref(), *format, &mut scribe.json);
                     scribe.json.key("input_schema").raw(custom::SCHEMA);
@@ -337,8 +340,8 @@ impl<'r, 'a> Tools<'r, 'a> {
     }
 }
 
-/// The member `description`: the caller's words, and behind a gap what the schema can no longer
-/// say.
+/// Writes the member `description`: the caller's text, then a gap and what the schema no longer
+/// expresses.
 fn description(json: &mut Json, words: Option<&Text<'_>>, note: Option<&str>, gap: &'static str) {
     let words = words.filter(|words| !words.is_empty());
     if words.is_none() && note.is_none() {
@@ -350,10 +353,10 @@ fn description(json: &mut Json, words: Option<&Text<'_>>, note: Option<&str>, ga
         .joined(words.into_iter().chain(&gap).chain(&note));
 }
 
-/// A tool that takes free text, as one that takes an object with a string in it.
+/// Writes a tool that takes free text as a tool that takes an object with one string.
 fn in_an_object(json: &mut Json, name: &str, words: Option<&Text<'_>>, format: Option<Value<'_>>) {
     json.key("name").str(name);
-    // Any text will do: nothing to tell.
+    // The format allows any text, so it needs no note.
     let format = format.filter(|format| !format.get("type").is_some_and(|kind| kind.is("text")));
     let note = format.map(|format| {
         let mut compact = Json::default();
@@ -367,7 +370,7 @@ fn in_an_object(json: &mut Json, name: &str, words: Option<&Text<'_>>, format: O
     json.key("input_schema").raw(CUSTOM_SCHEMA);
 }
 
-/// `options`: of chat, or the tool of responses.
+/// Writes the search tool. `options` come from chat or from the search tool of responses.
 fn web_search(json: &mut Json, options: Value<'_>, max_uses: Option<u64>) {
     json.open_object()
         .key("type")

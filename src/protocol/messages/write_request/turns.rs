@@ -1,11 +1,10 @@
-//! The caller's messages as turns that a messages vendor takes: user and assistant alternating, the
-//! user first, no empty text, instructions in between where the model knows them and else as
-//! reminders.
+//! Arranges the caller's messages as turns that a messages vendor accepts: user and assistant
+//! alternate, the user begins, no text is empty. Instructions between turns stay there if the model
+//! supports that, and become reminders otherwise.
 //!
-//! It must not touch what stands inside a block, but for the white space at the very end of a
-//! prefill.
+//! It must not change the inside of a block, except the white space at the very end of a prefill.
 //!
-//! Read next: `write_request/scribe.rs`.
+//! Read next: `write_request/block_writer.rs`.
 
 use super::markers::{self, Place};
 use super::scribe::Scribe;
@@ -23,7 +22,7 @@ pub(in crate::protocol) const GO_ON: &str = "Continue.";
 const NOTHING: &str = "(empty message)";
 pub(in crate::protocol) const REMINDER: [&str; 2] = ["<system-reminder>\n", "\n</system-reminder>"];
 
-/// One turn as it is sent.
+/// A turn as it is sent.
 #[derive(Debug)]
 pub(super) struct Arranged<'r, 'a> {
     side: Side,
@@ -33,11 +32,11 @@ pub(super) struct Arranged<'r, 'a> {
 #[derive(Debug)]
 pub(super) enum Piece<'r, 'a> {
     Block(&'r Block<'a>),
-    /// Instructions that the model does not take where they stood.
+    /// Instructions in a position that the model does not support.
     Reminder(&'r [Block<'a>]),
-    /// The last text of a prefill, without the white space at its end.
+    /// Last text of a prefill, without the white space at its end.
     Trimmed(Text<'a>, Option<Cache>),
-    /// Ours.
+    /// Text that the gateway inserts.
     Words(&'static str),
 }
 
@@ -63,14 +62,14 @@ fn last_marker(blocks: &[Block<'_>]) -> Option<Cache> {
     blocks.iter().rev().find_map(|block| block.cache)
 }
 
-/// Takes out what the vendor does not take: blank texts, reasoning it did not sign, messages of
-/// which nothing is left. Gives the place of a user's message that was last and had nothing in it.
+/// Removes what the vendor does not accept: blank texts, reasoning that it did not sign, and
+/// messages that are then empty. Returns the position of the last user message if it was empty.
 pub(super) fn tidy(
     request: &mut Request<'_>,
     without_thinking: bool,
     warnings: &mut Warnings,
 ) -> Result<Option<At>, Refused> {
-    // Instructions alone are no conversation: the last of them becomes what the user says.
+    // Instructions alone are not a conversation, so the last of them becomes a user message.
     if request.turns.is_empty()
         && let Some(last) = request.system.last().map(|block| block.at.message())
     {
@@ -130,7 +129,7 @@ impl Tidying<'_> {
                 kept += 1;
                 continue;
             }
-            // The marker means all that came before: it holds for the block before as well.
+            // A marker covers everything before it, so it is valid on the previous block too.
             let (message, cache) = (block.at.message(), block.cache);
             let before = kept
                 .checked_sub(1)
@@ -166,7 +165,7 @@ impl Tidying<'_> {
         }
     }
 
-    /// What only chat can say in a message.
+    /// Handles content of a message that only chat has.
     fn of_chat(&mut self, opaque: &Opaque<'_>, at: At) -> Result<(), Refused> {
         let name = opaque.name.value();
         let message = match name.as_ref() {
@@ -185,7 +184,8 @@ impl Tidying<'_> {
     }
 }
 
-/// By the vendor. A signature of ours marks another vendor's reasoning.
+/// Returns whether the vendor signed the thinking. A signature that the gateway made marks another
+/// vendor's reasoning.
 fn is_signed(thinking: &Thinking<'_>) -> bool {
     match thinking {
         Thinking::Shown {
@@ -199,14 +199,15 @@ fn is_signed(thinking: &Thinking<'_>) -> bool {
     }
 }
 
-/// The turns in order, those of one side merged.
+/// Returns the turns in order, with consecutive turns of one side merged.
 pub(super) fn arrange<'r, 'a>(
     request: &'r Request<'a>,
     model: &MessagesModel,
     warnings: &mut Warnings,
 ) -> Vec<Arranged<'r, 'a>> {
     let mut arranged: Vec<Arranged<'r, 'a>> = Vec::with_capacity(request.turns.len());
-    // Results were moved to the front: a message that held nothing else is empty now.
+    // The pairing step moved results to the front, so a message that contained nothing else is now
+    // empty.
     let mut turns = request
         .turns
         .iter()
@@ -259,8 +260,8 @@ fn add<'r, 'a>(
     }
 }
 
-/// The last user turn answers calls that were made without signed reasoning: a model that thinks by
-/// a budget refuses to go on thinking there.
+/// Returns whether the last user turn answers calls that were made without signed reasoning. A
+/// model with a thinking budget refuses to continue thinking there.
 pub(super) fn breaks_off(arranged: &[Arranged<'_, '_>]) -> bool {
     let Some(last) = arranged.iter().rposition(|turn| turn.side == Side::User) else {
         return false;
@@ -287,8 +288,8 @@ pub(super) fn have_thinking(arranged: &[Arranged<'_, '_>]) -> bool {
         .any(|block| matches!(block.kind, BlockKind::Thinking(_)))
 }
 
-/// Puts in what the vendor wants at both ends. `emptied`: from [`tidy`]. `prefill`: the model goes
-/// on from an assistant's words.
+/// Inserts the turns that the vendor requires at the beginning and the end. `emptied` comes from
+/// [`remove_unsendable_blocks`]. `prefill`: the model can continue an assistant's text.
 pub(super) fn finish<'a>(
     arranged: &mut Vec<Arranged<'_, 'a>>,
     request: &Request<'a>,
@@ -336,7 +337,7 @@ pub(super) fn finish<'a>(
     }
 }
 
-/// The member `messages`.
+/// Writes the member `messages`.
 pub(super) fn write(scribe: &mut Scribe<'_>, arranged: &[Arranged<'_, '_>]) -> Result<(), Refused> {
     scribe.json.key("messages").open_array();
     for turn in arranged {

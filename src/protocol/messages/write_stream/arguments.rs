@@ -1,24 +1,26 @@
-//! A call's arguments as they come in: how much of them there is, and in which form they go out.
+//! Scans a call's arguments as they arrive: whether they are complete, and in which form to send
+//! them.
 //!
-//! Fragments that are sent cannot be called back, and a client's reader breaks on what is no
-//! beginning of a JSON object. So a block is opened for arguments that begin like one; all others
-//! are kept to the end of the call, and then wrapped. Arguments that came whole before anything was
-//! sent are looked through first.
+//! A fragment that has been sent cannot be recalled, and clients fail on text that does not begin a
+//! JSON object. Therefore a block opens early only for arguments that begin with an object. Other
+//! arguments are buffered until the end of the call and then wrapped. If the arguments arrive
+//! complete before anything was sent, they are checked first.
 //!
-//! Read next: `rules/arguments.rs`.
+//! Read next: `capabilities/arguments.rs`.
 
 use crate::protocol::rules::arguments::{write_cut_input, write_input};
 use crate::protocol::text::{Gathered, Json, Text};
 
-/// Where the JSON of the arguments stands after what came so far.
+/// State of the JSON scanner after the arguments so far.
 #[derive(Debug)]
 pub(super) struct Arguments {
-    /// Plain text of a custom tool: sent as a whole.
+    /// Plain text of a custom tool, sent as a whole.
     is_custom: bool,
     state: State,
     depth: u32,
     in_string: bool,
-    /// In a string, behind a backslash (of the JSON, not of the token that carries it).
+    /// Inside a string, after a backslash of the arguments' JSON (not of the token that carries
+    /// it).
     is_escaped: bool,
     /// There is something between the outermost braces.
     has_members: bool,
@@ -26,13 +28,13 @@ pub(super) struct Arguments {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// Nothing but white space.
+    /// Only white space so far.
     Blank,
-    /// Inside an object.
+    /// Inside the object.
     Inside,
-    /// The object is closed.
+    /// After the end of the object.
     Whole,
-    /// No object.
+    /// Not a JSON object.
     Odd,
 }
 
@@ -48,9 +50,9 @@ impl Arguments {
         }
     }
 
-    /// More of arguments of which nothing was sent yet.
+    /// Buffers more arguments of a call of which nothing has been sent.
     pub(super) fn keep(&mut self, text: &Text<'_>, kept: &mut Gathered) {
-        // Some vendors open with an empty object and send the arguments behind it.
+        // Some vendors begin with an empty object and send the arguments after it.
         if self.state == State::Whole && !self.has_members && begins_object(text) {
             *self = Arguments::new(self.is_custom);
             kept.clear();
@@ -59,8 +61,8 @@ impl Arguments {
         kept.push(text);
     }
 
-    /// More of arguments that are being sent: what may be sent of it. Behind the object's end that
-    /// is nothing.
+    /// Scans more arguments of an open call, and returns the part to send. After the end of the
+    /// object that part is empty.
     pub(super) fn more<'t>(&mut self, text: &'t Text<'_>) -> Text<'t> {
         if self.state == State::Whole {
             return Text::made("");
@@ -74,7 +76,7 @@ impl Arguments {
         }
     }
 
-    /// Something of it may be sent before its end is known.
+    /// Returns whether part of the arguments may be sent before their end is known.
     pub(super) fn may_be_opened(&self) -> bool {
         let begins = match self.state {
             State::Inside => true,
@@ -84,13 +86,13 @@ impl Arguments {
         begins && !self.is_custom
     }
 
-    /// The object is closed.
+    /// Returns whether the object is complete.
     pub(super) fn are_whole(&self) -> bool {
         self.state == State::Whole && !self.is_custom
     }
 
-    /// What is sent when the block is opened. `is_done`: `kept` is all there is; `was_cut`: and the
-    /// answer broke off in it.
+    /// Returns the text to send when the block opens. `is_done`: `kept` holds all of the arguments;
+    /// `was_cut`: the answer was cut off inside them.
     pub(super) fn opening<'k>(&self, kept: &'k Gathered, is_done: bool, was_cut: bool) -> Text<'k> {
         let text = kept.text();
         if !self.is_custom && !is_done && self.state == State::Inside {
@@ -110,7 +112,8 @@ impl Arguments {
         Text::made(String::from_utf8(json.into_bytes()).unwrap_or_default())
     }
 
-    /// Reads on; gives where in the text (in bytes as it is held) the object ends, or its length.
+    /// Scans the text. Returns the position where the object ends (in bytes of the text as it is
+    /// held), or the length of the text.
     fn read(&mut self, text: &Text<'_>) -> usize {
         match text {
             Text::Made(text) => self.read_plain(text.as_bytes()),
@@ -134,7 +137,7 @@ impl Arguments {
         bytes.len()
     }
 
-    /// The inside of a JSON string token, whose escapes are whole.
+    /// Scans the inside of a JSON string token. No escape is split between tokens.
     fn read_escaped(&mut self, bytes: &[u8]) -> usize {
         let mut at = 0;
         while let Some(byte) = bytes.get(at) {
@@ -152,14 +155,14 @@ impl Arguments {
         bytes.len()
     }
 
-    /// One byte of the JSON; true where it ends the object.
+    /// Scans one byte of the JSON. Returns true if it ends the object.
     fn byte(&mut self, byte: u8) -> bool {
         let is_space = matches!(byte, b' ' | b'\n' | b'\r' | b'\t');
         match self.state {
             State::Blank if byte == b'{' => (self.state, self.depth) = (State::Inside, 1),
             State::Blank if !is_space => self.state = State::Odd,
             State::Inside => return self.byte_inside(byte, is_space),
-            // Something behind the end: what was not sent yet is broken.
+            // Something follows the end, so arguments that have not been sent yet are broken.
             State::Whole if !is_space => self.state = State::Odd,
             State::Blank | State::Whole | State::Odd => {}
         }
@@ -193,11 +196,11 @@ impl Arguments {
     }
 }
 
-/// The character that four hexadecimal digits stand for, as far as the grammar of JSON cares.
+/// Decodes four hexadecimal digits to a character, as far as the JSON grammar needs it.
 fn ascii(digits: Option<&[u8]>) -> u8 {
     let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok());
     let unit = digits.and_then(|digits| u16::from_str_radix(digits, 16).ok());
-    // Whatever is no ASCII stands in strings only.
+    // Other characters than ASCII occur only in strings.
     unit.and_then(|unit| u8::try_from(unit).ok())
         .filter(u8::is_ascii)
         .unwrap_or(b'x')

@@ -1,10 +1,10 @@
-//! What is heard of an answer besides its blocks: its id, why it ended, what it used. Streams and
-//! whole answers say it alike.
+//! Data of an answer other than its blocks: id, stop reason, usage. Streams and bodies write it
+//! alike.
 //!
-//! It must not leave a number out: clients crash on a usage that is missing or null, so what the
-//! vendor did not tell is estimated.
+//! It must not leave out a number: clients crash on a usage value that is missing or null, so the
+//! gateway estimates what the vendor did not report.
 //!
-//! Read next: `rules/names.rs`, where ids are made.
+//! Read next: `capabilities/names.rs`, which generates ids.
 
 use crate::protocol::form::answer::{Recall, Start, Stop};
 use crate::protocol::rules::names;
@@ -19,7 +19,7 @@ pub(super) struct Heard {
     stop: Stop<'static>,
     usage: Option<Usage>,
     generated_bytes: u64,
-    /// Calls that are told, and ids that had to be made for them.
+    /// Whether the answer contains calls, and number of ids generated for calls.
     has_calls: bool,
     ids_made: u64,
 }
@@ -47,7 +47,7 @@ impl Heard {
         self.generated_bytes = self.generated_bytes.saturating_add(text.decoded_bytes());
     }
 
-    /// A call's id and the caller's own name of its tool.
+    /// Returns a call's id, and the caller's own name for the tool.
     pub(super) fn call(&mut self, id: Option<Text<'_>>, name: &Text<'_>) -> (String, String) {
         self.has_calls = true;
         let id = if let Some(id) = id.filter(|id| !id.is_empty()) {
@@ -79,7 +79,8 @@ impl Heard {
         self.usage = Some(usage);
     }
 
-    /// A limit or a filter broke the answer off, so the last call may be cut.
+    /// Returns whether a limit or a filter cut off the answer; the last call may then be
+    /// incomplete.
     pub(super) fn breaks_off(&self) -> bool {
         matches!(
             self.stop,
@@ -102,7 +103,7 @@ impl Heard {
         })
     }
 
-    /// `id` to `model`.
+    /// Writes the members from `id` to `model`.
     pub(super) fn write_envelope(&self, json: &mut Json) {
         json.key("id")
             .str(&self.id)
@@ -113,11 +114,11 @@ impl Heard {
         json.key("model").str(&self.recall.public_model);
     }
 
-    /// `stop_reason`, `stop_sequence`, `stop_details`.
+    /// Writes `stop_reason`, `stop_sequence` and `stop_details`.
     pub(super) fn write_stop(&self, json: &mut Json) {
         let reason = match &self.stop {
-            // Vendors say `stop` though they called, and `tool_calls` though they did not: agents
-            // halt or wait.
+            // Some vendors report `stop` although the model made a call, others `tool_calls`
+            // although it made none. Agents would then stop, or wait forever.
             Stop::EndTurn | Stop::ToolUse | Stop::Unknown if self.has_calls => "tool_use",
             Stop::EndTurn | Stop::ToolUse | Stop::Unknown => "end_turn",
             Stop::StopSequence => "stop_sequence",

@@ -1,5 +1,5 @@
-//! What single cases cannot show: that no order of chunks makes a stream on which clients crash,
-//! and that what waits is bounded.
+//! Properties that single cases cannot show: no order of chunks produces a stream on which clients
+//! crash, and the queue is bounded.
 
 use super::{KEEP_ALIVE, Stream, Whole};
 use crate::protocol::chat::read_stream::Reader;
@@ -21,7 +21,7 @@ fn recall(show_thinking: bool) -> Recall {
     }
 }
 
-/// The data of each event, whose name must say the same.
+/// Returns the data of each event, and checks that its name has the same type.
 fn frames(stream: &[u8]) -> Vec<Value> {
     let mut frames = Vec::new();
     for frame in std::str::from_utf8(stream)
@@ -40,7 +40,8 @@ fn frames(stream: &[u8]) -> Vec<Value> {
     frames
 }
 
-/// The blocks of a stream, which must keep every rule: type and what its deltas say.
+/// Returns the type of each block and the text of its deltas, and checks that the stream keeps
+/// every rule.
 fn blocks(frames: &[Value]) -> Vec<(String, String)> {
     let types: Vec<_> = frames
         .iter()
@@ -171,7 +172,7 @@ proptest! {
     }
 }
 
-/// A call whose arguments never end, and what waits behind it.
+/// A stream with a call whose arguments never end, and `bytes` of content queued after it.
 fn waiting(bytes: usize) -> Stream {
     let mut stream = Stream::new(recall(true));
     stream.event(Event::Start(Start::default()));

@@ -1,8 +1,8 @@
-//! An answer as one messages body.
+//! Writes an answer as one messages body.
 //!
-//! It must not hold more than an answer's worth: a stream that is folded has no length of its own.
+//! It must limit what it holds: a stream that becomes one body has no known length.
 //!
-//! Read next: `messages/write_stream/ending.rs`.
+//! Read next: `messages/write_stream/completion.rs`.
 
 use super::ending::Heard;
 use crate::protocol::carrier;
@@ -10,13 +10,13 @@ use crate::protocol::form::answer::{Event, Piece, Recall, Sink};
 use crate::protocol::rules::arguments::{write_cut_input, write_input};
 use crate::protocol::text::{Gathered, Json, Text};
 
-/// The most that is gathered.
+/// Maximum number of bytes that are buffered.
 const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// What a block takes besides its text, in memory and written.
+/// Bytes counted for each block in addition to its text, in memory and in the output.
 const BLOCK_BYTES: usize = 256;
 
-/// The writer.
+/// Writer of an answer as one messages body.
 #[derive(Debug)]
 pub struct Whole {
     heard: Heard,
@@ -57,12 +57,12 @@ impl Whole {
         }
     }
 
-    /// The answer is larger than is gathered.
+    /// Returns whether the answer is larger than the limit.
     pub fn overflowed(&self) -> bool {
         self.overflowed
     }
 
-    /// The answer, once it is complete.
+    /// Returns the body once the answer is complete.
     pub fn body(&mut self) -> Vec<u8> {
         let mut json = Json::with_capacity(self.bytes + 1024);
         json.open_object();
@@ -121,7 +121,7 @@ impl Whole {
                 text.push(&data);
                 Kind::Hidden
             }
-            // Not asked for, or without a place here.
+            // The caller did not ask for it, or the protocol cannot represent it.
             Piece::Thinking
             | Piece::Hidden { .. }
             | Piece::Search { .. }
@@ -141,7 +141,7 @@ impl Whole {
             }
         };
         self.bytes = self.bytes.saturating_add(BLOCK_BYTES + text.len());
-        // A text that only went on after what is not shown stays one.
+        // A text that merely continues after omitted content remains one block.
         match (self.blocks.last_mut(), &kind) {
             (
                 Some(
@@ -197,7 +197,7 @@ impl Sink for Whole {
             Event::Open { slot, piece } => self.open(slot, piece),
             Event::Delta { slot, text } => self.delta(slot, &text),
             Event::Signature { slot, signature } => self.sign(slot, &signature),
-            // A text names its sources itself.
+            // Citations: the text itself names its sources.
             Event::Citation { .. } | Event::Close { .. } | Event::Counters { .. } | Event::End => {}
             Event::Stop(stop) => self.heard.stop(stop),
             Event::Usage { usage, .. } => self.heard.used(usage),
@@ -210,11 +210,11 @@ impl Sink for Whole {
 }
 
 impl Block {
-    /// `was_cut`: the answer broke off in this block.
+    /// Writes the block. `was_cut`: the answer was cut off inside this block.
     fn write(&self, was_cut: bool, json: &mut Json) {
         let text = self.text.text();
         match &self.kind {
-            // A blank block is refused when it comes back with the history.
+            // Vendors refuse a blank block when it comes back with the history.
             Kind::Text | Kind::Refusal if text.is_blank() => {}
             Kind::Text | Kind::Refusal => {
                 json.open_object()

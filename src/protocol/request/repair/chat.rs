@@ -1,6 +1,6 @@
-//! Chat bodies: the name of the output limit, sampling, effort, roles, ids of calls.
+//! Repairs chat bodies: name of the output limit, sampling, effort, roles, ids of calls.
 //!
-//! It must not touch `system` for a model that prefers `developer`: such models take both.
+//! It must not change `system` for a model that prefers `developer`: such models accept both.
 
 use super::{EffortVerdict, Strip, Verdict, effort_of, effort_verdict, is_empty, is_number};
 use crate::protocol::form::{Action, At, Effort};
@@ -45,7 +45,7 @@ impl<'a> Strip<'a> {
         }
     }
 
-    /// Gives the limit the one name that the vendor knows.
+    /// Renames the limit to the one name that the vendor knows.
     fn limit_name(&mut self, root: Value<'a>, own: &'static str) {
         let other = if own == "max_tokens" {
             "max_completion_tokens"
@@ -60,7 +60,7 @@ impl<'a> Strip<'a> {
             self.drop_member(root, other);
             return;
         }
-        // A null of the right name would be a second one.
+        // A null member of the right name would be a duplicate.
         self.drop_member(root, own);
         self.warnings.add(Action::Renamed, other);
         for (key, _) in root.members().filter(|(key, _)| key.is(other)) {
@@ -130,7 +130,7 @@ impl<'a> Strip<'a> {
         }
     }
 
-    /// Reasoning comes back only in the turn that is going on: behind the last message of the user.
+    /// Keeps reasoning only in the current turn: after the last user message.
     fn earlier_reasoning(&mut self, root: Value<'a>) {
         let messages = || root.get("messages").into_iter().flat_map(Value::items);
         let last = messages()
@@ -157,7 +157,7 @@ impl<'a> Strip<'a> {
         }
     }
 
-    /// Ids of calls and of their results, each the same wherever it stands.
+    /// Replaces the ids of calls and of their results; equal ids stay equal.
     fn nine_letter_ids(&mut self, root: Value<'a>) {
         let mut made: HashMap<Cow<'a, str>, String> = HashMap::new();
         for message in root.get("messages").into_iter().flat_map(Value::items) {
@@ -178,7 +178,7 @@ impl<'a> Strip<'a> {
     }
 }
 
-/// What becomes of a member at the top that stands for itself.
+/// Decides about a top-level member that depends on no other.
 fn setting(
     name: &str,
     value: Value<'_>,

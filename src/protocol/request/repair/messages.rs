@@ -1,4 +1,4 @@
-//! Messages bodies: sampling, how the model is to think, effort.
+//! Repairs messages bodies: sampling, thinking, effort.
 //!
 //! It must not touch turns: `messages/turns.rs` does.
 
@@ -17,10 +17,10 @@ mod turns;
 const THINKING: &str = "thinking";
 const CONFIG: &str = "output_config";
 
-/// From here on `top_p` leaves nothing out that a model would choose.
+/// From this value on, `top_p` excludes nothing that a model would choose.
 const TOP_P_ALL: f64 = 0.99;
 
-/// What a model does that is told to think and not how hard.
+/// The effort of a model if the request enables thinking without a level.
 const USUAL_EFFORT: Effort = Effort::High;
 
 impl<'a> Strip<'a> {
@@ -61,7 +61,7 @@ impl<'a> Strip<'a> {
                 _ => return Verdict::Keep,
             };
             match model.sampling {
-                // Not even the usual value is taken.
+                // The model refuses even the default value.
                 Sampling::Fixed if is_usual => Verdict::DropSilently,
                 Sampling::Fixed => Verdict::Drop,
                 Sampling::OneOf if name == "top_p" && has_temperature => Verdict::Drop,
@@ -70,7 +70,7 @@ impl<'a> Strip<'a> {
         });
     }
 
-    /// Gives the effort that must be said where a budget was left out.
+    /// Repairs `thinking`. Returns the effort that must replace a removed budget.
     fn thinking(
         &mut self,
         root: Value<'a>,
@@ -108,11 +108,11 @@ impl<'a> Strip<'a> {
     fn drop_thinking(&mut self, root: Value<'a>) {
         self.warnings.add(Action::Dropped, THINKING);
         self.drop_member(root, THINKING);
-        // Refused where no thoughts are to be had.
+        // The vendor refuses it if thinking is off.
         self.edits_of_thinking(root);
     }
 
-    /// A budget that leaves nothing for the answer is lowered.
+    /// Lowers a budget that leaves no tokens for the answer.
     fn budget(&mut self, root: Value<'a>, thinking: Value<'a>, rules: &RepairRules<'_>) {
         let place = thinking.get("budget_tokens");
         let Some((place, tokens)) = place.and_then(|place| Some((place, place.count()?))) else {
@@ -132,8 +132,8 @@ impl<'a> Strip<'a> {
         }
     }
 
-    /// For a model that thinks by a budget alone: one as large as the effort says and the limit
-    /// lets it be.
+    /// For a model that thinks only with a budget: sets the budget by the effort, within the output
+    /// limit.
     fn by_budget(&mut self, root: Value<'a>, thinking: Value<'a>, rules: &RepairRules<'_>) {
         let effort = effort_of(root.get(CONFIG).and_then(|config| config.get("effort")))
             .unwrap_or(USUAL_EFFORT);
@@ -152,8 +152,8 @@ impl<'a> Strip<'a> {
         }
     }
 
-    /// Says the same object with another type; a model that is left to itself shows its thoughts
-    /// only where it is asked to.
+    /// Rewrites the object with another type. A model with adaptive thinking shows its thinking
+    /// only if the request asks for it.
     fn rewrite_thinking(&mut self, thinking: Value<'a>, kind: ThinkingType, budget: Option<u64>) {
         let mut json = format!(r#"{{"type":"{}""#, kind.as_str());
         if let Some(budget) = budget {
@@ -169,7 +169,7 @@ impl<'a> Strip<'a> {
         self.replace_raw(thinking, json);
     }
 
-    /// `made`: what must be said in the place of a budget.
+    /// `made`: the effort that must replace a removed budget.
     fn messages_effort(&mut self, root: Value<'a>, model: &MessagesModel, made: Option<Effort>) {
         const PATH: &str = "output_config.effort";
         let config = root.get(CONFIG);
@@ -218,7 +218,7 @@ fn max_tokens(root: Value<'_>, rules: &RepairRules<'_>) -> u64 {
     given.min(rules.output_limit.unwrap_or(u64::MAX))
 }
 
-/// The smallest that a vendor takes, where that is below the limit.
+/// Returns the smallest budget that a vendor accepts, if it is below the limit.
 fn smallest_budget(max_tokens: u64) -> Option<u64> {
     (BUDGET_TOKENS_MIN < max_tokens).then_some(BUDGET_TOKENS_MIN)
 }
@@ -227,8 +227,8 @@ fn blocks(message: Value<'_>) -> impl Iterator<Item = Value<'_>> {
     message.get("content").into_iter().flat_map(Value::items)
 }
 
-/// The last turn answers calls that were made without signed reasoning: a model that thinks by a
-/// budget refuses to go on thinking there.
+/// Returns whether the last turn answers calls that were made without signed reasoning. A model
+/// that thinks with a budget refuses to continue thinking there.
 fn breaks_off(root: Value<'_>) -> bool {
     let messages: Vec<Value<'_>> = root
         .get("messages")

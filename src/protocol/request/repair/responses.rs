@@ -1,6 +1,7 @@
-//! Responses bodies: sampling, effort, summaries of reasoning, verbosity.
+//! Repairs responses bodies: sampling, effort, reasoning summaries, verbosity.
 //!
-//! It must not look into items: what another vendor left there is `strip/responses.rs`'s.
+//! It must not look into items: `foreign_fields/responses.rs` handles another vendor's remains
+//! there.
 
 use super::{EffortVerdict, Strip, Verdict, effort_of, effort_verdict, is_number};
 use crate::protocol::form::{Action, Effort};
@@ -19,7 +20,7 @@ impl<'a> Strip<'a> {
     ) {
         let is_sampled = !known.sampling || model.sampling;
         self.judge_members(root, "", |name, value| match name {
-            // Not even their usual value is taken.
+            // The model refuses even the default value.
             "temperature" | "top_p" if is_sampled || value.is_null() => Verdict::Keep,
             "temperature" | "top_p" if is_number(value, 1.0) => Verdict::DropSilently,
             "temperature" | "top_p" => Verdict::Drop,
@@ -41,7 +42,7 @@ impl<'a> Strip<'a> {
         }
     }
 
-    /// For a model that does not reason.
+    /// Removes the reasoning members for a model that does not reason.
     fn without_reasoning_members(&mut self, root: Value<'a>) {
         self.judge_members(root, "", |name, value| match name {
             "reasoning" if value.is_null() => Verdict::Keep,
@@ -53,7 +54,7 @@ impl<'a> Strip<'a> {
         });
         let included = root.get("include").into_iter().flat_map(Value::items);
         for item in included.filter(|item| item.is(ENCRYPTED)) {
-            // Nothing would have been in it.
+            // It would have been empty.
             self.gone.push(self.span(item.raw()));
         }
     }

@@ -1,4 +1,5 @@
-//! What each kind of model has changed of its own protocol, and that nothing else is.
+//! Tests what the gateway changes for each kind of model of its own protocol, and that it changes
+//! nothing else.
 
 use crate::protocol::Protocol;
 use crate::protocol::form::Effort;
@@ -44,7 +45,7 @@ fn stripped(body: &Bytes, rules: &RepairRules<'_>) -> Stripped {
     request::for_responses(body, &outline, &sender).unwrap().0
 }
 
-/// The body as it is sent, and the warnings.
+/// Returns the body as sent, and the warnings.
 fn repaired(body: &str, rules: &RepairRules<'_>) -> (String, Vec<String>) {
     let body = Bytes::copy_from_slice(body.as_bytes());
     let outline = request::read(protocol(rules.accepts), &body).unwrap();
@@ -61,7 +62,7 @@ fn repaired(body: &str, rules: &RepairRules<'_>) -> (String, Vec<String>) {
     (String::from_utf8(sent.to_vec()).unwrap(), warnings)
 }
 
-/// The same JSON, spelled alike.
+/// Parses JSON, for comparison without regard to spelling.
 fn json(text: &str) -> Any {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
@@ -71,8 +72,8 @@ fn check(accepts: &Accepts, members: &str, wanted: &str, warnings: &[&str]) {
     check_by(&rules, members, wanted, warnings);
 }
 
-/// Byte for byte, and once more: what was repaired needs no repair; and what nobody knows of is
-/// left.
+/// Compares byte for byte, and a second time: a repaired body needs no repair, and without known
+/// capabilities nothing changes.
 fn check_by(rules: &RepairRules<'_>, members: &str, wanted: &str, warnings: &[&str]) {
     let whole = |members: &str| match protocol(rules.accepts) {
         Protocol::Chat | Protocol::Messages => format!(r#"{{"model":"m",{members}}}"#),
@@ -302,7 +303,7 @@ fn only_a_model_without_the_newer_role_has_it_renamed() {
         &turns("system"),
         &[],
     );
-    // Models that want the newer role take the older one too.
+    // Models that prefer the newer role accept the older one too.
     check(
         &Accepts::Chat(reasoning()),
         &turns("system"),
@@ -430,7 +431,7 @@ fn a_messages_model_of_fixed_sampling_gets_none_and_one_of_one_gets_one() {
     check(&Accepts::Messages(manual()), one, one, &[]);
 }
 
-/// Bodies whose first member is made here.
+/// Checks bodies in which the first member is inserted by the repair.
 fn front(accepts: &Accepts, members: &str, made: &str, wanted: &str, warnings: &[&str]) {
     let rules = RepairRules::in_test(accepts, KnownCapabilities::ALL);
     let (sent, told) = repaired(&format!(r#"{{"model":"m",{members}}}"#), &rules);
@@ -587,8 +588,7 @@ fn what_answers_calls_that_were_not_thought_about_is_not_thought_about() {
         &format!("{signed}{made}"),
         &["rewritten:thinking"],
     );
-    // The same of a caller that knows the model: an answer of another vendor may be among the
-    // turns.
+    // The caller knows the model, but another vendor's answer may be among the turns.
     check(
         &budget,
         &format!("{signed}{made}"),
@@ -761,7 +761,7 @@ fn a_responses_model_gets_what_it_knows() {
     );
 }
 
-/// Members that any of the models may refuse, and some that none does.
+/// Generates members that some of the models may refuse, and some that none does.
 fn members() -> impl Strategy<Value = Vec<&'static str>> {
     let all = vec![
         r#""max_tokens":4000"#,

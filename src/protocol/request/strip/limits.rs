@@ -1,10 +1,10 @@
-//! Output limits that are not the surface's: by another vendor's name, or among a vendor's own
-//! options.
+//! Removes output limits that are not the surface's: under another vendor's name, or in a vendor's
+//! own options.
 //!
-//! A vendor that heeds one of them generates more than is held for. It must not touch a limit of
-//! the surface's own.
+//! A vendor that applies one of them could generate more than was reserved. It must not touch the
+//! surface's own limits.
 //!
-//! Read next: `request/extensions.rs`, the names.
+//! Read next: `request/extensions.rs`, which has the names.
 
 use super::Strip;
 use crate::protocol::Protocol;
@@ -15,7 +15,7 @@ use crate::protocol::scan::Span;
 use crate::protocol::tree::Value;
 
 impl<'a> Strip<'a> {
-    /// Removes output limits that the vendor might heed instead of the surface's.
+    /// Removes output limits that the vendor might apply instead of the surface's.
     pub(super) fn second_limits(&mut self, root: Value<'a>, protocol: Protocol) {
         let mut places = Vec::new();
         for (key, value) in root.members() {
@@ -35,7 +35,8 @@ impl<'a> Strip<'a> {
         self.remove(&places);
     }
 
-    /// The limits in a vendor's own options, at any depth. `object`: the name of the outermost.
+    /// Removes the limits in a vendor's own options, at any depth. `object`: name of the outermost
+    /// member.
     fn limits_in_options(
         &mut self,
         value: Value<'a>,

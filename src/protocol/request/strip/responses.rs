@@ -1,10 +1,10 @@
-//! What must go from, or be put into, a responses body before it goes to a vendor of that protocol:
-//! nothing of a conversation is kept there, so no item may be named instead of sent, and everything
-//! that is sent belongs to our account. Members that name other objects of the vendor account were
-//! refused before: see `request/vendor_state.rs`.
+//! Edits a responses body before the gateway sends it to a vendor of that protocol. The vendor
+//! stores nothing of a conversation, so an item must be sent, not referenced. Everything that is
+//! sent belongs to the operator's account. Members that reference other objects of the vendor
+//! account were refused before: see `request/vendor_state.rs`.
 //!
-//! It must not judge what the vendor judges itself: only what names something in our account at the
-//! vendor, what nobody pays for, and what another vendor left in the conversation.
+//! It must not check what the vendor checks itself. It handles only references to the operator's
+//! account at the vendor, features that nobody pays for, and remains of another vendor's answers.
 //!
 //! Read next: `request/rewrite.rs`.
 
@@ -23,27 +23,28 @@ use crate::protocol::tree::{Nodes, Tree, Value};
 use crate::usage::PerTool;
 use std::borrow::Cow;
 
-/// Whose account a passed-on request is sent by, and what its model may do.
+/// The account that a passthrough request belongs to, and what its model may do.
 #[derive(Clone, Copy, Debug)]
 pub struct Sender<'a> {
     pub account_id: &'a str,
-    /// The vendor that defined the protocol, not a compatible server.
+    /// Whether the vendor is the one that defined the protocol, not a compatible server.
     pub official: bool,
-    /// The tools of the vendor's own that are sold.
+    /// The vendor's own tools that are sold.
     pub sold: PerTool<bool>,
-    /// The vendor refused the reasoning the first time.
+    /// Whether the vendor refused the reasoning in the first attempt.
     pub without_reasoning: bool,
-    /// The public id, for the words of a refusal.
+    /// The public model id, for the text of a refusal.
     pub model: &'a str,
-    /// What the model is known to refuse.
+    /// The known refusals of the model.
     pub repair: RepairRules<'a>,
 }
 
-/// What becomes of a responses body that is passed on; and whether reasoning goes with it, or the
-/// name of what it led to, that the vendor may refuse.
+/// Computes the edits of a responses body for passthrough. The flag is true if reasoning remains in
+/// the body, or the id of an item that followed reasoning; the vendor may refuse either.
 ///
 /// # Errors
-/// It names what is kept at the vendor, or asks for a tool that runs there and is not sold.
+/// Returns an error if the body references an object stored at the vendor, or asks for a tool that
+/// runs there and is not sold.
 pub fn for_responses(
     body: &[u8],
     outline: &Outline,
@@ -76,7 +77,7 @@ const OWN_TOOLS: [&str; 6] = [
 ];
 
 impl<'a> Strip<'a> {
-    /// True: reasoning stays in it, or an answer's name.
+    /// Returns true if reasoning or an answer's id remains.
     fn responses(&mut self, root: Value<'a>, sender: &Sender<'_>) -> Result<bool, Refused> {
         refuse_background(root)?;
         self.top(root, sender);
@@ -88,7 +89,7 @@ impl<'a> Strip<'a> {
         self.input(root.get("input"), keeps_ids, sender)
     }
 
-    /// Members at the top: some go, some are ours to say.
+    /// Edits top-level members: removes some and sets others to the gateway's values.
     fn top(&mut self, root: Value<'a>, sender: &Sender<'_>) {
         let inside = self.span(root.raw()).start.saturating_add(1);
         let mut added = String::new();
@@ -134,7 +135,7 @@ impl<'a> Strip<'a> {
         if !has_user {
             added.push_str(&format!(r#""safety_identifier":{},"#, json_string(&user)));
         }
-        // Before what goes: the first member may be among it.
+        // Inserted before the removals, because the first member may be removed.
         self.edits.insert(
             0,
             (
@@ -148,7 +149,8 @@ impl<'a> Strip<'a> {
         self.remove(&places);
     }
 
-    /// Tools that run at the vendor: searches go where they are not sold, all others are refused.
+    /// Edits tools that run at the vendor: removes web searches that are not sold, refuses all
+    /// other unsold tools.
     fn tools(&mut self, tools: Value<'a>, path: &str, sender: &Sender<'_>) -> Result<(), Refused> {
         let mut places = Vec::new();
         for (index, tool) in tools.items().enumerate() {
@@ -183,7 +185,8 @@ impl<'a> Strip<'a> {
         Ok(())
     }
 
-    /// The conversation. `keeps_ids`: its sender knows that nothing is stored.
+    /// Edits the conversation. `keeps_ids`: the client set `store` to false, so it knows that
+    /// nothing is stored.
     fn input(
         &mut self,
         input: Option<Value<'a>>,
@@ -198,7 +201,7 @@ impl<'a> Strip<'a> {
             let id = item.get("id").and_then(Value::string);
             let kind = match item.get("type").and_then(Value::string) {
                 Some(kind) => kind,
-                // A reference need not say that it is one.
+                // A reference may omit its type.
                 None if id.is_some() && item.get("role").is_none() => {
                     Cow::Borrowed("item_reference")
                 }
@@ -213,13 +216,13 @@ impl<'a> Strip<'a> {
                     self.warnings.add(Action::Dropped, At::Item(index));
                     goes = true;
                 }
-                // It names its container, in which another account's files may be; what it led to
-                // is said after it.
+                // It references its container, which may hold another account's files. The items
+                // after it contain its result.
                 "code_interpreter_call" => {
                     self.warnings.add(Action::Dropped, At::Item(index));
                     goes = true;
                 }
-                // Without its image the vendor looks it up.
+                // Without the image the vendor would look it up.
                 "image_generation_call" if item.get("result").is_none() => {
                     refuse_reference(id.as_deref().unwrap_or_default(), index)?;
                 }
@@ -234,13 +237,13 @@ impl<'a> Strip<'a> {
                     }
                 }
                 _ if is_answer => {}
-                // The caller's turn: what was lost was of the turn before.
+                // The user's turn: the lost reasoning belonged to the turn before.
                 _ => lost_reasoning = false,
             }
             let is_bare = lost_reasoning || sender.without_reasoning;
             let names_nothing = kind != "reasoning"
                 && match sender.official {
-                    // Such a vendor looks for what an id names among what it stored, and for the
+                    // This vendor looks up an id among its stored items, together with the
                     // reasoning before it.
                     true => !keeps_ids || is_answer && is_bare,
                     // Compatible servers store nothing, and many require the id of an earlier
@@ -252,7 +255,7 @@ impl<'a> Strip<'a> {
                 };
             match id {
                 Some(_) if !goes && names_nothing => self.without_id(item),
-                // By it the vendor may miss the reasoning that its client did not keep.
+                // With the id, the vendor may notice the reasoning that the client did not keep.
                 Some(_) if !goes => carries |= is_answer,
                 _ => {}
             }
@@ -271,16 +274,16 @@ impl<'a> Strip<'a> {
     }
 }
 
-/// The longest id of an item, in characters.
+/// Maximum length of an item's id in characters.
 const ID_CHARS_MAX: usize = 64;
 
-/// An id as the protocol gives to items of this kind.
+/// Returns whether the id has the protocol's format for items of this kind.
 fn is_valid_id(kind: &str, id: &str) -> bool {
     let prefix = match kind {
         "message" => "msg_",
         "function_call" => "fc_",
         "custom_tool_call" => "ctc_",
-        // Their ids differ from server to server.
+        // The format of their ids differs between servers.
         _ => "",
     };
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
@@ -294,7 +297,7 @@ fn refused(param: &str, message: &str, code: &str) -> Refused {
     Box::new(Failure::invalid(Protocol::Responses, param, message).with_code(code))
 }
 
-/// An answer that is collected later would have to be stored.
+/// Refuses background mode: the vendor would have to store an answer that is fetched later.
 fn refuse_background(root: Value<'_>) -> Result<(), Refused> {
     if root.get("background").and_then(Value::bool) == Some(true) {
         let message = "background is not supported on this endpoint.";
@@ -303,8 +306,8 @@ fn refuse_background(root: Value<'_>) -> Result<(), Refused> {
     Ok(())
 }
 
-/// Reasoning that is only named is lost, and no more than that; what else is named would be missing
-/// from the conversation.
+/// Refuses a reference to a stored item. A reference to reasoning passes, because only the
+/// reasoning is lost; without any other item the conversation would be incomplete.
 fn refuse_reference(id: &str, index: usize) -> Result<(), Refused> {
     if id.starts_with("rs_") {
         return Ok(());
@@ -319,7 +322,7 @@ fn refuse_reference(id: &str, index: usize) -> Result<(), Refused> {
     ))
 }
 
-/// A tool of the vendor's own that has a price.
+/// Returns whether the vendor's own tool has a price.
 fn is_sold(kind: &str, sender: &Sender<'_>) -> bool {
     match kind {
         "code_interpreter" => sender.sold.code_execution,
@@ -328,7 +331,7 @@ fn is_sold(kind: &str, sender: &Sender<'_>) -> bool {
     }
 }
 
-/// A choice of a tool that does not go with the request.
+/// Refuses a choice of a tool that is not sent with the request.
 fn refuse_choice(root: Value<'_>, sender: &Sender<'_>) -> Result<(), Refused> {
     let Some(kind) = root
         .get("tool_choice")
@@ -351,7 +354,7 @@ fn refuse_choice(root: Value<'_>, sender: &Sender<'_>) -> Result<(), Refused> {
     ))
 }
 
-/// Reasoning that this vendor did not make, or that it is only told the name of.
+/// Returns whether this vendor did not make the reasoning, or the item only has its id.
 fn is_foreign(item: Value<'_>) -> bool {
     match item
         .get("encrypted_content")
@@ -404,7 +407,7 @@ mod tests {
         },
     };
 
-    /// The body as it is sent, and the warnings.
+    /// Returns the body as sent, and the warnings.
     fn sent(body: &str, sender: &Sender<'_>) -> Result<(Any, Vec<String>), Failure> {
         let bytes = Bytes::copy_from_slice(body.as_bytes());
         let outline = read(Protocol::Responses, &bytes).unwrap();
@@ -632,13 +635,13 @@ mod tests {
             without_reasoning: true,
             ..SENDER
         };
-        // Then nothing may name what is left out, whatever turn it was of.
+        // No item may then have an id that refers to what is left out, in any turn.
         let mut nameless = said.clone();
         nameless.as_object_mut().unwrap().remove("id");
         assert_eq!(input(own.clone(), &again), json!([bare, output, nameless]));
         let readable = json!([{"type": "reasoning", "summary": [{"type": "summary_text", "text": "x"}]}, said]);
         assert_eq!(input(readable.clone(), &SENDER), readable);
-        // Who does not say that nothing is stored has ids of things that are not there.
+        // A client that does not set `store` to false sends ids of items that do not exist.
         let mut body = with_input(own);
         body.as_object_mut().unwrap().remove("store");
         let told = sent(&body.to_string(), &SENDER).unwrap().0["input"].clone();
@@ -651,7 +654,7 @@ mod tests {
         assert_eq!(ids, [true, false, false, false]);
     }
 
-    /// Compatible servers require the id of an earlier answer and look for nothing that was stored.
+    /// Compatible servers require the id of an earlier answer and do not look up stored items.
     #[test]
     fn ids_stay_towards_a_compatible_server_where_they_are_valid() {
         let compatible = Sender {

@@ -1,7 +1,7 @@
-//! Tools that this protocol's clients run themselves and its models know by their type: what they
-//! are called with where a model does not know them.
+//! Tools that clients of this protocol run themselves and that its models know by their type. This
+//! file defines the function that replaces such a tool for a model that does not know it.
 //!
-//! It must not take one that the vendor would run: there is no such vendor behind a translation.
+//! It must not include a tool that the vendor would run: a translated request has no such vendor.
 //!
 //! Read next: `read_request/tools.rs`.
 
@@ -10,7 +10,7 @@ use crate::protocol::request::DEPTH_MAX;
 use crate::protocol::tree::{Nodes, Tree, Value};
 use std::sync::LazyLock;
 
-/// A tool by its type.
+/// Function that replaces a built-in tool.
 pub(super) struct Builtin {
     pub name: &'static str,
     pub kind: CallKind,

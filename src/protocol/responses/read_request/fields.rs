@@ -1,17 +1,17 @@
-//! What comes of each member of a responses request on its way to another protocol's vendor: the
-//! one table of it.
+//! Table of the outcome of each member of a responses request that the gateway sends to a vendor of
+//! another protocol.
 //!
-//! What is left out, refused or warned about at the top is decided by looking here ([`outcome`]);
-//! what is mapped has its code, and the tests hold that code against the rows. A member that is not
-//! here is left out with a warning. A row without members below it speaks for all of them. Items,
-//! parts and tools go by their types: see `read_request/items.rs`, `read_request/parts.rs` and
-//! `read_request/tools.rs`.
+//! The code looks up here ([`outcome`]) which top-level members it drops, refuses or warns about.
+//! Mapped members have their own code, and the tests check that code against the rows. The gateway
+//! drops a member without a row, with a warning. A row without members below it covers all of them.
+//! Items, parts and tools depend on their types: see `read_request/items.rs`,
+//! `read_request/parts.rs` and `read_request/tools.rs`.
 //!
 //! Read next: `read_request/items.rs`.
 
 use crate::protocol::rules::Outcome::{self, Drop, Map, Refuse, Warn};
 
-/// Sorted bytewise.
+/// Outcome of each member by path, sorted bytewise.
 pub const FIELDS: &[(&str, Outcome)] = &[
     ("access_programs", Refuse),
     ("background", Refuse),
@@ -65,7 +65,7 @@ pub const FIELDS: &[(&str, Outcome)] = &[
     ("user", Map),
 ];
 
-/// The outcome of the member at `path`. `None`: no row.
+/// Returns the outcome of the member at `path`, or `None` if the table has no row for it.
 pub(crate) fn outcome(path: &str) -> Option<Outcome> {
     let row = FIELDS
         .binary_search_by(|(known, _)| (*known).cmp(path))
@@ -88,7 +88,7 @@ mod tests {
         assert_eq!(outcome("modell"), None);
     }
 
-    /// What comes of a request at a model that takes as much as any.
+    /// Translates the request for a model that accepts as much as any model does.
     fn told(request: &Value) -> Result<Translated, String> {
         let accepts = Accepts::Messages(MessagesModel {
             sampling: Sampling::Free,
@@ -103,8 +103,8 @@ mod tests {
         translate::request(&asked, false).map_err(|failure| failure.message)
     }
 
-    /// What the caller could tell by: the vendor's body, and whether the reasoning is shown; or why
-    /// not.
+    /// Everything in which the caller could notice a difference: the vendor's body, and whether the
+    /// answer shows the reasoning. Returns the error message if the request is refused.
     fn shown(request: &Value) -> Result<(String, bool), String> {
         let told = told(request)?;
         Ok((
@@ -113,7 +113,7 @@ mod tests {
         ))
     }
 
-    /// Requests that together say every mapped member.
+    /// Requests that together contain every mapped member.
     fn wholes() -> [Value; 3] {
         let usual = json!({
             "model": "public-model", "input": "Hi", "instructions": "Be brief.", "max_output_tokens": 900, "stream": true,
@@ -146,8 +146,8 @@ mod tests {
 
     #[test]
     fn what_is_mapped_makes_a_difference() {
-        // The target's own name stands there; without input there is no request; and this one is
-        // only told.
+        // The target's own name replaces `model`; without `input` there is no request;
+        // `text.verbosity` only causes a warning.
         let silent = ["model", "input", "text.verbosity"];
         for (path, _) in FIELDS
             .iter()
@@ -161,7 +161,7 @@ mod tests {
         }
     }
 
-    /// What is sent at a row that is not mapped.
+    /// Value to send for a row that is not mapped.
     fn sample(path: &str) -> Value {
         match path {
             "background" | "store" | "prompt_cache_options.prewarm" => json!(true),

@@ -1,9 +1,9 @@
-//! Items in a row, as turns: what the model made in a row is one turn of it, everything else a turn
-//! of its own.
+//! Reads the list of items as turns: consecutive items that the model produced form one turn, every
+//! other item forms a turn of its own.
 //!
-//! It must keep the order: of reasoning, texts and calls it is the model's own. Only a text behind
-//! a call goes before the turn's calls, because nothing may stand between a call and what it gave
-//! back.
+//! It must keep the order, because the model chose the order of reasoning, texts and calls. The
+//! only exception is a text after a call: it moves before the turn's calls, because nothing may
+//! stand between a call and its result.
 //!
 //! Read next: `read_request/parts.rs`.
 
@@ -24,7 +24,7 @@ use crate::protocol::responses::write_request::PART_GAP;
 use crate::protocol::text::{Json, Text};
 use crate::protocol::tree::Value;
 
-/// The last item that changes settings, if there is one.
+/// Returns the last item that changes settings, if there is one.
 pub(super) fn configuration(body: Value<'_>) -> Option<Value<'_>> {
     let items = body.get("input").into_iter().flat_map(Value::items);
     items
@@ -130,7 +130,7 @@ impl<'a> Reader<'_, 'a> {
                 | "apply_patch_call_output"
                 | "tool_search_output",
             ) => self.outcome(word.as_deref().unwrap_or_default(), item, index),
-            // Read with the tools, and with the settings.
+            // Other functions read them: those for tools and for settings.
             Some("additional_tools" | "configuration_update") => Ok(()),
             Some("agent_message") => {
                 let (text, is_sealed) = past::agent_message(item);
@@ -153,7 +153,7 @@ impl<'a> Reader<'_, 'a> {
         }
     }
 
-    /// Something of the model's own, in the turn that it goes on with.
+    /// Adds a block that the model produced to the assistant turn that it continues.
     fn own(&mut self, block: Block<'a>) {
         let is_text = matches!(block.kind, BlockKind::Text(_) | BlockKind::Refusal(_));
         match self
@@ -215,7 +215,7 @@ impl<'a> Reader<'_, 'a> {
 
     fn reference(&mut self, item: Value<'a>, at: At) -> Result<(), Refused> {
         let id = item.get("id").and_then(Value::string).unwrap_or_default();
-        // Only quality is lost.
+        // A reference to reasoning: only quality is lost.
         if id.starts_with("rs_") {
             self.warnings.add(Action::Dropped, at);
             return Ok(());
@@ -227,8 +227,9 @@ impl<'a> Reader<'_, 'a> {
         Err(refused(&at.to_string(), message, "invalid_value"))
     }
 
-    /// Reasoning that came from here goes back to whoever made it; what only another vendor can
-    /// read goes nowhere, and what is readable of it is no thought of the model that is asked now.
+    /// Reads a reasoning item. Reasoning that this gateway packed goes back to the vendor that
+    /// produced it. Reasoning that only another vendor can decrypt is dropped, including its
+    /// readable part, because it is not reasoning of the current model.
     fn reasoning(&mut self, item: Value<'a>, at: At) {
         let sealed = item.get("encrypted_content").and_then(Value::string);
         let made = |text: String| Text::made(text);
@@ -272,7 +273,7 @@ impl<'a> Reader<'_, 'a> {
             return Ok(());
         }
         let id = required_text(item, "call_id", format_args!("{at}.call_id"))?;
-        // What is neither an object nor a text is what no client was ever given.
+        // The gateway never sent a client a value that is neither an object nor a string.
         let given = |member: &str| {
             let told = item
                 .get(member)
@@ -325,7 +326,7 @@ impl<'a> Reader<'_, 'a> {
             return Ok(());
         }
         let id = optional_text(item, "call_id", format_args!("{at}.call_id"))?;
-        // The oldest of these items has only the one id.
+        // The oldest item type of this kind has only one id.
         let own_id = if kind == "local_shell_call_output" {
             item.get("id").and_then(Value::text)
         } else {
@@ -354,7 +355,7 @@ impl<'a> Reader<'_, 'a> {
         Ok(())
     }
 
-    /// What a tool gave that nobody called: an agent's own pulse.
+    /// Reads a tool result without a call, such as a periodic message from an agent.
     fn nobodys(
         &mut self,
         item: Value<'a>,
@@ -385,7 +386,7 @@ impl<'a> Reader<'_, 'a> {
         Ok(())
     }
 
-    /// An item of a tool that ran elsewhere, or of a kind that nobody knows yet.
+    /// Reads an item of a hosted tool, or of an unknown type.
     fn other(&mut self, kind: &str, item: Value<'a>, at: At) -> Result<(), Refused> {
         if kind == "computer_call_output"
             && let Some(url) = item
@@ -453,7 +454,7 @@ const FAR: [&str; 13] = [
     "web_search_call_output",
 ];
 
-/// The client ran it, not the vendor.
+/// Returns whether the client ran the tool, not the vendor.
 fn is_clients(item: Value<'_>) -> bool {
     item.get("execution")
         .is_some_and(|execution| execution.is("client"))
@@ -463,7 +464,7 @@ fn arguments(value: Value<'_>) -> Arguments<'_> {
     value.text().map_or(Arguments::Json(value), Arguments::Text)
 }
 
-/// An action as what its tool is called with.
+/// Returns an action without its type, as the arguments of its tool.
 fn without_type(action: Option<Value<'_>>) -> String {
     let mut json = Json::default();
     json.open_object();
@@ -476,7 +477,7 @@ fn without_type(action: Option<Value<'_>>) -> String {
     String::from_utf8(json.into_bytes()).unwrap_or_default()
 }
 
-/// What everybody can read of reasoning, for vendors that want just that back.
+/// Returns the readable part of reasoning, for vendors that want exactly that back.
 fn readable(item: Value<'_>) -> String {
     let said = |name: &str| {
         texts(item, name)
@@ -492,7 +493,7 @@ fn readable(item: Value<'_>) -> String {
     }
 }
 
-/// The texts of a summary as one, as they were told.
+/// Joins the texts of a summary to one text, in the form in which the gateway sent them.
 fn summary(item: Value<'_>) -> String {
     texts(item, "summary").collect::<Vec<_>>().join(PART_GAP)
 }

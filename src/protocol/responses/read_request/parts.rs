@@ -1,9 +1,9 @@
-//! The content of a message, and of what a call gave back: a string or parts, each read into one
+//! Reads the content of a message and the output of a call: a string, or parts that each become one
 //! block.
 //!
-//! It must not look up what was stored at a vendor: only what stands in the request can be read.
+//! It must not look up data that a vendor stores: it can read only what the request contains.
 //!
-//! Read next: `read_request/past.rs`.
+//! Read next: `read_request/history.rs`.
 
 use super::settings::refused;
 use crate::protocol::Protocol;
@@ -18,10 +18,10 @@ use crate::protocol::form::{
 use crate::protocol::text::Text;
 use crate::protocol::tree::Value;
 
-/// What stands for what only another vendor can read.
+/// Placeholder for content that only another vendor can read.
 const UNREADABLE: &str = "[content not readable here]";
 
-/// What a message holds.
+/// Reads the content of a message.
 pub(super) fn content<'a>(
     message: Value<'a>,
     index: usize,
@@ -52,7 +52,7 @@ pub(super) fn content<'a>(
         .collect()
 }
 
-/// What a call gave back.
+/// Reads the output of a call.
 pub(super) fn output<'a>(
     item: Value<'a>,
     index: usize,
@@ -79,7 +79,8 @@ pub(super) fn output<'a>(
     blocks.map(OutcomeContent::Blocks)
 }
 
-/// One part. `side`: of the message that it is of; `None`: of what a call gave back.
+/// Reads one part. `side` is that of the message that contains it, or `None` for the output of a
+/// call.
 fn part<'a>(
     value: Value<'a>,
     at: At,

@@ -1,20 +1,20 @@
-//! Items of the past that no other vendor's model can be given as what they were: told in words, or
-//! left out.
+//! Items of the history that no other vendor's model accepts in their original form: they become
+//! text or are dropped.
 //!
-//! It must not refuse what an agent will repeat for as long as its session lives.
+//! It must not refuse an item, because an agent repeats it for the rest of its session.
 //!
 //! Read next: `read_request/tools.rs`.
 
 use crate::protocol::text::compact;
 use crate::protocol::tree::Value;
 
-/// What is told of an earlier compaction, which only its vendor can read.
+/// Note that replaces an earlier compaction, which only its vendor can read.
 pub(super) const COMPACTED: &str = "[An earlier part of this conversation was compacted by another provider and cannot be read here.]";
 
-/// The most that is told of what a far tool was asked or gave back, in characters.
+/// Maximum length of a hosted tool's arguments or result as text, in characters.
 const TOLD_CHARS_MAX: usize = 2_000;
 
-/// What stands for a message between agents.
+/// Converts a message between agents to text. Also returns whether part of it was unreadable.
 pub(super) fn agent_message(item: Value<'_>) -> (String, bool) {
     let mut text = String::from("<agent_message");
     for name in ["author", "recipient"] {
@@ -51,7 +51,8 @@ pub(super) fn agent_message(item: Value<'_>) -> (String, bool) {
     (text, is_sealed)
 }
 
-/// A call of a tool that ran at another vendor; `None`: it says nothing to a model.
+/// Describes the call of a tool that ran at another vendor. Returns `None` for an item that means
+/// nothing to a model.
 pub(super) fn far_call(kind: &str, item: Value<'_>) -> Option<String> {
     let name = match kind {
         "mcp_list_tools" | "program" | "program_output" => return None,
@@ -80,7 +81,7 @@ pub(super) fn far_call(kind: &str, item: Value<'_>) -> Option<String> {
     Some(text)
 }
 
-/// A string as it is, anything else as JSON; cut.
+/// Returns a string as it is and any other value as JSON, truncated.
 fn told(value: Value<'_>) -> String {
     let whole = value
         .string()
@@ -93,7 +94,7 @@ fn told(value: Value<'_>) -> String {
     whole.chars().take(TOLD_CHARS_MAX).collect()
 }
 
-/// What a shell gave back, as a person would see it.
+/// Converts the output of a shell to the text that a person would see.
 pub(super) fn shell_output(item: Value<'_>) -> String {
     let mut lines: Vec<String> = Vec::new();
     for part in item.get("output").into_iter().flat_map(Value::items) {

@@ -1,6 +1,6 @@
-//! What a responses request says besides its items and tools.
+//! Reads the settings of a responses request other than items and tools.
 //!
-//! It must not know what a target makes of it: only whether the surface takes it.
+//! It must not know how a target handles them, only whether the client API accepts them.
 //!
 //! Read next: `read_request/items.rs`.
 
@@ -23,12 +23,12 @@ use std::sync::LazyLock;
 
 const EFFORTS: &str = "'none', 'minimal', 'low', 'medium', 'high', 'xhigh', and 'max'";
 
-/// A refusal with a code of its own.
+/// Builds an error with a specific code.
 pub(super) fn refused(path: &str, message: impl AsRef<str>, code: &str) -> Refused {
     Box::new(Failure::invalid(Protocol::Responses, path, message.as_ref()).with_code(code))
 }
 
-/// What names something that would have to be kept between requests.
+/// Refuses members that refer to data stored between requests.
 pub(super) fn stateless(body: Value<'_>) -> Result<(), Refused> {
     if let Some(id) = body.get("previous_response_id") {
         let id = id.string().unwrap_or_default();
@@ -37,7 +37,7 @@ pub(super) fn stateless(body: Value<'_>) -> Result<(), Refused> {
             "Previous response with id '{id}' not found. This endpoint keeps no responses: send the whole conversation in \
              'input' with store=false."
         );
-        // The vendor's own word: clients that know it send everything again.
+        // The vendor's own error code: clients that know it send the whole conversation again.
         return Err(refused(
             "previous_response_id",
             message,
@@ -103,7 +103,7 @@ pub(super) fn stream_options(
     Ok(())
 }
 
-/// `updated`: an item that changes it.
+/// Reads the response format. `updated` is an item that changes it.
 pub(super) fn format<'a>(
     body: Value<'a>,
     updated: Option<Value<'a>>,
@@ -150,7 +150,7 @@ pub(super) fn format<'a>(
     }
 }
 
-/// `updated`: an item that changes the effort.
+/// Reads the reasoning settings. `updated` is an item that changes the effort.
 pub(super) fn reasoning<'a>(
     body: Value<'a>,
     updated: Option<Value<'a>>,
@@ -197,7 +197,7 @@ pub(super) fn reasoning<'a>(
     else {
         return Ok(reasoning);
     };
-    // Agents send it ahead of the official types.
+    // Agents already send `ultra`, which the official types do not have yet.
     if word.is("ultra") {
         warnings.add(Action::Downgraded, "reasoning.effort");
         reasoning.effort = Some(Effort::Max);
@@ -209,8 +209,8 @@ pub(super) fn reasoning<'a>(
     Ok(reasoning)
 }
 
-/// What the answer is to hold besides its text. It has no place for the probabilities of its
-/// tokens.
+/// Checks `include`, the additional data that the client wants in the answer. The IR cannot
+/// represent the log probabilities of tokens.
 pub(super) fn include(body: Value<'_>, warnings: &mut Warnings) -> Result<(), Refused> {
     let no_probabilities = |path: &str| {
         Err(refused(
@@ -236,7 +236,7 @@ pub(super) fn include(body: Value<'_>, warnings: &mut Warnings) -> Result<(), Re
             .text()
             .ok_or_else(|| wrong_type(format_args!("include[{index}]"), "a string", value))?;
         match word.value().as_ref() {
-            // It is always told, and what hosted tools find never is.
+            // The answer always contains the first; it never contains what hosted tools find.
             "reasoning.encrypted_content"
             | "web_search_call.action.sources"
             | "web_search_call.results"
@@ -254,7 +254,7 @@ pub(super) fn include(body: Value<'_>, warnings: &mut Warnings) -> Result<(), Re
 static MARKER: LazyLock<Option<Tree<'static>>> =
     LazyLock::new(|| Tree::read(r#"{"type":"ephemeral"}"#, DEPTH_MAX, Nodes::new()).ok());
 
-/// A member at the top that was not read.
+/// Checks a top-level member that no other function reads.
 pub(super) fn judge<'a>(
     name: &str,
     value: Value<'a>,
@@ -309,7 +309,7 @@ pub(super) fn judge<'a>(
     Ok(())
 }
 
-/// The value is the one that would be acted on anyway.
+/// Returns whether the value is the default.
 fn asks_nothing(name: &str, value: Value<'_>) -> bool {
     match name {
         "store" | "background" => value.bool() == Some(false),
@@ -324,8 +324,9 @@ fn asks_nothing(name: &str, value: Value<'_>) -> bool {
     }
 }
 
-/// Who names a key for the cache wants one. Its vendor caches by itself; a messages vendor only
-/// where it is marked, and an agent's loop without it pays the whole prompt at every step.
+/// Adds a cache marker for a client that sends a cache key. The responses vendor caches
+/// automatically, but a messages vendor caches only marked content, and without a marker an agent's
+/// loop would pay for the whole prompt at every step.
 pub(super) fn cache(body: Value<'_>, request: &mut Request<'_>) {
     let is_named = body.get("prompt_cache_key").is_some_and(Value::is_string);
     let options = body.get("prompt_cache_options");

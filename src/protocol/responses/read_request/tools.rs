@@ -1,9 +1,9 @@
-//! Tools of every kind, as functions and custom tools with a name in one piece.
+//! Reads tools of every type as functions and custom tools with a qualified name.
 //!
-//! A namespace becomes the beginning of its members' names; tools that a client runs itself become
-//! functions. What each was is remembered by its name in one piece: agents know a call by its kind,
-//! namespace and name, and end the turn over any other. It must not make up state: the same request
-//! gives the same names.
+//! A namespace becomes a prefix of the names of its members, and tools that a client runs itself
+//! become functions. The reader records the original tool under its qualified name: agents identify
+//! a call by type, namespace and name, and end the turn if they do not match. It must not depend on
+//! state: the same request always yields the same names.
 //!
 //! Read next: `read_request/builtin.rs`.
 
@@ -22,20 +22,20 @@ use crate::protocol::text::Text;
 use crate::protocol::tree::Value;
 use std::collections::HashMap;
 
-/// The name that a search among tools is called by.
+/// Function name of the tool search.
 pub(super) const TOOL_SEARCH: &str = "tool_search";
 
-/// The name that a vendor's search tool is called by.
+/// Name of the vendor's web search tool.
 const SEARCH: &str = "web_search";
 
-/// What the search tool is called among the members that the form has no place for. No member of a
-/// body is called so.
+/// Name of the web search tool among the members that the IR does not represent. No member of a
+/// body can have this name.
 pub(in crate::protocol) const SEARCH_MEMBER: &str = "tools[web_search]";
 
-/// What stands between a namespace and a name.
+/// Separator between a namespace and a name.
 const JOINT: &str = "__";
 
-/// The name in one piece.
+/// Returns the qualified name.
 pub(super) fn flat(namespace: Option<&str>, name: &str) -> String {
     match namespace.filter(|namespace| !namespace.is_empty()) {
         None => name.to_owned(),
@@ -44,22 +44,22 @@ pub(super) fn flat(namespace: Option<&str>, name: &str) -> String {
     }
 }
 
-/// The tools of a request, from all its places.
+/// Tools of a request, from all members that define tools.
 #[derive(Default)]
 pub(super) struct Tools<'a> {
     list: Vec<Tool<'a>>,
-    /// Where the tool of that name stands.
+    /// Index of each tool in the list, by name.
     places: HashMap<String, usize>,
     own: HashMap<String, OwnTool>,
-    /// The first that was left out because nobody runs it.
+    /// Error for the first hosted tool that was dropped.
     left_out: Option<String>,
-    /// The model's vendor may search.
+    /// The model's vendor may run searches.
     may_search: bool,
-    /// The vendor's search tool: of several, the first.
+    /// The vendor's search tool. The first one wins.
     search: Option<Value<'a>>,
 }
 
-/// One tool on its way into the list.
+/// A tool definition that is about to join the list.
 struct Found<'a, 'n> {
     value: Value<'a>,
     path: &'n str,
@@ -73,7 +73,7 @@ struct Namespace {
 }
 
 impl<'a> Tools<'a> {
-    /// `may_search`: searches are sold with the model.
+    /// `may_search`: the model is sold with searches.
     pub fn new(may_search: bool) -> Self {
         Self {
             may_search,
@@ -85,7 +85,7 @@ impl<'a> Tools<'a> {
         self.list.is_empty() && self.search.is_none()
     }
 
-    /// Reads `tools`, then what items add.
+    /// Reads `tools`, then the tools that items add.
     pub fn read(&mut self, body: Value<'a>, warnings: &mut Warnings) -> Result<(), Refused> {
         self.add(body.get("tools"), "tools", body, warnings)?;
         let items = body.get("input").into_iter().flat_map(Value::items);
@@ -156,8 +156,8 @@ impl<'a> Tools<'a> {
             "custom" => self.custom(found),
             "namespace" if found.namespace.is_none() => self.namespace(found, body, warnings),
             TOOL_SEARCH => {
-                // One that the vendor would run finds nothing here: the tools it would find are
-                // sent as they are.
+                // A tool search that the vendor would run has no effect here: the tools that it
+                // would find are sent directly.
                 let is_client = value
                     .get("execution")
                     .is_some_and(|execution| execution.is("client"));
@@ -191,8 +191,8 @@ impl<'a> Tools<'a> {
         }
     }
 
-    /// A tool that a vendor would run. Agents offer a search with every request: it is left out,
-    /// and a model that is not offered it does not claim to have searched.
+    /// Handles a tool that a vendor would run. Agents offer a web search with every request, so the
+    /// gateway drops it; a model to which no search is offered does not claim to have searched.
     fn hosted(
         &mut self,
         kind: &str,
@@ -272,7 +272,8 @@ impl<'a> Tools<'a> {
             name: self.named(found, &own, CallKind::Function),
             description: described(found)?,
             schema: value.get("parameters"),
-            // Left out, its vendor tries to be strict; what is promised is its best effort.
+            // If `strict` is absent, the responses vendor tries to be strict but promises only its
+            // best effort.
             strict: value.get("strict").and_then(Value::bool) == Some(true),
             examples: None,
         };
@@ -324,7 +325,7 @@ impl<'a> Tools<'a> {
         self.enlist(found, ToolKind::Function(function), None);
     }
 
-    /// The name in one piece; remembers what it stands for.
+    /// Returns the qualified name, and records the original tool for it.
     fn named(&mut self, found: &Found<'a, '_>, own: &Text<'a>, kind: CallKind) -> Text<'a> {
         let namespace = found.namespace.map(|namespace| namespace.name.as_str());
         if namespace.is_none() && kind == CallKind::Function {
@@ -341,8 +342,8 @@ impl<'a> Tools<'a> {
         Text::made(flat)
     }
 
-    /// Of two of one name the later counts, at the place of the first: a tool that was found again
-    /// comes in its new form.
+    /// Adds a tool to the list. If two tools have the same name, the later one replaces the first
+    /// at its position: a tool search that finds a tool again returns its newest definition.
     fn enlist(&mut self, found: &Found<'a, '_>, kind: ToolKind<'a>, cache: Option<Cache>) {
         let name = match &kind {
             ToolKind::Function(function) => function.name.value().into_owned(),
@@ -367,7 +368,7 @@ impl<'a> Tools<'a> {
         }
     }
 
-    /// What a search among tools found, a line each.
+    /// Lists the tools that a tool search found, one per line.
     pub fn found(tools: Option<Value<'_>>) -> String {
         let mut lines = Vec::new();
         let line = |namespace: Option<&str>, tool: Value<'_>| {
@@ -394,7 +395,7 @@ impl<'a> Tools<'a> {
         lines.join("\n")
     }
 
-    /// Reads `tool_choice`, and hands the tools over.
+    /// Reads `tool_choice`, and moves the tools into the request.
     pub fn choose(
         mut self,
         body: Value<'a>,
@@ -428,7 +429,7 @@ impl<'a> Tools<'a> {
         };
         if let Some(word) = choice.text() {
             return match word.value().as_ref() {
-                // Agents say it without tools, too.
+                // Agents send it without tools too.
                 "auto" | "none" if self.is_empty() => Ok(Choice::Absent),
                 "required" if self.is_empty() => Err(invalid(
                     "tool_choice",
@@ -488,7 +489,7 @@ impl<'a> Tools<'a> {
         })
     }
 
-    /// The tool that an object means, by its name in one piece.
+    /// Returns the qualified name of the tool that a choice object identifies.
     fn one(&self, choice: Value<'a>, path: &str) -> Result<Text<'a>, Refused> {
         let kind = required_text(choice, "type", format_args!("{path}.type"))?;
         let (own, namespace) = match kind.value().as_ref() {
@@ -505,7 +506,7 @@ impl<'a> Tools<'a> {
         if self.places.contains_key(&flat) {
             return Ok(Text::made(flat));
         }
-        // A bare name is found where one namespace alone has it.
+        // A bare name identifies a tool if only one namespace has it.
         let mut like = self.own.iter().filter(|(_, tool)| tool.name == own);
         match (like.next(), like.next()) {
             (Some((flat, _)), None) => Ok(Text::made(flat.clone())),
@@ -528,7 +529,7 @@ fn name<'a>(of: Value<'a>, path: &str) -> Result<Text<'a>, Refused> {
     Ok(name)
 }
 
-/// Its own description, behind the one of its namespace.
+/// Returns the description of the tool's namespace, followed by its own.
 fn described<'a>(found: &Found<'a, '_>) -> Result<Option<Text<'a>>, Refused> {
     let own = optional_text(
         found.value,

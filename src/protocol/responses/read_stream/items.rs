@@ -1,10 +1,10 @@
-//! The items of an answer: which of them were begun, what was told of each, and what is still to be
-//! told.
+//! Tracks the items of an answer: which have begun, which of their content was emitted, and which
+//! content is still to be emitted.
 //!
-//! It must not tell anything twice: a text comes in pieces, whole, in its item and once more in the
-//! response.
+//! It must not emit anything twice: a text arrives in deltas, whole, in its item, and once more in
+//! the final response.
 //!
-//! Read next: `protocol/carrier.rs`, how reasoning travels on.
+//! Read next: `protocol/reasoning_token.rs`, how the gateway passes reasoning on.
 
 use crate::protocol::carrier::{self, Item as Sealed};
 use crate::protocol::form::answer::{Event, Fault, Piece, Sink};
@@ -13,10 +13,10 @@ use crate::protocol::text::Text;
 use crate::protocol::tree::Value;
 use std::borrow::Cow;
 
-/// The most items of one answer.
+/// Maximum number of items in one answer.
 pub(super) const ITEMS_MAX: usize = 1024;
 
-/// The items heard of, in the order they came.
+/// Items seen so far, in order of arrival.
 #[derive(Debug, Default)]
 pub(super) struct Items {
     items: Vec<Item>,
@@ -25,19 +25,19 @@ pub(super) struct Items {
     has_cut_call: bool,
 }
 
-/// One item, known by its place in the output.
+/// State of one item, identified by its index in the output.
 #[derive(Debug, Default)]
 struct Item {
     index: u64,
     is_done: bool,
-    /// Of a text, of thinking, or of a call.
+    /// Slot of a text, of thinking or of a call.
     slot: Option<u32>,
-    /// A refusal has a slot of its own: a message may hold both.
+    /// Slot of a refusal: a message may contain both a text and a refusal.
     refusal: Option<u32>,
-    /// Something of it was told.
+    /// Some of its content was emitted.
     is_told: bool,
-    /// The part of a thought that was told last, and whether it is of the content and not of the
-    /// summary.
+    /// Last part of a reasoning item that was emitted: whether it belongs to the content (true) or
+    /// to the summary, and its index.
     part: Option<(bool, u64)>,
 }
 
@@ -46,7 +46,7 @@ impl Items {
         self.has_calls
     }
 
-    /// The vendor says that a call is incomplete.
+    /// Returns whether the vendor reports that a call is incomplete.
     pub fn have_cut_call(&self) -> bool {
         self.has_cut_call
     }
@@ -69,7 +69,7 @@ impl Items {
         slot
     }
 
-    /// The item at this place, known or not.
+    /// Returns the item with this index, and adds it if it is new.
     fn item(&mut self, index: u64) -> Result<&mut Item, Fault> {
         let at = match self.items.iter().rposition(|item| item.index == index) {
             Some(at) => at,
@@ -85,7 +85,7 @@ impl Items {
         self.items.get_mut(at).ok_or(Fault::TooLarge)
     }
 
-    /// The slot of an item, opened if it is not.
+    /// Returns the slot of an item, and opens it if necessary.
     fn open(&mut self, index: u64, piece: Piece<'_>, to: &mut impl Sink) -> Result<u32, Fault> {
         let free = self.slot();
         self.has_calls |= matches!(piece, Piece::Call { .. });
@@ -104,7 +104,8 @@ impl Items {
         Ok(free)
     }
 
-    /// An item begins. A call is told as soon as its name is known; all else with its first words.
+    /// Begins an item. A call is emitted as soon as its name is known, any other item with its
+    /// first text.
     pub fn added(
         &mut self,
         index: u64,
@@ -155,7 +156,7 @@ impl Items {
         Ok(())
     }
 
-    /// All of a text, which is told if nothing of it was.
+    /// Handles the whole text of an item: emits it if none of it was emitted before.
     pub fn whole_text(
         &mut self,
         index: u64,
@@ -181,8 +182,8 @@ impl Items {
         Ok(())
     }
 
-    /// More of a thought. `part`: of the content or of the summary, and its number; the first kind
-    /// that comes counts.
+    /// Emits more of a reasoning item. `part`: whether it belongs to the content or to the summary,
+    /// and its index. The kind that arrives first counts.
     pub fn thought(
         &mut self,
         index: u64,
@@ -196,7 +197,7 @@ impl Items {
             return Ok(());
         }
         let slot = self.open(index, Piece::Thinking, to)?;
-        // An empty part between two others has no words, but its place.
+        // An empty part between two others has no text, but it has an index.
         let gaps = part
             .1
             .saturating_sub(before.map_or(0, |(_, number)| number))
@@ -239,8 +240,8 @@ impl Items {
         }
     }
 
-    /// Nothing more comes of an item: what was not told of it is told now. It is whole, unless it
-    /// is a call that is incomplete.
+    /// Ends an item and emits the rest of its content. The item is complete, unless it is a call
+    /// with the status `incomplete`.
     pub fn done(&mut self, index: u64, item: Value<'_>, to: &mut impl Sink) -> Result<(), Fault> {
         if std::mem::replace(&mut self.item(index)?.is_done, true) {
             return Ok(());
@@ -330,7 +331,7 @@ impl Items {
                 self.thought(index, (lengths.is_empty(), number), text, to)?;
             }
         }
-        // The last parts may say nothing; they belong to the whole all the same.
+        // The last parts may be empty; they still count toward the whole.
         if let Some((false, last)) = self.item(index)?.part
             && let Some(slot) = self.item(index)?.slot
         {
@@ -367,10 +368,10 @@ impl Items {
     }
 }
 
-/// The most parts of one thought that are told apart.
+/// Maximum number of parts of one reasoning item that are emitted separately.
 const PARTS_MAX: u64 = 1024;
 
-/// It is a call; of a custom tool.
+/// Returns whether the item is a custom tool call, or `None` if it is not a call.
 fn call(item: Value<'_>) -> Option<bool> {
     let kind = item.get("type")?;
     if kind.is("function_call") {

@@ -1,18 +1,18 @@
-//! Which item of the output an event is about, where the event does not say its place: some servers
-//! leave `output_index` out. An item is known by its id then, by its call's id, or, where ids were
-//! rewritten on the way, by its kind.
+//! Finds the output item that an event is about if the event does not state its index: some servers
+//! omit `output_index`. The item is then identified by its id, by the id of its call, or, if ids
+//! were rewritten on the way, by its kind.
 //!
-//! It must not tell anything. Next: `responses/read_stream/items.rs`.
+//! It must not emit anything. Read next: `responses/read_stream/items.rs`.
 
 use super::items::ITEMS_MAX;
 use crate::protocol::form::answer::Fault;
 use crate::protocol::tree::Value;
 use std::borrow::Cow;
 
-/// The longest id that is remembered, in bytes.
+/// Maximum length of an id that is stored, in bytes.
 const ID_BYTES_MAX: usize = 256;
 
-/// What an item is made of.
+/// Kind of content of an item.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Content {
     Text,
@@ -23,29 +23,29 @@ enum Content {
 
 #[derive(Debug)]
 struct Place {
-    /// The item's id, or its call's; empty if it has none.
+    /// Id of the item and id of its call; empty if absent.
     ids: [String; 2],
     content: Content,
     index: u64,
     is_done: bool,
-    /// It was found in the whole response.
+    /// The item was matched to an item of the final response.
     is_matched: bool,
 }
 
-/// The items whose place was made here or told.
+/// Items whose index the vendor stated or the gateway assigned.
 #[derive(Debug, Default)]
 pub(super) struct Places {
     places: Vec<Place>,
-    /// An event left its place out.
+    /// An event omitted its index.
     pub are_made: bool,
 }
 
 impl Places {
-    /// The place of the item that an event of this kind (without `response.`) is about. `None`:
-    /// about none.
+    /// Returns the index of the item that an event with this name (without `response.`) is about,
+    /// or `None` if it is not about an item.
     ///
     /// # Errors
-    /// More items than one answer may have.
+    /// Returns an error if the answer has too many items.
     pub fn of(&mut self, kind: &str, event: Value<'_>) -> Result<Option<u64>, Fault> {
         let told = event.get("output_index").and_then(Value::count);
         let content = match kind {
@@ -99,7 +99,7 @@ impl Places {
                 .iter()
                 .rposition(|place| place.content == content && !place.is_done)
         };
-        // Of two that end, which one it is hangs on the order alone.
+        // If two items end, only their order distinguishes them.
         let at = at.or_else(|| {
             if told.is_none() && is_done {
                 open()
@@ -117,10 +117,10 @@ impl Places {
         Ok(index)
     }
 
-    /// The place of an item of the whole response, each once.
+    /// Returns the index of an item of the final response. Each index is returned once.
     ///
     /// # Errors
-    /// More items than one answer may have.
+    /// Returns an error if the answer has too many items.
     pub fn of_whole(&mut self, item: Value<'_>) -> Result<u64, Fault> {
         let (ids, content) = (ids(item), content(item));
         let ids = [ids[0].as_ref(), ids[1].as_ref()];

@@ -1,9 +1,9 @@
-//! What a chat caller may say that the form has no place for: said, left out, or refused.
+//! Content of a chat request that the IR cannot represent: sent, dropped or refused.
 //!
-//! The messages surface's own are judged where they are for a chat vendor
-//! (`chat/write_request/refusals.rs`): the two vendors know as little of them. A chat vendor's
-//! protocol has more members than this one: what only changes how an answer is drawn is left out
-//! with a warning, what changes what it is, is refused.
+//! The content that only the messages API has is checked by the same code as for a chat vendor
+//! (`chat/write_request/unsupported.rs`), because neither vendor knows it. The chat protocol has
+//! more members than this one. If such a member changes only how an answer is sampled, the gateway
+//! drops it with a warning; if it changes the kind of answer, the gateway refuses the request.
 //!
 //! Read next: `responses/write_request/items.rs`.
 
@@ -16,20 +16,20 @@ use crate::protocol::rules::ResponsesModel;
 use crate::protocol::text::Text;
 use crate::protocol::tree::Value;
 
-/// Members that were not read into the form and are said none the less.
+/// Members that the IR does not represent and that are sent nevertheless.
 #[derive(Debug, Default)]
 pub(super) struct Extras<'a> {
-    /// As they stand.
+    /// Members copied unchanged.
     pub copied: Vec<(&'static str, Value<'a>)>,
     pub verbosity: Option<Text<'a>>,
-    /// In the messages protocol's own member, taken on the chat surface too.
+    /// Effort from the messages protocol's member `output_config`, which the chat API accepts too.
     pub effort: Option<Effort>,
 }
 
 /// Members that both protocols of this vendor have.
 const SHARED: [&str; 2] = ["prompt_cache_options", "prompt_cache_retention"];
 
-/// Gives every member that the form has no place for its outcome.
+/// Gives an outcome to every member that the IR cannot represent.
 pub(super) fn judge<'a>(
     request: &Request<'a>,
     model: &ResponsesModel,
@@ -48,13 +48,13 @@ pub(super) fn judge<'a>(
                 let level = value.get("effort").and_then(Value::string);
                 extras.effort = level.and_then(|level| Effort::named(&level));
             }
-            // Where to cache is the vendor's to find out.
+            // The vendor decides by itself what to cache.
             (Protocol::Messages, "cache_control") => {}
             (Protocol::Messages, "inference_geo") => {
                 return Err(unsupported(request.surface, &name));
             }
             (Protocol::Messages, _) => warnings.add(Action::Dropped, &name),
-            // Said by its hash, beside the end user.
+            // Sent as a hash, next to the end user.
             (_, "prompt_cache_key") => {}
             (_, "verbosity") if model.verbosity => extras.verbosity = value.text(),
             (_, name) if asks_nothing(name, *value) => {}
@@ -71,7 +71,7 @@ pub(super) fn judge<'a>(
     Ok(extras)
 }
 
-/// What only chat can say in a message, refused or left out, before the rest is judged.
+/// Refuses or drops the content of messages that only chat has, before the other checks.
 pub(super) fn blocks(request: &mut Request<'_>, warnings: &mut Warnings) -> Result<(), Refused> {
     let surface = request.surface;
     for turn in &mut request.turns {

@@ -1,11 +1,11 @@
-//! The conversation as items: instructions, turns, calls and what they gave back, in the order in
-//! which they were said.
+//! Writes the conversation as items: instructions, turns, calls and their results, in their
+//! original order.
 //!
-//! It must not give an item an id, but for reasoning: the vendor looks for what it is named, and
-//! keeps nothing of ours.
+//! It must not give an item an id, except a reasoning item: the vendor looks up every id, and it
+//! stores no item of the gateway.
 //!
-//! Read next: `responses/write_request/reasoning.rs`, `rules/pairing.rs` (which brought results
-//! behind their calls).
+//! Read next: `responses/write_request/reasoning.rs`, `capabilities/pairing.rs` (which moves
+//! results after their calls).
 
 use super::{Writer, refused};
 use crate::protocol::chat::write_request::parts::{Part, Said, file_name};
@@ -17,17 +17,17 @@ use crate::protocol::form::{
 use crate::protocol::rules::{arguments, custom, names};
 use crate::protocol::text::{Json, Text};
 
-/// A call as it was sent.
+/// Id and kind of a call that was sent.
 pub(super) struct Sent {
     id: String,
     is_custom: bool,
 }
 
 impl Writer<'_> {
-    /// The member `input`.
+    /// Writes the member `input`.
     ///
     /// # Errors
-    /// Nothing in the conversation says anything.
+    /// Returns an error if the whole conversation is empty.
     pub(super) fn input(&mut self, request: &Request<'_>) -> Result<(), Refused> {
         self.json.key("input").open_array();
         let empty = self.json.as_bytes().len();
@@ -51,7 +51,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// A message of instructions; nothing if they are blank.
+    /// Writes a message with instructions, or nothing if they are blank.
     fn instructions(&mut self, blocks: &[Block<'_>]) {
         let Some(first) = blocks.first() else { return };
         let parts = self.words.parts(first.at, blocks);
@@ -63,8 +63,8 @@ impl Writer<'_> {
     fn user(&mut self, turn: &Turn<'_>, is_last: bool) {
         let has_results = self.results(&turn.blocks);
         let parts = self.words.parts(turn.at, &turn.blocks);
-        // An empty message is worth sending only as what is to be answered. One without blocks held
-        // results.
+        // Send an empty message only if it is the one to be answered. A turn without blocks held
+        // only results.
         let is_asked = is_last && !has_results && !turn.blocks.is_empty();
         if !parts.is_empty() {
             self.message("user", &parts);
@@ -98,7 +98,8 @@ impl Writer<'_> {
             self.words.warnings.add(Action::Emulated, turn.at);
         }
         let mut results = None;
-        // Reasoning waits for what it led to: without, the vendor does not take it.
+        // Hold reasoning back until the item that it led to: the vendor refuses reasoning without
+        // one.
         let mut thought = Vec::new();
         for (index, block) in turn.blocks.iter().enumerate() {
             let said = match &block.kind {
@@ -126,15 +127,15 @@ impl Writer<'_> {
                     opaque,
                     &mut results,
                 ),
-                // Refused of an assistant.
+                // An assistant turn with one of these was refused before.
                 BlockKind::Image(_) | BlockKind::Result(_) => Vec::new(),
             };
             if said.iter().all(Text::is_blank) {
                 continue;
             }
             self.thought(&mut thought);
-            // Newer models go astray where this is missing, and no other protocol has a word for
-            // it.
+            // Newer models behave wrongly if `phase` is missing, and no other protocol has an
+            // equivalent.
             let is_before_call = last_call.is_some_and(|call| call > index);
             self.said(
                 &said,
@@ -147,9 +148,8 @@ impl Writer<'_> {
         }
     }
 
-    /// A text of the model's: as a string, which every server takes. A part of the kind
-    /// `output_text` is refused by many without the id, the status and the annotations of the
-    /// answer that it was.
+    /// Writes a text of the model as a string, which every server accepts. Many servers refuse an
+    /// `output_text` part without the id, the status and the annotations of the original answer.
     fn said(&mut self, texts: &[Text<'_>], phase: &str) {
         self.json
             .open_object()
@@ -225,8 +225,8 @@ impl Writer<'_> {
         self.calls.push(Sent { id, is_custom });
     }
 
-    /// The results at the front of a user's turn, in the order of their calls; true if there were
-    /// any.
+    /// Writes the results at the front of a user turn, in the order of their calls. Returns true if
+    /// there were any.
     fn results(&mut self, blocks: &[Block<'_>]) -> bool {
         let mut calls = std::mem::take(&mut self.calls).into_iter();
         let mut is_any = false;
@@ -259,7 +259,7 @@ impl Writer<'_> {
         is_any
     }
 
-    /// What a tool gave back: a text, or parts where there is more to show.
+    /// Writes the output of a tool: a string, or parts if there is more than text.
     fn outcome(&mut self, result: &Outcome<'_>) {
         let mut parts: Vec<Part<'_>> = Vec::new();
         match &result.content {
@@ -324,7 +324,7 @@ impl Writer<'_> {
                     self.words.given_back(block.at, opaque),
                 )));
             }
-            // No result holds them: the reader refuses it.
+            // The reader refuses them inside a result.
             BlockKind::Thinking(_) | BlockKind::Call(_) | BlockKind::Result(_) => {}
         }
     }
@@ -350,7 +350,7 @@ fn write(part: &Part<'_>, json: &mut Json) {
             json.key("file_data")
                 .joined(&[Text::made("data:application/pdf;base64,"), data.borrowed()]);
         }
-        // It takes no name beside an address.
+        // The vendor accepts no file name next to a URL.
         Said::FileAt(url) => drop(json.str("input_file").key("file_url").text(url)),
     }
     if part.is_marked {

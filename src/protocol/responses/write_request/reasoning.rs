@@ -1,20 +1,20 @@
-//! Reasoning items of earlier answers, made again from what their clients kept of them.
+//! Rebuilds the reasoning items of earlier answers from the data that clients kept.
 //!
-//! It must not show the vendor what it did not make: only a carrier of ours holds a responses
-//! vendor's item, and whatever else signed a thought, it is left out.
+//! It must not send the vendor reasoning that it did not produce. Only a reasoning token of the
+//! gateway contains a responses vendor's item; reasoning with any other signature is dropped.
 //!
-//! Read next: `protocol/carrier.rs`.
+//! Read next: `protocol/reasoning_token.rs`.
 
 use super::Writer;
 use crate::protocol::carrier::{self, Carried, Item};
 use crate::protocol::form::Thinking;
 use crate::protocol::text::Text;
 
-/// Between the parts of a summary where they are told as one text.
+/// Separator between the parts of a summary that are sent as one text.
 pub const PART_GAP: &str = "\n\n";
 
 impl Writer<'_> {
-    /// Writes what was thought before that which is written next.
+    /// Writes the reasoning that precedes the next item.
     pub(super) fn thought(&mut self, thought: &mut Vec<&Thinking<'_>>) {
         for thinking in thought
             .drain(..)
@@ -58,7 +58,7 @@ impl Writer<'_> {
     }
 }
 
-/// The parts of a summary, of these lengths; `None` where somebody changed the text.
+/// Splits a summary into parts of these lengths. Returns `None` if the text was changed.
 pub fn summary<'a>(text: &Text<'a>, lengths: &[u64]) -> Option<Vec<Text<'a>>> {
     let mut parts = Vec::with_capacity(lengths.len());
     let mut rest = text.clone();

@@ -1,6 +1,7 @@
-//! A call on its way: told as it comes where the client shows it, kept until it is whole where not.
+//! A call in progress. It is streamed if the client displays it as it arrives, and otherwise
+//! buffered until it is complete.
 //!
-//! It must not tell a call as done that was cut off.
+//! It must not report a call as done that was cut off.
 
 use super::item;
 use crate::protocol::form::answer::{CallKind, OwnTool};
@@ -11,28 +12,28 @@ pub(super) struct Call {
     pub slot: u32,
     pub tool: OwnTool,
     pub call_id: String,
-    /// Where it stands among the items, once it was added.
+    /// Index and id of its item, once the item was added.
     pub place: Option<(usize, String)>,
-    /// The vendor gave the input of a custom tool as it is.
+    /// The vendor sent the input of a custom tool as plain text.
     pub is_plain: bool,
     pub given: Gathered,
 }
 
-/// What is to be told of a call.
+/// Input of a call that is still to be written.
 pub(super) enum Said {
-    /// As much as came, verbatim.
+    /// The received input, unchanged.
     Given,
-    /// All of it, which was kept until now.
+    /// All of the input, which was buffered until now.
     Kept(String),
 }
 
 impl Call {
-    /// Its item is added as soon as it is known of.
+    /// Returns whether the item is added as soon as the call is known.
     pub fn is_added_early(&self) -> bool {
         matches!(self.tool.kind, CallKind::Function | CallKind::Custom)
     }
 
-    /// Its pieces are told as they come.
+    /// Returns whether the deltas are written as they arrive.
     pub fn is_told_early(&self) -> bool {
         match self.tool.kind {
             CallKind::Function => true,
@@ -44,7 +45,7 @@ impl Call {
         }
     }
 
-    /// Nothing of it can be missing: what came is a whole.
+    /// Returns whether the input is certainly complete.
     pub fn is_whole(&self) -> bool {
         !self.is_plain && item::is_json(&self.given.text().value())
     }
@@ -53,8 +54,8 @@ impl Call {
         self.given.text().is_blank()
     }
 
-    /// What goes back, once nothing more comes. A tool that cannot run what it was given is told so
-    /// by way of a plain function call.
+    /// Returns the input to send once no more arrives. If the tool cannot run the input, the call
+    /// becomes a plain function call, which shows the error to the client.
     pub fn settle(&mut self) -> Said {
         match self.tool.kind {
             CallKind::Function => Said::Given,

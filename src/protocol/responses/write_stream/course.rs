@@ -1,6 +1,7 @@
-//! The course of an answer: what becomes of each event of the form.
+//! Decides the outcome of each IR event of an answer.
 //!
-//! It must not number anything by itself: the voice does, for others speak with it.
+//! It must not number events by itself: the event sequencer does, because other code writes events
+//! of the same response.
 //!
 //! Read next: `write_stream/item.rs`, `write_stream/call.rs`.
 
@@ -13,29 +14,29 @@ use crate::protocol::responses::voice::{Spoken, Status, Voice};
 use crate::protocol::rules::{ReasoningReplay, names};
 use crate::protocol::text::{Gathered, Json, Text};
 
-/// What an item takes besides its text, in memory and written.
+/// Bytes counted for each item in addition to its text, in memory and in the output.
 const ITEM_BYTES: usize = 512;
 
-/// How often a text stands in memory and in what is still to be written: kept, and told again at
-/// the end.
+/// Number of copies of a text in memory and pending output: one is kept, one is repeated at the
+/// end.
 const COPIES: usize = 2;
 
 #[derive(Debug)]
 pub(super) struct Course {
     recall: Recall,
     voice: Voice,
-    /// Events, or of a whole answer the body.
+    /// Events of a stream, or the body of a whole answer.
     pub out: Vec<u8>,
     is_stream: bool,
     heard: Heard,
-    /// The one text or reasoning that is open.
+    /// The one text or reasoning item that is open.
     talk: Option<Talk>,
-    /// A text that was announced and of which only white space has come.
+    /// A text that was opened and has only white space so far.
     announced: Option<(u32, Gathered)>,
-    /// The slot of what the model says instead of an answer, and what that was.
+    /// Slot of the refusal, and its text.
     refusing: Option<u32>,
     refusal: Gathered,
-    /// In the order in which they began.
+    /// Open calls in the order in which they began.
     calls: Vec<Call>,
     has_message: bool,
     ids_made: u64,
@@ -56,7 +57,7 @@ struct Message {
     index: usize,
     id: String,
     text: Gathered,
-    /// Code points so far, and before the slot.
+    /// Number of code points so far, and number before the current slot.
     points: u64,
     start: u64,
     sources: Vec<Source>,
@@ -108,7 +109,7 @@ impl Sink for Course {
 }
 
 impl Course {
-    /// `bytes_max`: the most that is kept.
+    /// `bytes_max`: maximum number of bytes to keep.
     pub fn new(recall: Recall, is_stream: bool, bytes_max: usize) -> Self {
         let voice = recall.voice.clone().unwrap_or_default();
         voice.begin_attempt();
@@ -153,7 +154,7 @@ impl Course {
         }
     }
 
-    /// The next place among the items, and the id of what stands there.
+    /// Assigns the next item index, and returns it with the id of the item.
     fn place(&mut self, prefix: &str) -> (usize, String) {
         self.keep(ITEM_BYTES);
         let mut spoken = self.voice.spoken();
@@ -162,7 +163,7 @@ impl Course {
         (index, spoken.item_id(prefix, index))
     }
 
-    /// An item was added: `write` writes it without what is still to come.
+    /// Writes the event that adds an item. `write` writes the item without its later content.
     fn added(&mut self, index: usize, write: impl FnOnce(&mut Json)) {
         self.tell("response.output_item.added", |json, _| {
             json.key("output_index").number(number(index)).key("item");
@@ -170,7 +171,7 @@ impl Course {
         });
     }
 
-    /// An item is whole. `is_told`: its client may act on it.
+    /// Completes an item. `is_told`: write the event, after which the client may act on the item.
     fn done(&mut self, index: usize, is_told: bool, write: impl FnOnce(&mut Json)) {
         let mut json = Json::default();
         write(&mut json);
@@ -186,7 +187,7 @@ impl Course {
         }
     }
 
-    /// An event about an item.
+    /// Writes an event about an item.
     fn about(&mut self, kind: &str, (index, id): (usize, &str), write: impl FnOnce(&mut Json)) {
         self.tell(kind, |json, _| {
             json.key("item_id")
@@ -256,7 +257,7 @@ impl Course {
         }
     }
 
-    /// A search that the vendor ran, from its beginning to its end.
+    /// Writes a search that the vendor ran, from its beginning to its end.
     fn search(&mut self, query: &Text<'_>) {
         self.keep_text(query);
         let (index, id) = self.place("ws");
@@ -315,7 +316,7 @@ impl Course {
         self.calls.push(call);
     }
 
-    /// Gives a call its place, and tells that it begins.
+    /// Assigns an index to a call, and writes the event that adds it.
     fn add(&mut self, call: &mut Call) {
         let (index, id) = self.place(item::words(call.tool.kind).1);
         self.added(index, |json| {
@@ -485,8 +486,8 @@ impl Course {
         let Some(call) = self.calls.get(at) else {
             return;
         };
-        // What is not whole may have been cut off, even before its first letter: only the end
-        // tells.
+        // Incomplete input may have been cut off, even before its first character. Only the end of
+        // the answer shows that.
         if call.is_whole() {
             let call = self.calls.remove(at);
             self.finish_call(call);
@@ -503,7 +504,7 @@ impl Course {
         }
     }
 
-    /// Ends the open text or reasoning. `status`: of a message.
+    /// Ends the open text or reasoning item. `status` is that of a message.
     fn close_talk(&mut self, status: &str) {
         match self.talk.take() {
             None => {}
@@ -561,13 +562,13 @@ impl Course {
         });
     }
 
-    /// The reasoning as it must come back, for the vendor that made it.
+    /// Returns the reasoning packed in the form that the vendor that produced it wants back.
     fn carrier(&self, text: &Text<'_>, signature: Option<&str>) -> Option<String> {
         match (signature, self.recall.reasoning_replay) {
             (Some(signature), _) if carrier::is_vendors(signature) => {
                 carrier::pack_thinking(text, &Text::made(signature))
             }
-            // Of a responses vendor: it is packed already.
+            // A responses vendor's item, which is already packed.
             (Some(signature), _)
                 if matches!(carrier::unpack(signature), Some(Carried::Item(_))) =>
             {
@@ -585,10 +586,10 @@ impl Course {
         }
     }
 
-    /// Tells all of a call that is whole.
+    /// Writes the rest of a call that is complete.
     fn finish_call(&mut self, mut call: Call) {
         if call.has_nothing() && call.tool.kind != CallKind::Custom {
-            // Agents cannot read nothing as arguments.
+            // Agents cannot parse empty arguments.
             let empty = Text::made("{}");
             call.more(&empty);
             if let (Some((index, id)), CallKind::Function) = (call.place.clone(), call.tool.kind) {
@@ -603,7 +604,8 @@ impl Course {
             Said::Kept(text) => Text::made(text.as_str()),
         };
         if call.place.is_none() && call.tool.kind != CallKind::Function {
-            // The client runs it itself and shows nothing before: all at once.
+            // The client runs this tool itself and displays nothing before, so the whole item is
+            // written at once.
             let (index, id) = self.place(item::words(call.tool.kind).1);
             let write = |status: &str, json: &mut Json| {
                 item::write_call((&id, &call.call_id, status), &call.tool, &kept, json);
@@ -647,10 +649,10 @@ impl Course {
         });
     }
 
-    /// A call that was cut off stands in the last event alone.
+    /// Writes a call that was cut off. Only the last event contains it.
     fn cut_call(&mut self, mut call: Call) {
         if !call.is_added_early() {
-            // Without all of it there is nothing that the client could run.
+            // An incomplete input is nothing that the client could run.
             call.tool.kind = CallKind::Function;
         }
         let (index, id) = match call.place.take() {
@@ -669,8 +671,8 @@ impl Course {
         let calls = std::mem::take(&mut self.calls);
         let last = calls.len().saturating_sub(1);
         for (at, call) in calls.into_iter().enumerate() {
-            // Plain text and nothing do not show that they were cut: the last one is what the model
-            // was at.
+            // Plain text and empty input do not show that they were cut off. The last call is the
+            // one that the model was writing.
             let may_be_cut = if call.is_plain || call.has_nothing() {
                 at == last
             } else {
@@ -714,12 +716,12 @@ impl Course {
             voice.write(&spoken, &status, usage, &mut json);
             *out = json.into_bytes();
         }
-        // Said whole: nobody asks for them again.
+        // The last event contained them, and nothing needs them again.
         spoken.items = Vec::new();
     }
 
-    /// A refusal is told twice: as text, because agents throw a message with a `refusal` away, and
-    /// as what it is.
+    /// Writes a refusal twice: as text, because agents discard a message with a `refusal` part, and
+    /// as a refusal.
     fn refuse(&mut self) {
         let declined = self.heard.take_declined();
         let said = std::mem::take(&mut self.refusal);
@@ -771,7 +773,7 @@ impl Course {
     }
 }
 
-/// The events of a call's pieces, and of all of it.
+/// Returns the names of the events for a delta of a call's input, and for its complete input.
 fn input_events(is_custom: bool) -> (&'static str, &'static str) {
     match is_custom {
         true => (

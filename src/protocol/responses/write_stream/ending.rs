@@ -1,19 +1,19 @@
-//! Why an answer ended, and what it used.
+//! Stop reason and usage of an answer.
 //!
-//! It must not leave a number out: agents count by the usage when to shorten their history.
+//! It must not leave out a number: agents use the usage to decide when to compact their history.
 
 use crate::protocol::form::answer::{Recall, Stop};
 use crate::protocol::text::{Json, Text};
 use crate::usage::Usage;
 
-/// What the model is said to have said where it declined without a word.
+/// Refusal text for a model that declined without a text.
 pub(super) const DECLINED: &str = "The model declined to answer.";
 
-/// What was heard besides the items.
+/// Data of an answer other than its items.
 #[derive(Debug, Default)]
 pub(super) struct Heard {
     is_cut: bool,
-    /// Why the model declined.
+    /// Reason why the model declined.
     declined: Option<String>,
     usage: Option<Usage>,
     is_final: bool,
@@ -44,12 +44,13 @@ impl Heard {
         self.generated_bytes = self.generated_bytes.saturating_add(text.decoded_bytes());
     }
 
-    /// The output limit cut the answer off.
+    /// Returns whether the output limit cut off the answer.
     pub fn is_cut(&self) -> bool {
         self.is_cut
     }
 
-    /// A limit or a filter broke the answer off, so the last call may be cut.
+    /// Returns whether a limit or a filter cut off the answer; the last call may then be
+    /// incomplete.
     pub fn breaks_off(&self) -> bool {
         self.is_cut || self.declined.is_some()
     }
@@ -58,7 +59,8 @@ impl Heard {
         self.declined.take()
     }
 
-    /// The member `usage`: the vendor's last word, or what comes nearest.
+    /// Writes the member `usage`: the vendor's final usage if it is plausible, otherwise the
+    /// estimate.
     pub fn write_usage(&self, recall: &Recall, json: &mut Json) {
         let told = self
             .usage
@@ -71,7 +73,7 @@ impl Heard {
     }
 }
 
-/// A usage object with every member that clients read.
+/// Writes a usage object with every member that clients read.
 pub(in crate::protocol) fn write(usage: &Usage, json: &mut Json) {
     let written = usage.cache_write_5m.saturating_add(usage.cache_write_1h);
     json.open_object()

@@ -1,14 +1,14 @@
-//! The items of an answer, as JSON.
+//! Encodes the items of an answer as JSON.
 //!
-//! It must not leave out `status` of a call: clients that check what they read refuse the item
-//! without.
+//! It must not omit the `status` of a call: clients that validate their input refuse the item
+//! without it.
 
 use crate::protocol::form::answer::{CallKind, OwnTool};
 use crate::protocol::text::{Json, Text};
 use crate::protocol::translate::ANSWER_DEPTH_MAX;
 use crate::protocol::tree::{Nodes, Tree, Value};
 
-/// A web source of a stretch of text, in code points of its part.
+/// Web source of a range of text, in code points of its part.
 #[derive(Debug)]
 pub(super) struct Source {
     pub start: u64,
@@ -32,7 +32,7 @@ impl Source {
     }
 }
 
-/// A part of what was said.
+/// Writes a text part.
 pub(super) fn write_text_part(text: &Text<'_>, sources: &[Source], json: &mut Json) {
     json.open_object()
         .key("type")
@@ -49,7 +49,7 @@ pub(super) fn write_text_part(text: &Text<'_>, sources: &[Source], json: &mut Js
         .close_object();
 }
 
-/// A part of why nothing was.
+/// Writes a refusal part.
 pub(super) fn write_refusal_part(text: &Text<'_>, json: &mut Json) {
     json.open_object()
         .key("type")
@@ -59,7 +59,7 @@ pub(super) fn write_refusal_part(text: &Text<'_>, json: &mut Json) {
         .close_object();
 }
 
-/// A message; `part` writes its only part, if there is one.
+/// Writes a message. `part` writes its only part, if there is one.
 pub(super) fn write_message(
     id: &str,
     status: &str,
@@ -83,7 +83,7 @@ pub(super) fn write_message(
     json.close_array().close_object();
 }
 
-/// A reasoning item. `summary`: its text, where it is shown.
+/// Writes a reasoning item. `summary` is its text, if the answer shows it.
 pub(super) fn write_reasoning(
     id: &str,
     summary: Option<&Text<'_>>,
@@ -112,7 +112,7 @@ pub(super) fn write_reasoning(
     json.close_object();
 }
 
-/// A web search that the vendor ran.
+/// Writes a web search that the vendor ran.
 pub(super) fn write_search((id, status): (&str, &str), query: &Text<'_>, json: &mut Json) {
     json.open_object()
         .key("id")
@@ -131,7 +131,7 @@ pub(super) fn write_search((id, status): (&str, &str), query: &Text<'_>, json: &
     json.close_object().close_object();
 }
 
-/// The name and prefix of an item's id, by what it is a call of.
+/// Returns the type and the id prefix of an item for a call of this kind.
 pub(super) fn words(kind: CallKind) -> (&'static str, &'static str) {
     match kind {
         CallKind::Function => ("function_call", "fc"),
@@ -143,7 +143,7 @@ pub(super) fn words(kind: CallKind) -> (&'static str, &'static str) {
     }
 }
 
-/// A call; `input` is the text of its arguments, or of a custom tool's input.
+/// Writes a call. `input` is the text of its arguments, or of a custom tool's input.
 pub(super) fn write_call(
     (id, call_id, status): (&str, &str, &str),
     tool: &OwnTool,
@@ -179,7 +179,7 @@ pub(super) fn write_call(
                 .compact(&input.value());
         }
         CallKind::LocalShell => {
-            // Its reader wants both, whatever the model left out.
+            // Clients require both members, even if the model omitted them.
             let value = input.value();
             json.key("action").open_object().key("type").str("exec");
             with_members(&value, |arguments| {
@@ -208,8 +208,8 @@ fn with_members(json: &str, read: impl FnOnce(Value<'_>)) {
     }
 }
 
-/// The arguments are what the client runs without looking: anything else goes back as a plain
-/// function call, so that the tool sees its fault instead of running something else.
+/// Returns whether the client can run the arguments without checking them. Other arguments go back
+/// as a plain function call, so that the tool reports the error instead of running something else.
 pub(super) fn fits(kind: CallKind, arguments: &str) -> bool {
     let mut fits = false;
     let texts = |value: Option<Value<'_>>| {
@@ -235,13 +235,14 @@ pub(super) fn fits(kind: CallKind, arguments: &str) -> bool {
     fits
 }
 
-/// The arguments are one JSON value.
+/// Returns whether the arguments are one JSON value.
 pub(super) fn is_json(arguments: &str) -> bool {
     Tree::read(arguments, ANSWER_DEPTH_MAX, Nodes::new()).is_ok()
 }
 
-/// What a custom tool is to get of `{"input": "…"}`, as which a vendor gave it that knows only
-/// functions: exactly that member, or all of it as it stands.
+/// Returns the custom tool input inside `{"input": "…"}`, the form that a vendor uses that knows
+/// only functions. If the arguments are not an object with exactly that member, returns them
+/// unchanged.
 pub(super) fn unwrapped(arguments: &Text<'_>) -> String {
     let value = arguments.value();
     let mut inside = None;

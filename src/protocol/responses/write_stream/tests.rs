@@ -303,7 +303,7 @@ fn a_call_goes_back_as_what_its_tool_is() {
         done[6]["operation"],
         json!({"type": "delete_file", "path": "a"})
     );
-    // Without a diff there is nothing to change: the tool is to say so.
+    // An update without a diff changes nothing, so the tool should report the error.
     assert_eq!(shown(done[7], "arguments").0, "function_call");
     assert_eq!(done[8]["arguments"], "{}");
     for (index, item) in done.iter().enumerate() {
@@ -322,7 +322,7 @@ fn a_call_goes_back_as_what_its_tool_is() {
     }
 }
 
-/// Every item is told as done exactly once, or never.
+/// Returns the indexes of the items that are reported as done.
 fn done(told: &[Value]) -> Vec<u64> {
     let done = told
         .iter()
@@ -366,7 +366,7 @@ fn a_call_that_was_cut_off_is_never_done_and_never_mended() {
         assert_eq!(response["output"][1]["arguments"], cut);
         assert_eq!(folded(with_tools(&[]), made()), *response);
     }
-    // What is broken for another reason is the tool's to refuse.
+    // The tool should refuse arguments that are broken for another reason.
     let mut given = vec![start(), open(0, call("a", "run")), delta(0, cut), close(0)];
     given.extend(ended(Stop::ToolUse));
     let told = told(with_tools(&[]), given);
@@ -401,7 +401,7 @@ fn what_a_client_would_run_by_itself_is_not_run_in_part() {
             "{name}"
         );
     }
-    // A call of which nothing came before the limit is no call without arguments.
+    // A call without any input before the limit is not a call without arguments.
     let mut given = vec![start(), open(0, call("a", "run")), close(0)];
     given.extend(ended(Stop::MaxTokens));
     let told = self::told(recall(), given);
@@ -410,7 +410,7 @@ fn what_a_client_would_run_by_itself_is_not_run_in_part() {
         told.last().unwrap()["response"]["output"][0]["status"],
         "incomplete"
     );
-    // Plain text does not show that it is cut.
+    // Plain text does not show that it was cut off.
     let custom = Piece::Call {
         id: None,
         name: Text::made("p"),
@@ -542,7 +542,7 @@ fn a_refusal_is_told_as_text_and_as_what_it_is() {
     }
 }
 
-/// Events lend, so they are not cloned but made again.
+/// Builds the events again, because they borrow and cannot be cloned.
 trait ToEvents {
     fn to_vec_events(self) -> Events;
 }
@@ -600,7 +600,7 @@ fn signs_of_life_are_numbered_with_the_stream() {
         ..Recall::default()
     };
     let mut stream = Stream::new(recall);
-    // Before the vendor said anything: the response begins, under an id of ours.
+    // Before the vendor sends anything, the response begins with an id that the gateway generates.
     let mut out = voice.keep_alive();
     out.extend(voice.keep_alive());
     stream.event(start());
@@ -677,7 +677,7 @@ fn a_stream_that_fails_ends_with_both_events_and_the_whole_items_alone() {
             .enumerate()
             .all(|(number, event)| event["sequence_number"] == number)
     );
-    // Of a stream that has not begun, too.
+    // Also for a stream that has not begun.
     let kinds = kinds(&events(
         &Voice::default().failed(&Failure::of(Kind::UpstreamClosed)),
     ));
@@ -694,7 +694,8 @@ fn more_than_is_kept_ends_the_stream() {
         assert!(!stream.overflowed());
         stream.event(delta(0, piece));
     }
-    // All of the room, and one more byte of it twice.
+    // Every byte counts twice, so the content alone reaches the limit and the item's overhead
+    // exceeds it.
     assert!(stream.overflowed() || STREAM_BYTES_MAX < 8);
     let mut few = Stream::new(Recall::default());
     few.event(start());

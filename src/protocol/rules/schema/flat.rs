@@ -1,9 +1,10 @@
-//! A top level that combines schemas, taken apart into one object: neither vendor takes `allOf`,
+//! Flattens a top level that combines schemas into one object: neither vendor accepts `allOf`,
 //! `anyOf` or `oneOf` there.
 //!
-//! It must not lose what cannot be said so: that goes into a note for the description.
+//! It must not lose a constraint that one object cannot express: it becomes a note for the
+//! description.
 //!
-//! Read next: `schema/strict.rs`.
+//! Read next: `strict.rs` in this folder.
 
 use super::{References, is_object_schema, place, text_of};
 use crate::protocol::text::{Json, Text, compact};
@@ -11,47 +12,47 @@ use crate::protocol::tree::Value;
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
-/// The longest telling of what a combinator said.
+/// Maximum length of the note about a combinator.
 const NOTE_LETTERS_MAX: usize = 1000;
 
-/// The most members that are looked at to flatten one schema: references can name the same ones
-/// again and again.
+/// Maximum number of members visited to flatten one schema, because references can repeat the same
+/// ones.
 const FLAT_MEMBERS_MAX: usize = 5_000;
 
-/// The most ways that are told in which one property may look.
+/// Maximum number of variants kept for one property.
 const VARIANTS_MAX: usize = 16;
 
-/// A top level whose combinators are taken apart into one object. What cannot be said so goes into
-/// a note.
+/// Flattens a top level with combinators into one object. Constraints that the object cannot
+/// express become notes.
 pub(super) struct Flat<'a> {
     references: References<'a>,
-    /// By its place: each is looked through once, for the same ones are named again and again.
+    /// Results by schema identity: each schema is visited once, because references repeat.
     targets: HashMap<usize, Target<'a>>,
     budget: usize,
     notes: Vec<String>,
 }
 
-/// What is known of a schema that others lead to.
+/// Facts about a schema that others refer to.
 #[derive(Clone, Copy)]
 struct Target<'a> {
     schema: Value<'a>,
     is_object: bool,
-    /// It says nothing but what can be said of several together.
+    /// Whether it has only keywords that can be merged with other schemas.
     is_mergeable: bool,
     members: usize,
 }
 
-/// What several schemas say together.
+/// Several schemas merged.
 #[derive(Default)]
 struct Merged<'a> {
     properties: Named<'a>,
     required: Vec<Text<'a>>,
     others: Named<'a>,
-    /// What cannot be merged.
+    /// Schemas that cannot be merged.
     left: Vec<Value<'a>>,
 }
 
-/// Values by name in the order they came; several where they differ.
+/// Values by name in order of arrival; several if they differ.
 #[derive(Default)]
 struct Named<'a> {
     all: Vec<(Text<'a>, Vec<Value<'a>>)>,
@@ -70,7 +71,7 @@ impl<'a> Named<'a> {
         }
     }
 
-    /// Each name once. `combinator` joins what was said in more than one way.
+    /// Writes each name once. `combinator` joins different values of one name.
     fn write(&self, combinator: &str, json: &mut Json) {
         for (name, values) in &self.all {
             json.key_text(name);
@@ -150,7 +151,7 @@ impl<'a> Flat<'a> {
             .push(format!("{count} of these must hold: {text}"));
     }
 
-    /// What a schema leads to.
+    /// Returns the facts about the schema, or about the schema that it refers to.
     fn target(&mut self, schema: Value<'a>) -> Target<'a> {
         let schema = self.references.followed(schema);
         *self.targets.entry(place(schema)).or_insert_with(|| Target {
@@ -161,20 +162,21 @@ impl<'a> Flat<'a> {
         })
     }
 
-    /// Takes so many members off the budget. False: it does not reach.
+    /// Subtracts this number of members from the budget. Returns false if the budget does not
+    /// suffice.
     fn afford(&mut self, members: usize) -> bool {
         let fits = members < self.budget;
         self.budget = self.budget.saturating_sub(members.saturating_add(1));
         fits
     }
 
-    /// The schema and all that its `allOf` adds.
+    /// Merges the schema with everything that its `allOf` adds.
     fn merged(&mut self, schema: Value<'a>) -> Merged<'a> {
         let (mut merged, mut seen, mut parts) = (Merged::default(), HashSet::new(), vec![schema]);
         let mut is_first = true;
         while let Some(part) = parts.pop().filter(|_| self.budget > 0) {
             let target = self.target(part);
-            // The first may refer to others beside what it says itself.
+            // The first schema may have a reference beside its own members.
             let named = if is_first { part } else { target.schema };
             if !seen.insert(place(named))
                 || !self.afford(if is_first {
@@ -229,14 +231,14 @@ impl<'a> Flat<'a> {
         }
     }
 
-    /// Adds the properties of all branches that are objects; required is what each of them
-    /// requires.
+    /// Adds the properties of all branches that are objects. A property is required if every such
+    /// branch requires it.
     fn unite(&mut self, branches: Value<'a>, merged: &mut Merged<'a>) {
         let mut required: Option<Vec<Text<'a>>> = None;
         let mut seen = HashSet::new();
         for branch in branches.items().take(self.budget) {
             let target = self.target(branch);
-            // Named twice it says nothing new.
+            // A repeated schema adds nothing.
             if !self.afford(0) || !target.is_object || !seen.insert(place(target.schema)) {
                 continue;
             }
@@ -255,15 +257,15 @@ impl<'a> Flat<'a> {
                 None => branch.required.clone(),
             });
         }
-        // With some branches unread, nothing is known to be required.
+        // If some branches were not read, no property is known to be required.
         merged
             .required
             .extend(required.filter(|_| self.budget > 0).unwrap_or_default());
     }
 }
 
-/// Two object schemas can be said as one where they hold nothing else. What only describes counts
-/// the first time.
+/// Returns whether object schemas with this keyword can be merged. Of keywords that only describe,
+/// the first one is kept.
 fn is_mergeable(keyword: &str) -> bool {
     matches!(
         keyword,

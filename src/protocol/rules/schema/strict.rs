@@ -1,10 +1,10 @@
-//! The strict modes of both vendors: what a messages vendor's needs is made, what a chat vendor's
-//! needs is looked for.
+//! The strict modes of both vendors: rewrites a schema for a messages vendor's strict mode, and
+//! checks one against a chat vendor's.
 //!
-//! It must not change what a schema allows: a keyword that cannot stay is told in the description
-//! of its node.
+//! It must not change what a schema allows: a keyword that must be removed is moved to the
+//! description of its node.
 //!
-//! Read next: `rules/pairing.rs`.
+//! Read next: `pairing.rs` in the parent folder.
 
 use super::{Holds, References, has_type, holds, place, text_of, write_value};
 use crate::protocol::request::DEPTH_MAX;
@@ -13,8 +13,8 @@ use crate::protocol::tree::{Nodes, Tree, Value};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
-/// The restriction that a messages vendor's strict mode needs, applied to a cleaned schema; `None`
-/// if it cannot be (recursive, or with open objects).
+/// Rewrites a cleaned schema for a messages vendor's strict mode. Returns `None` if that is
+/// impossible (recursive, or with open objects).
 pub fn restricted(json: &str) -> Option<String> {
     let tree = Tree::read(json, DEPTH_MAX.saturating_mul(2), Nodes::new()).ok()?;
     let root = tree.root();
@@ -30,17 +30,18 @@ pub fn restricted(json: &str) -> Option<String> {
     Some(text_of(out))
 }
 
-/// Looks for what the strict mode cannot do.
+/// Checks a schema for properties that the strict mode does not support.
 struct Closed<'a> {
     references: References<'a>,
-    /// By place: was it left again.
+    /// Schemas visited, by identity; the value is true once the visit has ended.
     done: HashMap<usize, bool>,
 }
 
 impl<'a> Closed<'a> {
-    /// No object is open and no reference leads back.
+    /// Returns whether no object is open and no reference is recursive.
     fn holds(&mut self, schema: Value<'a>, depth: u32) -> bool {
-        // Deeper than any text may nest: a long chain of references, which no vendor takes either.
+        // Deeper than any text may nest: a long chain of references, which no vendor accepts
+        // either.
         if depth > DEPTH_MAX.saturating_mul(2) {
             return false;
         }
@@ -87,7 +88,8 @@ impl<'a> Closed<'a> {
     }
 }
 
-/// Keywords that a messages vendor's strict mode knows; of some only certain values.
+/// Returns whether a messages vendor's strict mode knows the keyword; for some keywords it allows
+/// only certain values.
 fn is_strict_keyword(keyword: &str) -> bool {
     matches!(
         keyword,
@@ -120,13 +122,13 @@ const STRICT_FORMATS: [&str; 10] = [
     "uuid",
 ];
 
-/// What becomes of a keyword in the strict mode.
+/// Treatment of a keyword in the strict mode.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Strict {
     Kept,
-    /// `oneOf`, said as `anyOf`.
+    /// `oneOf` becomes `anyOf`.
     Loosened,
-    /// Told in the description.
+    /// Moved to the description.
     Told,
     Dropped,
 }
@@ -190,7 +192,7 @@ fn write_restricted(schema: Value<'_>, json: &mut Json) {
     json.close_object();
 }
 
-/// The keywords that must go, as one line: `{minimum: 1, maximum: 5}`.
+/// Returns the keywords to be removed, as one line: `{minimum: 1, maximum: 5}`.
 fn told_of(schema: Value<'_>, has_any_of: bool) -> String {
     let mut told = Vec::new();
     for (key, value) in schema.members() {
@@ -208,7 +210,8 @@ fn told_of(schema: Value<'_>, has_any_of: bool) -> String {
     }
 }
 
-/// A chat vendor's strict mode takes it: every object closed, every property required.
+/// Returns whether a chat vendor's strict mode accepts the schema: every object is closed and every
+/// property required.
 pub fn is_strict_for_chat(schema: Value<'_>) -> bool {
     has_type(schema, "object") && schema.get("anyOf").is_none() && is_strict(schema)
 }

@@ -1,4 +1,4 @@
-//! The chat vendor's refusals.
+//! Tests the chat vendor's checks.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! The messages vendor's refusals.
+//! Tests the messages vendor's checks.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! The responses vendor's refusals.
+//! Tests the responses vendor's checks.
 
 use serde_json::{Value, json};
 

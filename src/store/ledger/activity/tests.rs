@@ -1,5 +1,5 @@
-//! What the pages ask is answered by an index of the account, whatever a hundred thousand rows hold
-//! beside it; and what stands beside the entries is their sum.
+//! An index of the account serves the queries of the pages, even among a hundred thousand other
+//! rows; and the aggregates equal the sum of the entries.
 
 use super::*;
 use crate::store::ledger::{Detail, Done, MIGRATIONS};
@@ -65,7 +65,7 @@ fn the_sums_beside_the_entries_are_what_was_taken_once_for_each_request() {
             usage,
             Some("c1"),
         ),
-        // The account has nothing left: what it cannot bear is not spent.
+        // The account has no credits left: the part it cannot cover is not spent.
         ending(
             "req_c",
             NOW + HOUR_MS,
@@ -73,7 +73,7 @@ fn the_sums_beside_the_entries_are_what_was_taken_once_for_each_request() {
             usage,
             Some("c2"),
         ),
-        // Costs nothing, and is no turn.
+        // Costs nothing, and is not a turn.
         Ending {
             paid: Micro::ZERO,
             ..ending("req_d", NOW, Outcome::VendorCut, usage, Some("c1"))
@@ -163,7 +163,7 @@ fn a_vendor_that_counts_nonsense_stops_no_settler() {
     assert_eq!(ledger.end_requests(&pairs, "").unwrap(), 4);
     let spent = ledger.spent(ACCOUNT, 0).unwrap();
     assert_eq!(spent[0].sum.input, 4 * TOKENS_COUNTED_MAX);
-    // At the ceiling, one more changes nothing, and is entered.
+    // At the limit, one more ending changes no total, and is still entered.
     let writer = ledger.writer();
     writer
         .execute(
@@ -188,7 +188,7 @@ fn rows_are_found_by_every_filter_and_pages_neither_repeat_nor_leave_out() {
     let ledger = opened(dir.path(), 100);
     let mut endings = Vec::new();
     for n in 0..30_i64 {
-        // Three at every moment, so that a page can end within one.
+        // Three endings at each moment, so that a page can end within one.
         let outcome = Outcome::ALL[usize::try_from(n).unwrap() % 7];
         let mut one = ending(
             &format!("req_{n:02}"),
@@ -201,7 +201,7 @@ fn rows_are_found_by_every_filter_and_pages_neither_repeat_nor_leave_out() {
         one.detail.key_id = format!("key_{}", n % 5);
         endings.push(one);
     }
-    // Entered late, as after a crash: the oldest by time, the last by position.
+    // Entered late, as after a crash: the oldest by time are the last by position.
     endings.rotate_left(3);
     let pairs: Vec<_> = endings
         .iter()
@@ -268,7 +268,7 @@ fn rows_are_found_by_every_filter_and_pages_neither_repeat_nor_leave_out() {
     }
 }
 
-/// Every combination of members.
+/// Returns every combination of fields.
 fn filters(from_ms: i64, to_ms: i64) -> Vec<Filter> {
     let outcomes = [None, Some(Outcome::Completed), Some(Outcome::VendorCut)];
     let mut filters = Vec::new();
@@ -286,7 +286,7 @@ fn filters(from_ms: i64, to_ms: i64) -> Vec<Filter> {
     filters
 }
 
-/// A ledger of as many rows, most of them one account's.
+/// Creates a large ledger; most of its rows belong to one account.
 fn large(dir: &std::path::Path) -> Connection {
     let mut connection = sqlite::open(&dir.join("ledger.db"), "open a ledger").unwrap();
     sqlite::migrate(&mut connection, MIGRATIONS, "migrate a ledger").unwrap();
@@ -393,7 +393,7 @@ fn one_filter_reads_no_more_than_its_page() {
             to_ms: Some(NOW + 5_000_000),
             ..Filter::default()
         },
-        // What nobody has.
+        // A model that no row has.
         Filter {
             model: Some("m9".into()),
             ..Filter::default()
@@ -413,11 +413,11 @@ fn one_filter_reads_no_more_than_its_page() {
         statement.get_status(StatementStatus::VmStep)
     };
     for filter in &single {
-        // Some twenty steps of the virtual machine a row; the whole account would be more than a
-        // million.
+        // About twenty steps of the virtual machine per row; scanning the whole account would be
+        // more than a million.
         assert!(steps(filter) < 3_000, "{filter:?}");
     }
-    // Without its index the same question walks over the whole account: the test can tell.
+    // Without its index the same query scans the whole account, so the test can detect it.
     connection
         .execute_batch("DROP INDEX entry_by_model")
         .unwrap();
@@ -457,7 +457,7 @@ fn a_ledger_that_had_no_sums_gets_those_of_its_debits() {
         assert_eq!(ledger.end_requests(&pairs, "").unwrap(), 3);
         ledger.spent(ACCOUNT, 0).unwrap()
     };
-    // Back to the form before.
+    // Restore the previous schema.
     let old = Connection::open(&path).unwrap();
     old.execute_batch(
         "DROP TABLE spent; DROP TABLE conversation; DROP INDEX entry_by_time; DROP INDEX entry_by_model;

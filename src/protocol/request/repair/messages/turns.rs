@@ -1,8 +1,8 @@
-//! Turns that a messages model refuses: instructions inside the conversation, and a last word of
-//! its own.
+//! Repairs turns that a messages model refuses: instructions inside the conversation, and a final
+//! assistant turn.
 //!
-//! It must not move anything else. Instructions in front of the conversation go to `system`; behind
-//! it they become reminders in the user's name, as in translation.
+//! It must not move anything else. Instructions before the conversation move to `system`; later
+//! ones become reminders in a user turn, as in translation.
 
 use super::super::{Strip, is_empty};
 use crate::protocol::form::{Action, At};
@@ -13,7 +13,7 @@ use crate::protocol::text::Text;
 use crate::protocol::tree::Value;
 
 impl<'a> Strip<'a> {
-    /// Instructions of the role `system`.
+    /// Moves instructions of the role `system`.
     pub(super) fn system_turns(&mut self, root: Value<'a>) {
         let messages: Vec<Value<'a>> = root
             .get("messages")
@@ -24,7 +24,7 @@ impl<'a> Strip<'a> {
             return;
         }
         let first_other = messages.iter().position(|message| !is_system(*message));
-        // Instructions alone are no conversation: the last of them becomes what the user says.
+        // Instructions alone are not a conversation: the last of them becomes the user's message.
         let leading = first_other.unwrap_or(messages.len().saturating_sub(1));
         let mut instructions = Vec::new();
         for (index, message) in messages
@@ -47,8 +47,8 @@ impl<'a> Strip<'a> {
         self.add_instructions(root, &instructions);
     }
 
-    /// Says the instructions of that index in the user's name, behind the results that must follow
-    /// a call at once.
+    /// Writes the instructions at that index as a user message, after the results that must
+    /// directly follow a call.
     fn reminder(&mut self, messages: &[Value<'a>], index: usize) {
         let Some(message) = messages.get(index).copied() else {
             return;
@@ -73,7 +73,7 @@ impl<'a> Strip<'a> {
         }
     }
 
-    /// Puts what stood in front of the conversation behind the instructions at the top.
+    /// Appends the instructions before the conversation to the top-level `system`.
     fn add_instructions(&mut self, root: Value<'a>, instructions: &[Value<'a>]) {
         let blocks: Vec<String> = instructions
             .iter()
@@ -107,7 +107,7 @@ impl<'a> Strip<'a> {
         }
     }
 
-    /// A last turn of the model's own words: it is asked to go on from them.
+    /// Handles a final assistant turn: appends a user turn that asks the model to continue from it.
     pub(super) fn prefill(&mut self, root: Value<'a>) {
         let messages = || root.get("messages").into_iter().flat_map(Value::items);
         let Some(last) = messages().last() else {
@@ -148,7 +148,7 @@ fn has_block(message: Value<'_>, kind: &str) -> bool {
         .any(|block| is(block.get("type"), kind))
 }
 
-/// Instructions as text blocks, each text as it was written.
+/// Returns instructions as text blocks, each text as written.
 fn blocks_of(content: Value<'_>) -> Vec<String> {
     if content.is_string() {
         let is_blank = content.text().is_none_or(|text| text.is_blank());
@@ -164,7 +164,7 @@ fn blocks_of(content: Value<'_>) -> Vec<String> {
         .collect()
 }
 
-/// A user's message that says the instructions as a reminder; `None`: there is no text in them.
+/// Returns a user message with the instructions as a reminder; `None` if they have no text.
 fn reminder(content: Value<'_>) -> Option<String> {
     let texts: Vec<Text<'_>> = match content.text() {
         Some(text) => vec![text],
@@ -200,7 +200,7 @@ fn reminder(content: Value<'_>) -> Option<String> {
     ))
 }
 
-/// As its sender wrote it, without the quotes.
+/// Returns the text as its sender wrote it, without the quotes.
 fn spelled<'t>(text: &Text<'t>) -> Option<&'t str> {
     match text {
         Text::Token { raw, .. } => Some(raw),
